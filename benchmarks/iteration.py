@@ -36,7 +36,7 @@ from vllm_peer import beside_vllm, work_of
 
 from tacit.core.actions import BARE
 from tacit.core.credit import Batch
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
@@ -124,21 +124,21 @@ class Limited:
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self._policy.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
-        return LimitedDesk(self, self._policy.desk(replace(sampling, stop=()), layer))
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
+        return LimitedScheduler(self, self._policy.open_scheduler(replace(sampling, stop=()), layer))
 
     def limited(self, request: Request) -> Request:
         least = max(1, self._mean // 2)
         return replace(request, max_tokens=least + request.seed % (2 * (self._mean - least) + 1))
 
 
-class LimitedDesk:
-    def __init__(self, policy: Limited, desk: Desk) -> None:
-        self._policy, self._desk = policy, desk
-        self.wait, self.close = desk.wait, desk.close
+class LimitedScheduler:
+    def __init__(self, policy: Limited, scheduler: Scheduler) -> None:
+        self._policy, self._scheduler = policy, scheduler
+        self.wait, self.close = scheduler.wait, scheduler.close
 
     def submit(self, request: Request) -> int:
-        return self._desk.submit(self._policy.limited(request))
+        return self._scheduler.submit(self._policy.limited(request))
 
 
 def words_for(policy: LocalPolicy, tokens: int) -> int:

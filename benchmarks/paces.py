@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tacit.core.actions import BARE
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.engines.local.scheduler import LocalSampler
@@ -41,8 +41,8 @@ class Ragged:
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self._sampler.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
-        return RaggedDesk(self, self._sampler.desk(replace(sampling, stop=()), layer))
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
+        return RaggedScheduler(self, self._sampler.open_scheduler(replace(sampling, stop=()), layer))
 
     def limited(self, request: Request) -> Request:
         least, most = self._lengths
@@ -68,16 +68,16 @@ class Growing(Ragged):
 
     def limited(self, request: Request) -> Request:
         request = super().limited(request)
-        return request if self._follows else replace(request, thread=None)
+        return request if self._follows else replace(request, episode=None)
 
 
-class RaggedDesk:
-    def __init__(self, policy: Ragged, desk: Desk) -> None:
-        self._policy, self._desk = policy, desk
-        self.wait, self.close = desk.wait, desk.close
+class RaggedScheduler:
+    def __init__(self, policy: Ragged, scheduler: Scheduler) -> None:
+        self._policy, self._scheduler = policy, scheduler
+        self.wait, self.close = scheduler.wait, scheduler.close
 
     def submit(self, request: Request) -> int:
-        return self._desk.submit(self._policy.limited(request))
+        return self._scheduler.submit(self._policy.limited(request))
 
 
 class Turns:

@@ -24,7 +24,7 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, Prompt, Trajectory
-from tacit.rollout.encoding import fit_prompt, open_desk
+from tacit.rollout.encoding import fit_prompt, open_scheduler
 
 BEST = 10.0
 REQUEST = """Grade the agent by the rubric, from 0 (worst) to 10 (best). Give your reasons in a sentence or two, then end with
@@ -98,19 +98,19 @@ class EpisodeJudge:
         sampling = Sampling(temperature=0.0, max_tokens=self.tokens)
         keys: dict[int, str] = {}
         waiting: dict[int, tuple[str, int]] = {}
-        """ticket -> key and tokens of the question"""
-        with contextlib.closing(open_desk(judge, sampling, None)) as desk:
+        """request id -> key and tokens of the question"""
+        with contextlib.closing(open_scheduler(judge, sampling, None)) as scheduler:
             for trajectory in judged:
                 prompt = question(self.rubric, trajectory)
                 key = key_of(who, self.tokens, prompt.text)
                 if key not in self._answers and key not in keys.values():
                     _, tokens, _ = fit_prompt(prompt, judge, self.tokens)
                     request = Request(tokens, derive(info.seed, "judge", key))
-                    waiting[desk.submit(request)] = (key, len(tokens))
+                    waiting[scheduler.submit(request)] = (key, len(tokens))
                 keys[id(trajectory)] = key
             while waiting:
-                for ticket, completion in desk.wait():
-                    key, read = waiting.pop(ticket)
+                for request_id, completion in scheduler.wait():
+                    key, read = waiting.pop(request_id)
                     if completion.finish != "unusable":  # what never came is asked for again another time
                         self._answers.add(key, Answer(completion.text, completion.read or read, len(completion.tokens)))
         return {place: self._answers.get(key) or Answer("", 0, 0) for place, key in keys.items()}

@@ -194,7 +194,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     needs = frozenset().union(*(method.needs for method in methods))
     engine.refuse_unless_able(recipe.method, needs, all_engines())
     settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
-    check_overlap(train, methods, engine.can_hold is None or engine.can_hold(settings))
+    check_overlap(train, methods, engine.can_pin_weights is None or engine.can_pin_weights(settings))
     recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *doubts(recipe)))
     toolbox.recipe = recipe
     toolbox.check_policies()

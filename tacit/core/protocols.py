@@ -49,7 +49,8 @@ class Request:
     seed: int = 0
     max_tokens: int | None = None
     thread: int | None = None
-    """the episode whose turns these are, if any: of a context that only grows a sampler may remember what it has read"""
+    """the episode this request is a turn of, if any. When a turn's prompt extends the previous turn, the sampler may reuse
+    the KV cache of that prefix."""
 
 
 @runtime_checkable
@@ -86,56 +87,57 @@ class ChatTokenizer(Tokenizer, Protocol):
 @runtime_checkable
 class Sampler(Protocol):
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        """One completion per request. With `layer`, each also carries the hidden state of that layer at the last prompt
-        token, which the prefill computed anyway."""
+        """One completion per request. With `layer`, each also carries that layer's hidden state at the last prompt token,
+        taken from the prefill."""
         ...
 
 
 @runtime_checkable
-class Desk(Protocol):
-    """Where requests are handed in one by one and completions fetched as they are finished, in whatever order."""
+class Scheduler(Protocol):
+    """Continuous batching: requests are submitted one by one, and completions come back as they finish, in any order."""
 
     def submit(self, request: Request) -> int:
-        """Hand in a request. Returns the ticket its completion will come with; it is written while somebody waits."""
+        """Queue a request and return its request id. Sampling happens inside `wait`."""
         ...
 
     def wait(self) -> list[tuple[int, Completion]]:
-        """Go on until something is finished, and return all that is: (ticket, completion). Empty where nothing is under way."""
+        """Sample until at least one request finishes. Returns (request id, completion) of all that did; empty if none is
+        pending."""
         ...
 
     def close(self) -> None:
-        """Leave. What is not finished is given up."""
+        """Drop all pending requests and free the slots."""
         ...
 
 
-def sample_at(desk: Desk, requests: Sequence[Request]) -> list[Completion]:
-    """Hand in all of them, and leave when they are finished."""
+def run_requests(scheduler: Scheduler, requests: Sequence[Request]) -> list[Completion]:
+    """Submit all requests, wait for them, close the scheduler, and return the completions in order."""
     completions: dict[int, Completion] = {}
     try:
-        tickets = [desk.submit(request) for request in requests]
-        while finished := desk.wait():
+        request_ids = [scheduler.submit(request) for request in requests]
+        while finished := scheduler.wait():
             completions.update(finished)
     finally:
-        desk.close()
-    return [completions[ticket] for ticket in tickets]
+        scheduler.close()
+    return [completions[request_id] for request_id in request_ids]
 
 
 @runtime_checkable
-class DeskSampler(Sampler, Protocol):
-    """A sampler that takes requests while others are under way. One that only has `sample` serves as well: whoever rolls out
-    hands it all that waits at once (`rollout/encoding.py`)."""
+class SchedulingSampler(Sampler, Protocol):
+    """A sampler with continuous batching. A sampler that only has `sample` works too: `rollout/encoding.py` wraps it in a
+    scheduler that samples everything pending as one batch."""
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
-        """A desk for requests that are all drawn this way; `layer` as in `sample`."""
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
+        """A scheduler whose requests all use these sampling settings; `layer` as in `sample`."""
         ...
 
 
 @runtime_checkable
-class HeldSampler(Sampler, Protocol):
-    """A sampler that can stay with the weights it has while others are being learned."""
+class PinnedSampler(Sampler, Protocol):
+    """A sampler that can keep sampling from fixed weights while training updates the policy."""
 
-    def held(self) -> AbstractContextManager[None]:
-        """Until the end of the block samples are drawn from the weights as they are now; completions say their version."""
+    def pin_weights(self) -> AbstractContextManager[None]:
+        """Within this context, sample from the current weights; completions carry their version."""
         ...
 
 
@@ -315,8 +317,8 @@ class Engine:
     """its models are on other machines and go by names that nothing here can check"""
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
     """(settings, what the method needs) -> the settings with what that takes turned on, and notes that say so"""
-    can_hold: Callable[[Any], bool] | None = None
-    """whether with these settings its policies are a HeldSampler, which overlap takes; None: that is seen when one is loaded"""
+    can_pin_weights: Callable[[Any], bool] | None = None
+    """whether policies with these settings are a `PinnedSampler`, which `overlap` requires; None: checked after loading"""
 
     def __post_init__(self) -> None:
         strange = sorted(self.capabilities - set(CAPABILITIES))

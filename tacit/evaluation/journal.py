@@ -21,10 +21,10 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
-from tacit.core.protocols import ChatTokenizer, Desk, Request, Sampling
+from tacit.core.protocols import ChatTokenizer, Request, Sampling, Scheduler
 from tacit.core.types import PLAIN, Completion, Trajectory
 from tacit.evaluation.panels import Panel, Rules
-from tacit.rollout.encoding import open_desk
+from tacit.rollout.encoding import open_scheduler
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import disk_errors
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
@@ -86,35 +86,35 @@ class Remembering:
         if isinstance(policy, ChatTokenizer):
             self.encode_chat, self.encode_answer = policy.encode_chat, policy.encode_answer
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> RememberingDesk:
-        return RememberingDesk(open_desk(self._policy, sampling, layer), self._turns)
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> RememberingScheduler:
+        return RememberingScheduler(open_scheduler(self._policy, sampling, layer), self._turns)
 
 
-class RememberingDesk:
-    def __init__(self, desk: Desk, turns: KeptTurns) -> None:
-        self._desk, self._turns, self._tickets = desk, turns, 0
+class RememberingScheduler:
+    def __init__(self, scheduler: Scheduler, turns: KeptTurns) -> None:
+        self._scheduler, self._turns, self._submitted = scheduler, turns, 0
         self._known: list[tuple[int, Completion]] = []
         self._asked: dict[int, tuple[int, str]] = {}
-        """the desk's ticket -> ours, and the request's name"""
+        """the scheduler's request id -> ours, and the request's name"""
 
     def submit(self, request: Request) -> int:
-        ticket, self._tickets = self._tickets, self._tickets + 1
+        request_id, self._submitted = self._submitted, self._submitted + 1
         if (known := self._turns.find(request)) is not None:
-            self._known.append((ticket, known))
+            self._known.append((request_id, known))
         else:
-            self._asked[self._desk.submit(request)] = (ticket, _name(request))
-        return ticket
+            self._asked[self._scheduler.submit(request)] = (request_id, _name(request))
+        return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
         if self._known:
             known, self._known = self._known, []
             return known
-        found = [(*self._asked.pop(ticket), completion) for ticket, completion in self._desk.wait()]
+        found = [(*self._asked.pop(request_id), completion) for request_id, completion in self._scheduler.wait()]
         self._turns.keep({name: completion for _, name, completion in found})
-        return [(ticket, completion) for ticket, _, completion in found]
+        return [(request_id, completion) for request_id, _, completion in found]
 
     def close(self) -> None:
-        self._desk.close()
+        self._scheduler.close()
 
 
 def _name(request: Request) -> str:

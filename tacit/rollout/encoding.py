@@ -11,7 +11,7 @@ from tacit.core.actions import ActionFormat, answer, tools_of
 from tacit.core.chat import Conversation
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
-from tacit.core.protocols import ChatTokenizer, Desk, DeskSampler, Request, Sampler, Sampling, Tokenizer
+from tacit.core.protocols import ChatTokenizer, Request, Sampler, Sampling, Scheduler, SchedulingSampler, Tokenizer
 from tacit.core.types import Completion, Prompt
 
 
@@ -73,28 +73,28 @@ def _talker(tokenizer: Tokenizer) -> ChatTokenizer:
     return tokenizer
 
 
-# Desks for samplers that keep none: whoever can `sample` can be waited for.
+# Schedulers for samplers that keep none: whoever can `sample` can be waited for.
 
 
-def open_desk(sampler: Sampler, sampling: Sampling, layer: int | None, lockstep: bool = False) -> Desk:
-    """The sampler's own desk where it keeps one; `lockstep` does without."""
-    if isinstance(sampler, DeskSampler) and not lockstep:
-        return sampler.desk(sampling, layer)
-    return BatchDesk(sampler, sampling, layer)
+def open_scheduler(sampler: Sampler, sampling: Sampling, layer: int | None, lockstep: bool = False) -> Scheduler:
+    """The sampler's own scheduler where it keeps one; `lockstep` does without."""
+    if isinstance(sampler, SchedulingSampler) and not lockstep:
+        return sampler.open_scheduler(sampling, layer)
+    return BatchScheduler(sampler, sampling, layer)
 
 
-class BatchDesk:
+class BatchScheduler:
     """One call of `sample` for all that waits. The longest completion holds up the others."""
 
     def __init__(self, sampler: Sampler, sampling: Sampling, layer: int | None = None) -> None:
         self._sampler, self._sampling, self._layer = sampler, sampling, layer
         self._waiting: dict[int, Request] = {}
-        self._tickets = 0
+        self._submitted = 0
 
     def submit(self, request: Request) -> int:
-        ticket, self._tickets = self._tickets, self._tickets + 1
-        self._waiting[ticket] = request
-        return ticket
+        request_id, self._submitted = self._submitted, self._submitted + 1
+        self._waiting[request_id] = request
+        return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
         waiting, self._waiting = self._waiting, {}

@@ -1,6 +1,6 @@
 """Groups of episodes, each at its own pace.
 
-An episode waits at the sampler's desk for its own completion. Whenever some come back, their worlds are stepped together, the
+Each episode waits for its own completion. Whenever some come back, their worlds are stepped together, the
 next prompts are handed in, and the sampler goes on: one long answer holds up its own episode and no other. An episode's
 randomness is its place, so what it says does not depend on its pace.
 """
@@ -35,7 +35,7 @@ from tacit.core.types import (
     Trajectory,
     Transition,
 )
-from tacit.rollout.encoding import encode_prompts, fit_prompt, open_desk
+from tacit.rollout.encoding import encode_prompts, fit_prompt, open_scheduler
 from tacit.rollout.worlds import WorldFailure, WorldPool, open_steps
 
 
@@ -121,11 +121,11 @@ def rollout(
         episode.start(first, context)
     answers = open_steps(worlds)
     waiting: dict[int, int] = {}
-    """ticket -> slot"""
+    """request id -> slot"""
     acting: dict[int, tuple[Completion, Parsed]] = {}
     """slot -> what it does, until its world has answered"""
     go_on, ended = list(range(len(episodes))), dict[int, Trajectory]()
-    with contextlib.closing(open_desk(policy, sampling, layer, lockstep)) as desk:
+    with contextlib.closing(open_scheduler(policy, sampling, layer, lockstep)) as scheduler:
         while True:
             reading = [slot for slot in go_on if episodes[slot].read(max_steps)]
             tokens = dict(zip(reading, encode_prompts([episodes[slot].prompt for slot in reading], policy), strict=True))
@@ -133,16 +133,18 @@ def rollout(
                 episode = episodes[slot]
                 if slot in tokens and episode.prepare(tokens[slot], policy, sampling):
                     seed = derive(episode.plan.seed, len(episode.steps))
-                    waiting[desk.submit(Request(episode.tokens, seed, thread=slot))] = slot
+                    waiting[scheduler.submit(Request(episode.tokens, seed, episode=slot))] = slot
                 else:
                     ended[slot] = episode.trajectory()
                     observer.on_episode_end(slot, ended[slot])
             if not waiting and not acting:
                 return [ended[slot] for slot in range(len(episodes))]
-            finished = desk.wait()
+            finished = scheduler.wait()
             if waiting and not finished:
-                raise TacitError(f"{type(desk).__name__} has nothing under way, though {len(waiting)} requests wait for it.")
-            turns = {waiting.pop(ticket): completion for ticket, completion in finished}
+                raise TacitError(
+                    f"{type(scheduler).__name__} has nothing under way, though {len(waiting)} requests wait for it."
+                )
+            turns = {waiting.pop(request_id): completion for request_id, completion in finished}
             meant = {slot: episodes[slot].understand(turns[slot], written) for slot in sorted(turns)}
             for slot, act in meant.items():
                 observer.on_turn(turns[slot], act is not None and act.valid)

@@ -1,7 +1,7 @@
 """All that is asked of the model, gathered into batches by the one thread that touches it.
 
-Requests are handed in at the engine's desks: one for each way of sampling, where the engine writes with several adapters at
-once, else one for each set of weights and way of sampling. While a desk writes, others arrive; they join when it next looks up.
+Requests go to the engine's schedulers: one per sampling setting where the engine batches several adapters together, else one
+per set of weights and sampling setting. Requests that arrive while a scheduler decodes join its next batch.
 So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion depends on its request alone, so what a
 session is answered does not depend on who else asked.
 """
@@ -21,31 +21,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion
 from tacit.serving.requests import STOPPING, Refused, gone
 
-# The desks at which the model's thread hands in what is asked, and who waits at each. All of it is for that thread alone.
+# The schedulers at which the model's thread hands in what is asked, and who waits at each. All of it is for that thread alone.
 #
-# An engine that writes with several adapters at once has one desk for them; other weights have their own. Where a desk for
-# several breaks, its requests are written apart, so that only those of the weights at fault are lost.
+# An engine that batches several adapters has one shared scheduler for them; other weights have their own. Where a shared
+# scheduler breaks, its requests are retried one adapter at a time, so that only those of the weights at fault are lost.
 
 Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]
 """(whose, what, or why not)"""
-IDLE_DESKS = 8
-"""desks that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
+IDLE_SCHEDULERS = 8
+"""schedulers that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
 
 
-class DeskMaker(Protocol):
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk: ...
+class SchedulerFactory(Protocol):
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler: ...
 
 
-class DeskForAll(Desk, Protocol):
-    def submit(self, request: Request, whose: str | None = None) -> int: ...
+class SharedScheduler(Scheduler, Protocol):
+    def submit(self, request: Request, adapter: str | None = None) -> int: ...
 
 
 class Shared(Protocol):
-    def desk_for_all(self, sampling: Sampling) -> DeskForAll | None: ...
+    def open_shared_scheduler(self, sampling: Sampling) -> SharedScheduler | None: ...
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ class Sharing(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    maker: DeskMaker
+    maker: SchedulerFactory
     sampling: Sampling
     request: Request
     answer: asyncio.Future[Completion]
@@ -66,10 +66,10 @@ class Ask:
 
 @dataclass(eq=False)
 class _Busy:
-    """A desk and who waits at it."""
+    """A scheduler and who waits at it."""
 
-    owner: DeskMaker | Shared
-    desk: Desk
+    owner: SchedulerFactory | Shared
+    scheduler: Scheduler
     waiting: dict[int, Ask] = field(default_factory=dict)
 
 
@@ -77,26 +77,26 @@ class _Busy:
 class _Place:
     """Where one maker's requests are handed in."""
 
-    maker: DeskMaker
+    maker: SchedulerFactory
     busy: _Busy
     submit: Callable[[Request], int]
 
 
-class Desks:
+class Schedulers:
     def __init__(self, deliver: Callable[[Answers], None], watch: Callable[[int], None]) -> None:
-        """`watch` is told how many requests were under way whenever a desk goes on."""
+        """`watch` is told how many requests were under way whenever a scheduler goes on."""
         self._deliver, self._watch = deliver, watch
-        self._desks: dict[tuple[int, Sampling], _Busy] = {}
+        self._schedulers: dict[tuple[int, Sampling], _Busy] = {}
         self._places: dict[tuple[int, Sampling], _Place] = {}
         self._at_fault: set[int] = set()
-        """makers that broke a desk by themselves: each has desks of its own until one of them holds"""
+        """makers that broke a scheduler by themselves: each has schedulers of its own until one of them holds"""
 
     def __len__(self) -> int:
-        return len(self._desks)
+        return len(self._schedulers)
 
     @property
     def busy(self) -> bool:
-        return any(desk.waiting for desk in self._desks.values())
+        return any(scheduler.waiting for scheduler in self._schedulers.values())
 
     def take(self, ask: Ask) -> None:
         try:
@@ -106,75 +106,74 @@ class Desks:
 
     def go_on(self) -> None:
         """Each until something is finished at it."""
-        for desk in [desk for desk in self._desks.values() if desk.waiting]:
-            self._go_on(desk)
+        for scheduler in [scheduler for scheduler in self._schedulers.values() if scheduler.waiting]:
+            self._go_on(scheduler)
         self._close_idle()
 
     def close(self) -> None:
-        for desk in list(self._desks.values()):
-            self._drop(desk)
+        for scheduler in list(self._schedulers.values()):
+            self._drop(scheduler)
 
-    def forget(self, maker: DeskMaker) -> None:
-        """Close the desks of weights that are about to be given up."""
+    def forget(self, maker: SchedulerFactory) -> None:
+        """Close the schedulers of weights that are about to be given up."""
         given_up = gone("the module was taken off while it was thinking; begin again with what is in its place.")
-        for desk in list(self._desks.values()):
-            asked = list(desk.waiting.values())
-            if desk.owner is maker or any(ask.maker is maker for ask in asked):
-                self._drop(desk)
+        for scheduler in list(self._schedulers.values()):
+            asked = list(scheduler.waiting.values())
+            if scheduler.owner is maker or any(ask.maker is maker for ask in asked):
+                self._drop(scheduler)
                 self._deliver([(ask.answer, None, given_up) for ask in asked if ask.maker is maker])
                 for ask in (ask for ask in asked if ask.maker is not maker):
                     self.take(ask)  # elsewhere, from its first token
         self._at_fault.discard(id(maker))
         self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
 
-    def _place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+    def _place(self, maker: SchedulerFactory, sampling: Sampling) -> _Place:
         if (place := self._places.get((id(maker), sampling))) is None:
             place = self._places[id(maker), sampling] = self._find_place(maker, sampling)
         return place
 
-    def _find_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+    def _find_place(self, maker: SchedulerFactory, sampling: Sampling) -> _Place:
         if isinstance(maker, Sharing) and id(maker) not in self._at_fault:
-            busy = self._desks.get((id(maker.engine), sampling))
-            if busy is None and (shared := maker.engine.desk_for_all(sampling)) is not None:
+            busy = self._schedulers.get((id(maker.engine), sampling))
+            if busy is None and (shared := maker.engine.open_shared_scheduler(sampling)) is not None:
                 busy = self._open(maker.engine, sampling, shared)
             if busy is not None:
-                return _Place(maker, busy, partial(cast(DeskForAll, busy.desk).submit, whose=maker.name))
+                return _Place(maker, busy, partial(cast(SharedScheduler, busy.scheduler).submit, adapter=maker.name))
         return self._own_place(maker, sampling)
 
-    def _own_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        busy = self._desks.get((id(maker), sampling)) or self._open(maker, sampling, maker.desk(sampling))
-        return _Place(maker, busy, busy.desk.submit)
+    def _own_place(self, maker: SchedulerFactory, sampling: Sampling) -> _Place:
+        busy = self._schedulers.get((id(maker), sampling)) or self._open(maker, sampling, maker.open_scheduler(sampling))
+        return _Place(maker, busy, busy.scheduler.submit)
 
     @staticmethod
     def _hand_in(ask: Ask, place: _Place) -> None:
         place.busy.waiting[place.submit(ask.request)] = ask
 
-    def _open(self, owner: DeskMaker | Shared, sampling: Sampling, desk: Desk) -> _Busy:
-        busy = self._desks[id(owner), sampling] = _Busy(owner, desk)
+    def _open(self, owner: SchedulerFactory | Shared, sampling: Sampling, scheduler: Scheduler) -> _Busy:
+        busy = self._schedulers[id(owner), sampling] = _Busy(owner, scheduler)
         return busy
 
-    def _go_on(self, desk: _Busy) -> None:
-        self._watch(len(desk.waiting))
+    def _go_on(self, scheduler: _Busy) -> None:
+        self._watch(len(scheduler.waiting))
         try:
-            finished = desk.desk.wait()
-        except Exception as error:  # theirs alone: other desks have their own rows
-            lost = list(desk.waiting.values())
-            desk.waiting.clear()
-            self._drop(desk)
+            finished = scheduler.scheduler.wait()
+        except Exception as error:  # theirs alone: other schedulers have their own rows
+            lost = list(scheduler.waiting.values())
+            scheduler.waiting.clear()
+            self._drop(scheduler)
             if len({id(ask.maker) for ask in lost}) > 1:
                 self._part(lost)
             else:
                 self._at_fault.update(id(ask.maker) for ask in lost)
                 self._deliver([(ask.answer, None, error) for ask in lost])
             return
-        if id(desk.owner) in self._at_fault:
-            self._at_fault.discard(id(desk.owner))
-            self._places = {key: place for key, place in self._places.items() if place.maker is not desk.owner}
-        self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
+        if id(scheduler.owner) in self._at_fault:
+            self._at_fault.discard(id(scheduler.owner))
+            self._places = {key: place for key, place in self._places.items() if place.maker is not scheduler.owner}
+        self._deliver([(scheduler.waiting.pop(request_id).answer, completion, None) for request_id, completion in finished])
 
     def _part(self, asked: Sequence[Ask]) -> None:
-        """A desk for several broke, and only one of them may be at fault: what they asked is written apart. Who asks next finds
-        a place as ever."""
+        """A shared scheduler broke and one adapter may be at fault: resubmit each request to its adapter's own scheduler."""
         for ask in asked:
             try:
                 self._hand_in(ask, self._own_place(ask.maker, ask.sampling))
@@ -183,18 +182,18 @@ class Desks:
 
     def _close_idle(self) -> None:
         """All but a few, and every one that nobody will come to any more: those that had been parted."""
-        if not (idle := [desk for desk in self._desks.values() if not desk.waiting]):
+        if not (idle := [scheduler for scheduler in self._schedulers.values() if not scheduler.waiting]):
             return
         places = {id(place.busy) for place in self._places.values()}
-        kept = [desk for desk in idle if id(desk) in places][-IDLE_DESKS:]
-        for desk in idle:
-            if desk not in kept:
-                self._drop(desk)
+        kept = [scheduler for scheduler in idle if id(scheduler) in places][-IDLE_SCHEDULERS:]
+        for scheduler in idle:
+            if scheduler not in kept:
+                self._drop(scheduler)
 
-    def _drop(self, desk: _Busy) -> None:
-        desk.desk.close()
-        self._desks = {key: other for key, other in self._desks.items() if other is not desk}
-        self._places = {key: place for key, place in self._places.items() if place.busy is not desk}
+    def _drop(self, scheduler: _Busy) -> None:
+        scheduler.scheduler.close()
+        self._schedulers = {key: other for key, other in self._schedulers.items() if other is not scheduler}
+        self._places = {key: place for key, place in self._places.items() if place.busy is not scheduler}
 
 
 # Work that takes long, or never comes back, beside the event loop: in threads that hold up neither it nor the end of all.
@@ -275,7 +274,7 @@ class Gathering:
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` is told how many requests were under way whenever the model goes on."""
-        self._desks = Desks(self._deliver, watch)
+        self._schedulers = Schedulers(self._deliver, watch)
         self._inbox: queue.SimpleQueue[Ask | _Call | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -304,7 +303,7 @@ class Gathering:
             self._thread = None
             self._refuse_all(Refused(503, STOPPING))
 
-    async def sample(self, maker: DeskMaker, sampling: Sampling, request: Request) -> Completion:
+    async def sample(self, maker: SchedulerFactory, sampling: Sampling, request: Request) -> Completion:
         return await self._answered(lambda answer: Ask(maker, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
@@ -342,9 +341,9 @@ class Gathering:
 
     def _gather(self) -> None:
         while True:
-            if not self._take_in(wait=not self._desks.busy):
+            if not self._take_in(wait=not self._schedulers.busy):
                 return
-            self._desks.go_on()
+            self._schedulers.go_on()
 
     def _take_in(self, wait: bool) -> bool:
         """Everything that has arrived; False where it is time to stop."""
@@ -355,21 +354,21 @@ class Gathering:
                 return True
             wait = False
             if item is None:
-                self._desks.close()
+                self._schedulers.close()
                 return False
             if item.answer.cancelled():
                 continue
             if isinstance(item, Ask):
-                self._desks.take(item)
+                self._schedulers.take(item)
                 continue
             try:
                 self._deliver([(item.answer, item.work(), None)])
             except Exception as error:
                 self._deliver([(item.answer, None, error)])
 
-    def forget(self, maker: DeskMaker) -> None:
-        """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
-        self._desks.forget(maker)
+    def forget(self, maker: SchedulerFactory) -> None:
+        """Close the schedulers of weights that are about to be given up. On the model's thread: `call` it."""
+        self._schedulers.forget(maker)
 
     def _deliver(self, answers: Answers) -> None:
         """All at once: waking the event loop costs more than what it is told."""

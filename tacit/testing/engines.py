@@ -36,7 +36,6 @@ from tacit.core.protocols import (  # fmt: skip
     SCORING,
     VALUES,
     Critic,
-    DeskSampler,
     Encoder,
     Engine,
     Learner,
@@ -45,6 +44,7 @@ from tacit.core.protocols import (  # fmt: skip
     Request,
     Sampler,
     Sampling,
+    SchedulingSampler,
     Scorer,
     Tokenizer,
 )
@@ -236,27 +236,27 @@ class EngineConformance:
                 cut = policy.sample([Request(rows[0][0], seed=4)], Sampling(max_tokens=24, stop=(stop,)))[0]
                 assert cut.finish == "stop" and stop in cut.text and text.startswith(cut.text)
 
-    def test_a_desk_writes_what_is_sampled(self, checkpoint, rows) -> None:
+    def test_a_scheduler_writes_what_is_sampled(self, checkpoint, rows) -> None:
         """Requests that come while others are under way, and one that is given up."""
         self.need(SAMPLING)
         requests, sampling = [Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=12)
         with self.policy(checkpoint) as policy:
-            if not isinstance(policy, DeskSampler):
-                pytest.skip(f"engine {self.engine.name!r} has no desk: whoever rolls out hands it all that waits at once")
+            if not isinstance(policy, SchedulingSampler):
+                pytest.skip(f"engine {self.engine.name!r} has no scheduler; rollouts submit all waiting requests in one batch")
             truth, found = policy.sample(requests, sampling), dict[int, Completion]()
-            with closing(policy.desk(sampling)) as left:
+            with closing(policy.open_scheduler(sampling)) as left:
                 left.submit(requests[0])
-            with closing(policy.desk(sampling)) as desk:
-                assert desk.wait() == []
-                tickets = [desk.submit(request) for request in requests[:3]]
-                found.update(desk.wait())
-                tickets += [desk.submit(request) for request in requests[3:]]
-                while finished := desk.wait():
+            with closing(policy.open_scheduler(sampling)) as scheduler:
+                assert scheduler.wait() == []
+                request_ids = [scheduler.submit(request) for request in requests[:3]]
+                found.update(scheduler.wait())
+                request_ids += [scheduler.submit(request) for request in requests[3:]]
+                while finished := scheduler.wait():
                     assert not found.keys() & dict(finished).keys(), "nothing comes twice"
                     found.update(finished)
-        assert len(set(tickets)) == len(requests) and found.keys() == set(tickets)
-        for ticket, expected in zip(tickets, truth, strict=True):
-            assert found[ticket].tokens.tolist() == expected.tokens.tolist()
+        assert len(set(request_ids)) == len(requests) and found.keys() == set(request_ids)
+        for request_id, expected in zip(request_ids, truth, strict=True):
+            assert found[request_id].tokens.tolist() == expected.tokens.tolist()
 
     def test_samples_are_of_the_newest_weights_and_say_so(self, checkpoint, batch, rows) -> None:
         self.need(SAMPLING, SCORING, LEARNING)

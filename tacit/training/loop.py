@@ -23,7 +23,7 @@ import numpy as np
 from tacit.core.credit import Batch, Credit, Iteration, Rewards, given_by
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.method import Explained, Method, Schedule, companions_of
-from tacit.core.protocols import HeldSampler, Policy
+from tacit.core.protocols import PinnedSampler, Policy
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, StopReason
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
@@ -33,10 +33,10 @@ from tacit.training.settings import TrainSettings
 # Whether episodes can be played while others are learned from.
 
 
-def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_hold: bool = True) -> None:
+def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_weights: bool = True) -> None:
     """Refuse it, before anything is loaded, where a companion changes what is read meanwhile, or where the sampler would move
-    with the weights (`can_hold` is False). A companion that only looks at finished episodes (for a reward, a credit, a radius)
-    does so as ever: before the update, with the policy that is about to be updated."""
+    with the weights (`can_pin_weights` is False). A companion that only looks at finished episodes (for a reward, a credit, a
+    radius) does so as ever: before the update, with the policy that is about to be updated."""
     if not settings.overlap:
         return
     for method in methods:
@@ -46,7 +46,7 @@ def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_hold: 
                 "from those before them; they cannot be played while it learns. Use --overlap 0. (A companion of your own that "
                 "no episode reads says read_in_play = False.)"
             )
-    if not can_hold:
+    if not can_pin_weights:
         raise TacitError(
             f"overlap = {settings.overlap} needs an engine whose samplers have weights of their own: --engine sharded with "
             "--engine.servers 1, or --overlap 0."
@@ -57,9 +57,9 @@ def check_held(settings: TrainSettings, policy: Policy) -> None:
     """The same of a policy that is there."""
     if not settings.overlap:
         return
-    check_overlap(settings, (), isinstance(policy, HeldSampler))
-    assert isinstance(policy, HeldSampler)
-    with policy.held():  # says what is missing
+    check_overlap(settings, (), isinstance(policy, PinnedSampler))
+    assert isinstance(policy, PinnedSampler)
+    with policy.pin_weights():  # says what is missing
         pass
 
 
@@ -146,7 +146,7 @@ class Loop:
     observer: Callable[[int], RolloutObserver] = lambda number: NO_OBSERVER
     """of what is played in an iteration"""
     behind: bool = False
-    """play the next iteration while this one is learned from; the policy's samplers must be able to wait (`HeldSampler`)"""
+    """play the next iteration while this one is learned from; the policy's samplers must be able to wait (`PinnedSampler`)"""
     learned: dict[str, int] = field(default_factory=dict)
     """as `drawn`, of what has been learned from: a run that is resumed draws again what came after"""
     _ahead: Collected | None = None
@@ -156,9 +156,9 @@ class Loop:
         self.learned = collected.drawn
         if not self.behind or number >= self.iterations:
             return self.learn(collected)
-        assert isinstance(self.policy, HeldSampler)
+        assert isinstance(self.policy, PinnedSampler)
         # Worlds stay with the main thread, where a hang can be cut off; learning waits for others most of the time.
-        with self.policy.held(), ThreadPoolExecutor(1) as beside:
+        with self.policy.pin_weights(), ThreadPoolExecutor(1) as beside:
             learning = beside.submit(self.learn, collected)
             self._ahead = self.collect(number + 1)
         return learning.result()

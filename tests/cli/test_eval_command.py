@@ -132,7 +132,7 @@ def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path,
     def interrupt(self, *arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalPolicy, "desk", interrupt)
+    monkeypatch.setattr(LocalPolicy, "open_scheduler", interrupt)
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 130
     assert "the same command goes on from there" in capsys.readouterr().err
 

@@ -23,20 +23,20 @@ SMALL = [
 def prompts(monkeypatch):
     """The text of every prompt that a sampler of this process is given."""
     texts: list[str] = []
-    plain = LocalPolicy.desk
+    plain = LocalPolicy.open_scheduler
 
     def recording(policy, *words, **named):
-        desk = plain(policy, *words, **named)
-        submit = desk.submit
+        scheduler = plain(policy, *words, **named)
+        submit = scheduler.submit
 
         def noting(request):
             texts.append(policy.decode(request.prompt))
             return submit(request)
 
-        desk.submit = noting
-        return desk
+        scheduler.submit = noting
+        return scheduler
 
-    monkeypatch.setattr(LocalPolicy, "desk", recording)
+    monkeypatch.setattr(LocalPolicy, "open_scheduler", recording)
     return texts
 
 

@@ -46,7 +46,7 @@ def test_what_was_learned_is_what_servers_write_with_and_no_file_is_written(many
 def test_a_server_that_is_started_again_takes_the_version_that_the_others_have(many: tuple[ShardedPolicy, Path]):
     policy, asked = many[0], requests(24)
     before = policy.sample(asked, SAMPLING)
-    with policy.held():
+    with policy.pin_weights():
         policy.update(a_batch(asked), [Weighted()], 10 * LR)  # the ranks have other weights now, and the file never was
         os.kill(process_of(policy, 1), signal.SIGKILL)
         with pytest.warns(UserWarning, match="server 1 .* was lost: .*SIGKILL"):

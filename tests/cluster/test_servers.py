@@ -101,7 +101,7 @@ def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     os.kill(process_of(fresh), signal.SIGSTOP)
-    tickets = servers.hand_in([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
+    request_ids = servers.hand_in([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
     # The order is there before the server goes on: otherwise it may finish one with the weights it has.
     with ThreadPoolExecutor(1) as beside:
@@ -111,17 +111,17 @@ def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -
         caught_up.result(timeout=120)
     found = {}
     while len(found) < len(asked):
-        found |= {delivery.ticket: delivery for delivery in servers.fetch(tickets)}
-    for ticket, request in zip(tickets, asked, strict=True):
-        tokens, said = np.array(found[ticket].tokens), np.array(found[ticket].logprobs)
-        assert found[ticket].version == fresh.version
+        found |= {delivery.request_id: delivery for delivery in servers.fetch(request_ids)}
+    for request_id, request in zip(request_ids, asked, strict=True):
+        tokens, said = np.array(found[request_id].tokens), np.array(found[request_id].logprobs)
+        assert found[request_id].version == fresh.version
         np.testing.assert_allclose(said, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
 
 
 def test_held_weights_stay_while_others_are_learned(fresh: ShardedPolicy) -> None:
     asked, sampling = requests(), Sampling(max_tokens=16)
     before, version = fresh.sample(asked, sampling), fresh.version
-    with fresh.held():
+    with fresh.pin_weights():
         fresh.update(a_batch(asked), [Weighted()], 10 * LR)
         meanwhile = fresh.sample(asked, sampling)
         same(meanwhile, before)
@@ -203,6 +203,6 @@ def test_states_are_not_asked_for_while_the_ranks_learn(fresh: ShardedPolicy) ->
     """They would be of the weights before the update or after it, as it happens; credit asks for them before the next."""
     asked, sampling = requests(4), Sampling(max_tokens=2)
     assert all(c.hidden is not None for c in fresh.sample(asked, sampling, layer=1))
-    with fresh.held():
+    with fresh.pin_weights():
         assert all(c.hidden is None for c in fresh.sample(asked, sampling, layer=1))
     assert all(c.hidden is not None for c in fresh.sample(asked, sampling, layer=1))

@@ -15,7 +15,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.endpoint.client import PATIENCE, Broken, ChatClient
-from tacit.engines.endpoint.policy import ChatDesk, ChatPolicy, cut
+from tacit.engines.endpoint.policy import ChatPolicy, EndpointScheduler, cut
 from tacit.evaluation.evaluate import Alone, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
@@ -344,11 +344,11 @@ def test_whoever_is_stopped_need_not_wait_for_a_slow_server():
 
     with serving(slow) as server:
         policy = ChatPolicy(client(server))
-        desk = policy.desk(Sampling())
+        scheduler = policy.open_scheduler(Sampling())
         for seed in range(3):
-            desk.submit(Request(policy.encode_prompt("a question"), seed))
+            scheduler.submit(Request(policy.encode_prompt("a question"), seed))
         began = time.perf_counter()
-        desk.close()
+        scheduler.close()
         waiting = [thread for thread in threading.enumerate() if thread.name == "endpoint"]
         assert time.perf_counter() - began < 1 and waiting and all(thread.daemon for thread in waiting)
         stopped.set()
@@ -360,13 +360,13 @@ def test_an_error_costs_no_answer_that_came_before_it():
             raise TacitError("the key is refused")
         return Completion(np.zeros(1, np.int64), np.zeros(1, np.float32), str(request.seed), "stop")
 
-    desk = ChatDesk(answer, concurrency=1)
+    scheduler = EndpointScheduler(answer, concurrency=1)
     for seed in range(5):
-        desk.submit(Request(np.zeros(1, np.int64), seed))
+        scheduler.submit(Request(np.zeros(1, np.int64), seed))
     came: list[int] = []
     with pytest.raises(TacitError, match="refused"):
-        while finished := desk.wait():
-            came += [ticket for ticket, _ in finished]
+        while finished := scheduler.wait():
+            came += [request_id for request_id, _ in finished]
             time.sleep(0.05)
     assert came[:2] == [0, 1] and 2 not in came
 

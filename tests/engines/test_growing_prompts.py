@@ -66,19 +66,19 @@ def grown(rng: np.random.Generator) -> Next:
     return further
 
 
-def play(desk, further: Next, lockstep: bool, follows: bool = True) -> dict[tuple[int, int], tuple[Request, Completion]]:
+def play(scheduler, further: Next, lockstep: bool, follows: bool = True) -> dict[tuple[int, int], tuple[Request, Completion]]:
     rng, found, asked = np.random.default_rng(1), {}, {}
 
     def ask(episode: int, turn: int, prompt: np.ndarray) -> None:
         request = Request(prompt, 100 * episode + turn, max_tokens=2 + (3 * episode + turn) % 9)
-        request = replace(request, thread=episode if follows else None)
-        asked[desk.submit(request)] = (episode, turn, request)
+        request = replace(request, episode=episode if follows else None)
+        asked[scheduler.submit(request)] = (episode, turn, request)
 
     for episode in range(EPISODES):
         ask(episode, 0, rng.integers(0, 256, 20 + episode))
     over = []
-    while finished := desk.wait():
-        over += [(*asked.pop(ticket), completion) for ticket, completion in finished]
+    while finished := scheduler.wait():
+        over += [(*asked.pop(request_id), completion) for request_id, completion in finished]
         if lockstep and asked:
             continue
         for episode, turn, request, completion in over:
@@ -107,7 +107,7 @@ def test_each_is_as_alone_and_little_is_read(family, layer, lockstep, tokenizer,
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     sampler = follower(model, tokenizer, monkeypatch)
-    found = play(sampler.desk(WARM, layer), grown(np.random.default_rng(2)), lockstep)
+    found = play(sampler.open_scheduler(WARM, layer), grown(np.random.default_rng(2)), lockstep)
     check_as_alone(model, tokenizer, found, layer)
     known = [count for one in joined if one is not None for count in one]
     total = sum(len(request.prompt) for request, _ in found.values())
@@ -140,7 +140,7 @@ def test_on_a_hopper_what_is_read_on_is_as_close_to_the_model_as_what_is_read_an
     for follows in (True, False):
         joined.clear()
         for _ in range(4):  # what comes for the third time is recorded
-            found = play(sampler.desk(WARM), further, lockstep, follows)
+            found = play(sampler.open_scheduler(WARM), further, lockstep, follows)
         known = sum(int(one.sum()) for one in joined if one is not None)
         assert (known > 1000) == follows
         far[follows] = np.abs(
@@ -153,7 +153,7 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
     torch.manual_seed(0)
     model, replays = make_model("llama"), []
     sampler = follower(model, tokenizer, monkeypatch)
-    desk = sampler.desk(WARM)
+    scheduler = sampler.open_scheduler(WARM)
     run = Prefilling.rest
 
     def watched(self, *given):
@@ -161,7 +161,7 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
         return run(self, *given)
 
     monkeypatch.setattr(Prefilling, "rest", watched)
-    found = play(desk, grown(np.random.default_rng(2)), lockstep=True)
+    found = play(scheduler, grown(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"
 
@@ -177,7 +177,7 @@ def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, b
         "add",
         lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known),
     )
-    found = play(follower(model, tokenizer, monkeypatch).desk(WARM), grown(np.random.default_rng(2)), lockstep)
+    found = play(follower(model, tokenizer, monkeypatch).open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep)
     check_as_alone(model, tokenizer, found)
     assert sum(count > 0 for count in added) > 5
 
@@ -187,11 +187,11 @@ def test_what_was_written_by_other_weights_is_not_read(tokenizer, monkeypatch, b
     model, version, rng = make_model("llama"), 0, np.random.default_rng(2)
     sampler = follower(model, tokenizer, monkeypatch)
     prompt, found = rng.integers(0, 256, 30), []
-    desk = sampler.desk(WARM, version=lambda: version)
+    scheduler = sampler.open_scheduler(WARM, version=lambda: version)
     for turn in range(3):
-        request = Request(prompt, turn, max_tokens=4, thread=0)
-        desk.submit(request)
-        ((_, completion),) = desk.wait()
+        request = Request(prompt, turn, max_tokens=4, episode=0)
+        scheduler.submit(request)
+        ((_, completion),) = scheduler.wait()
         (expected,) = LocalSampler(model, tokenizer, "cpu").sample([request], WARM)
         found.append(completion.tokens.tolist() == expected.tokens.tolist())
         np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
@@ -211,7 +211,7 @@ def test_an_episode_that_says_something_else_is_read_as_far_as_it_is_alike(token
         kept = len(request.prompt) - 2 if episode % 2 else 5  # most of it, or too little
         return np.concatenate([request.prompt[:kept], rng.integers(0, 256, 12)])
 
-    found = play(follower(model, tokenizer, monkeypatch).desk(WARM), other, lockstep=True)
+    found = play(follower(model, tokenizer, monkeypatch).open_scheduler(WARM), other, lockstep=True)
     check_as_alone(model, tokenizer, found)
     known = [count for one in joined if one is not None for count in one]
     kept = {len(found[episode, turn][0].prompt) - 2 for episode in range(1, EPISODES, 2) for turn in range(TURNS)}
@@ -230,7 +230,7 @@ def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(token
         return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 30 if episode == turn else 4)])
 
     sampler = follower(model, tokenizer, monkeypatch, max_batch=4)  # fewer than there are episodes
-    found = play(sampler.desk(WARM), longer, lockstep=False)
+    found = play(sampler.open_scheduler(WARM), longer, lockstep=False)
     check_as_alone(model, tokenizer, found)
     assert any(opened), "no cache grew under those who sit"
     assert any(known is not None for known in joined)
@@ -239,20 +239,20 @@ def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(token
 def test_as_episodes_end_a_table_gets_narrower_and_the_others_go_on(tokenizer, monkeypatch, by_token, joined):
     torch.manual_seed(0)
     model, rng, widths, found = make_model("llama"), np.random.default_rng(4), [], {}
-    desk = follower(model, tokenizer, monkeypatch).desk(WARM)
+    scheduler = follower(model, tokenizer, monkeypatch).open_scheduler(WARM)
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(8)}
     for turn in range(5):
         asked = {
-            desk.submit(request): (episode, request)
+            scheduler.submit(request): (episode, request)
             for episode, prompt in prompts.items()
-            if (request := Request(prompt, 10 * episode + turn, max_tokens=5, thread=episode))
+            if (request := Request(prompt, 10 * episode + turn, max_tokens=5, episode=episode))
         }
-        while finished := desk.wait():
-            for ticket, completion in finished:
-                episode, request = asked.pop(ticket)
+        while finished := scheduler.wait():
+            for request_id, completion in finished:
+                episode, request = asked.pop(request_id)
                 found[episode, turn] = request, completion
                 prompts[episode] = np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 4)])
-        widths.append(len(desk._rows))
+        widths.append(len(scheduler._rows))
         for ended in [episode for episode in prompts if episode % 4 != turn % 4 and len(prompts) > 2][:2]:
             del prompts[ended]
     check_as_alone(model, tokenizer, found)
@@ -273,16 +273,16 @@ def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
         slots = KeyValueCache.all_slots
         monkeypatch.setattr(KeyValueCache, "all_slots", lambda self, layer: tuple(x + 1 for x in slots(self, layer)))
         with pytest.warns(UserWarning, match="they give other numbers"):
-            found = play(sampler.desk(WARM), grown(np.random.default_rng(2)), lockstep=True)
+            found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
     else:
-        found = play(sampler.desk(WARM), grown(np.random.default_rng(2)), lockstep=True)
+        found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert all(known is None for known in joined)
 
 
 def test_rows_say_what_lies_where():
     rows = Rows(1)
-    jobs = [Job(ticket, np.arange(10) + 100 * ticket, 0, 4, None, ticket) for ticket in range(3)]
+    jobs = [Job(request_id, np.arange(10) + 100 * request_id, 0, 4, None, request_id) for request_id in range(3)]
     rows.seat(jobs)
     rows._tokens_PM[1, :4], rows._lengths_P[1] = [7, 8, 9, 6], 4
     asked = Job(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, None, 1)
@@ -315,15 +315,15 @@ def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkey
         return join(self, newcomers, *rest)
 
     monkeypatch.setattr(LlamaTable, "join", fails_once)
-    desk, found = follower(model, tokenizer, monkeypatch).desk(WARM), {}
+    scheduler, found = follower(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(4)}
     for turn in range(2):
         asked = {}
         for episode, prompt in prompts.items():
-            request = Request(prompt, 10 * episode + turn, max_tokens=4, thread=episode)
-            asked[desk.submit(request)] = request
-        while finished := desk.wait():
-            found |= {(turn, ticket): (asked[ticket], completion) for ticket, completion in finished}
+            request = Request(prompt, 10 * episode + turn, max_tokens=4, episode=episode)
+            asked[scheduler.submit(request)] = request
+        while finished := scheduler.wait():
+            found |= {(turn, request_id): (asked[request_id], completion) for request_id, completion in finished}
         for episode in range(2):
             prompts[episode] = np.concatenate([prompts[episode], rng.integers(0, 256, 5)])
         for episode in range(2, 4):
@@ -338,23 +338,29 @@ def test_rows_stay_until_it_is_known_that_prompts_do_not_grow(tokenizer, monkeyp
     model, rng = make_model("llama"), np.random.default_rng(5)
     sampler = follower(model, tokenizer, monkeypatch)
     for grows in (True, False):
-        desk, asked, over, total, before = sampler.desk(WARM), {}, dict.fromkeys(range(10), 0), 0, sampler.prefilled_tokens
+        scheduler, asked, over, total, before = (
+            sampler.open_scheduler(WARM),
+            {},
+            dict.fromkeys(range(10), 0),
+            0,
+            sampler.prefilled_tokens,
+        )
         prompts = {episode: rng.integers(0, 256, 24) for episode in over}
         ready = list(over)
         while ready or asked:
             for episode in ready:
                 limit = 40 if episode < 2 else 3
-                asked[desk.submit(Request(prompts[episode], episode, max_tokens=limit, thread=episode))] = episode
+                asked[scheduler.submit(Request(prompts[episode], episode, max_tokens=limit, episode=episode))] = episode
                 total += len(prompts[episode])
             ready = []
-            for ticket, _ in desk.wait():
-                episode = asked.pop(ticket)
+            for request_id, _ in scheduler.wait():
+                episode = asked.pop(request_id)
                 over[episode] += 1
                 more = rng.integers(0, 256, 4 if grows else 24)
                 prompts[episode] = np.concatenate([prompts[episode], more]) if grows else more
                 if over[episode] < 5:
                     ready.append(episode)
-        assert desk._grow is grows
+        assert scheduler._grow is grows
         read = sampler.prefilled_tokens - before
         assert read < 0.4 * total if grows else read == total
 
@@ -364,11 +370,11 @@ def test_weights_that_change_are_not_mistaken_whoever_says_so(said, tokenizer, m
     torch.manual_seed(0)
     model, prompt = make_model("llama"), np.arange(30)
     sampler = follower(model, tokenizer, monkeypatch)
-    desk = sampler.desk(WARM)  # whose version is always the same
+    scheduler = sampler.open_scheduler(WARM)  # whose version is always the same
     for turn in range(3):
-        request = Request(prompt, turn, max_tokens=4, thread=0)
-        desk.submit(request)
-        ((_, completion),) = desk.wait()
+        request = Request(prompt, turn, max_tokens=4, episode=0)
+        scheduler.submit(request)
+        ((_, completion),) = scheduler.wait()
         check_as_alone(model, tokenizer, {0: (request, completion)})
         prompt = np.concatenate([prompt, completion.tokens])
         with torch.no_grad():
@@ -380,11 +386,11 @@ def test_weights_that_change_are_not_mistaken_whoever_says_so(said, tokenizer, m
 def test_a_prompt_that_its_owner_writes_over_is_still_known(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     model, kept = make_model("llama"), np.arange(40)
-    desk = follower(model, tokenizer, monkeypatch).desk(WARM)
+    scheduler = follower(model, tokenizer, monkeypatch).open_scheduler(WARM)
     for turn in range(3):
-        request = Request(kept[: 30 + turn], turn, max_tokens=3, thread=0)
-        desk.submit(request)
-        ((_, completion),) = desk.wait()
+        request = Request(kept[: 30 + turn], turn, max_tokens=3, episode=0)
+        scheduler.submit(request)
+        ((_, completion),) = scheduler.wait()
         check_as_alone(model, tokenizer, {0: (request, completion)})
         kept[:] = np.arange(40) + 7 * (turn + 1)
 
@@ -392,15 +398,15 @@ def test_a_prompt_that_its_owner_writes_over_is_still_known(tokenizer, monkeypat
 def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, joined):
     torch.manual_seed(0)
     model, rng = make_model("llama"), np.random.default_rng(5)
-    desk, found = follower(model, tokenizer, monkeypatch).desk(WARM), {}
+    scheduler, found = follower(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = [rng.integers(0, 256, 30), rng.integers(0, 256, 31)]
     for turn in range(3):
         asked = {}
         for i in range(3):  # the first episode twice
-            request = Request(prompts[i // 2], 10 * turn + i, max_tokens=4, thread=i // 2)
-            asked[desk.submit(request)] = request
-        while finished := desk.wait():
-            found |= {(turn, ticket): (asked[ticket], completion) for ticket, completion in finished}
+            request = Request(prompts[i // 2], 10 * turn + i, max_tokens=4, episode=i // 2)
+            asked[scheduler.submit(request)] = request
+        while finished := scheduler.wait():
+            found |= {(turn, request_id): (asked[request_id], completion) for request_id, completion in finished}
         prompts = [np.concatenate([prompt, rng.integers(0, 256, 4)]) for prompt in prompts]
     check_as_alone(model, tokenizer, found)
     assert [len(one) for one in joined if one is not None] == [2, 2], "of a place one is read on"
@@ -417,16 +423,16 @@ def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
         return find(self, jobs, reading, **given)
 
     monkeypatch.setattr(Rows, "seat", seat)
-    found = play(sampler.desk(WARM), grown(np.random.default_rng(2)), lockstep=False)
+    found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=False)
     total = sum(len(request.prompt) for request, _ in found.values())
     assert known and sampler.prefilled_tokens == total - sum(known)
 
 
-@pytest.mark.parametrize("thread", [-1, 1 << 63])
-def test_a_thread_that_is_none_is_an_error(thread, tokenizer):
+@pytest.mark.parametrize("episode_id", [-1, 1 << 63])
+def test_an_invalid_episode_is_an_error(episode_id, tokenizer):
     sampler = LocalSampler(make_model("llama"), tokenizer, "cpu")
-    with pytest.raises(TacitError, match=f"thread of request 0 is {thread}"):
-        sampler.desk(WARM).submit(Request(np.arange(3), thread=thread))
+    with pytest.raises(TacitError, match=f"request 0: episode must be .*, got {episode_id}"):
+        sampler.open_scheduler(WARM).submit(Request(np.arange(3), episode=episode_id))
 
 
 def test_what_fills_a_size_up_behind_a_beginning_is_finite(by_token):

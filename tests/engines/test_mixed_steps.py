@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from random_models import as_on_a_gpu, make_model, plain_logprobs, with_adapter
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.kv_cache import KeyValueCache
@@ -73,15 +73,15 @@ def lines_of(count: int, turns: int, seed: int = 0, most: int = 90) -> list[list
     return lines
 
 
-def walk(desk: Desk, lines: list[list[Request]]) -> Iterator[tuple[int, int, Completion]]:
-    tickets = {desk.submit(line[0]): (i, 0) for i, line in enumerate(lines)}
-    while finished := desk.wait():
-        for ticket, completion in finished:
-            i, turn = tickets.pop(ticket)
+def walk(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[tuple[int, int, Completion]]:
+    request_ids = {scheduler.submit(line[0]): (i, 0) for i, line in enumerate(lines)}
+    while finished := scheduler.wait():
+        for request_id, completion in finished:
+            i, turn = request_ids.pop(request_id)
             yield i, turn, completion
             if turn + 1 < len(lines[i]):
-                tickets[desk.submit(lines[i][turn + 1])] = (i, turn + 1)
-    assert not tickets
+                request_ids[scheduler.submit(lines[i][turn + 1])] = (i, turn + 1)
+    assert not request_ids
 
 
 def alike(found: Completion, model, tokenizer, request: Request, sampling: Sampling = WARM) -> None:
@@ -102,10 +102,10 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenize
     sampling = {"greedy": Sampling(temperature=0), "truncated": Sampling(temperature=0.8, top_p=0.9)}.get(way, WARM)
     sampler = mixer(model, tokenizer, monkeypatch, max_batch=5 if way == "few places" else 256)
     lines = lines_of(9, 5)
-    desk = sampler.desk(sampling)
+    scheduler = sampler.open_scheduler(sampling)
     alone = LocalSampler(model, tokenizer, "cpu")
     came = 0
-    for i, turn, completion in walk(desk, lines):
+    for i, turn, completion in walk(scheduler, lines):
         (expected,) = alone.sample([lines[i][turn]], sampling)
         assert (completion.tokens.tolist(), completion.finish) == (expected.tokens.tolist(), expected.finish)
         np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
@@ -116,14 +116,14 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenize
     if way == "small chunks":
         assert {look.size for look in read} == {16, 48}
     assert sampler.prefilled_tokens == sum(len(request.prompt) for line in lines for request in line)
-    assert not desk._readings.under_way and not desk._rows.under_way
+    assert not scheduler._readings.under_way and not scheduler._rows.under_way
 
 
-def apart(desk: Desk, model, lines: list[list[Request]]) -> float:
+def apart(scheduler: Scheduler, model, lines: list[list[Request]]) -> float:
     """How far log-probabilities are from the model's own, on average."""
     gaps = [
         found.logprobs - plain_logprobs(model, lines[i][turn].prompt, found.tokens, WARM.temperature)
-        for i, turn, found in walk(desk, lines)
+        for i, turn, found in walk(scheduler, lines)
     ]
     return float(np.abs(np.concatenate(gaps)).mean())
 
@@ -147,41 +147,43 @@ def test_it_is_as_close_to_the_model_as_with_a_prefill(rank, device, tokenizer, 
         sampler = mixer(model, tokenizer, monkeypatch)
     for most in (0, 16):
         monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
-        desk = sampler.desk(WARM)
-        found[most] = apart(desk, wide, lines)
+        scheduler = sampler.open_scheduler(WARM)
+        found[most] = apart(scheduler, wide, lines)
     assert sum(look is not None for look in looks) > 8, "nobody was read along"
-    assert desk._table.graphs.enabled and any(key[-1] for key in desk._table.graphs._graphs), "no such step was recorded"
+    assert scheduler._table.graphs.enabled and any(key[-1] for key in scheduler._table.graphs._graphs), (
+        "no such step was recorded"
+    )
     assert found[16] < 1.5 * found[0] + 0.01 < 0.2
 
 
-def begun(sampler: LocalSampler, version: Callable[[], int] = lambda: 0) -> tuple[Desk, dict[int, Request]]:
-    """A desk where three have sat down, of whom one is over, and where two more are read along and not yet ready."""
+def begun(sampler: LocalSampler, version: Callable[[], int] = lambda: 0) -> tuple[Scheduler, dict[int, Request]]:
+    """A scheduler where three have sat down, of whom one is over, and where two more are read along and not yet ready."""
     rng = np.random.default_rng(7)
     first = [Request(rng.integers(0, 256, 9 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(3)]
     more = [Request(rng.integers(0, 256, 400 + 100 * i), seed=10 + i, max_tokens=20) for i in range(2)]
-    desk = sampler.desk(WARM, version=version)
-    asked = {desk.submit(request): request for request in first}
-    assert [ticket for ticket, _ in desk.wait()] == [0]
-    asked |= {desk.submit(request): request for request in more}
-    return desk, {ticket: request for ticket, request in asked.items() if ticket}
+    scheduler = sampler.open_scheduler(WARM, version=version)
+    asked = {scheduler.submit(request): request for request in first}
+    assert [request_id for request_id, _ in scheduler.wait()] == [0]
+    asked |= {scheduler.submit(request): request for request in more}
+    return scheduler, {request_id: request for request_id, request in asked.items() if request_id}
 
 
-def the_rest(desk: Desk) -> dict[int, Completion]:
+def the_rest(scheduler: Scheduler) -> dict[int, Completion]:
     found: dict[int, Completion] = {}
-    while finished := desk.wait():
+    while finished := scheduler.wait():
         found |= dict(finished)
-    desk.close()
+    scheduler.close()
     return found
 
 
-def stopped_while(desk: Desk, monkeypatch, error: BaseException, at: int = 2) -> None:
+def stopped_while(scheduler: Scheduler, monkeypatch, error: BaseException, at: int = 2) -> None:
     """The table fails in its look number `at` from now on, while a prompt is being read."""
     advance, looks = LlamaTable.advance, []
 
     def failing(self, noise, longest, sampling, look=None):
         looks.append(look)
         if len(looks) == at:
-            assert desk._rows._reading_P.any() and look is not None
+            assert scheduler._rows._reading_P.any() and look is not None
             raise error
         return advance(self, noise, longest, sampling, look)
 
@@ -202,23 +204,23 @@ def small_chunks(monkeypatch):
 )
 def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model, tokenizer, monkeypatch, small_chunks):
     sampler = mixer(model, tokenizer, monkeypatch)
-    desk, asked = begun(sampler)
-    stopped_while(desk, monkeypatch, error, at)
+    scheduler, asked = begun(sampler)
+    stopped_while(scheduler, monkeypatch, error, at)
     found: dict[int, Completion] = {}
     try:
-        found |= dict(desk.wait())
+        found |= dict(scheduler.wait())
     except (KeyboardInterrupt, RuntimeError) as raised:
         assert raised is error and not isinstance(raised, torch.OutOfMemoryError)
-        assert not desk._rows.under_way and not desk._readings.under_way
-    found |= the_rest(desk)
+        assert not scheduler._rows.under_way and not scheduler._readings.under_way
+    found |= the_rest(scheduler)
     assert found.keys() == asked.keys()
-    for ticket, request in asked.items():
-        alike(found[ticket], model, tokenizer, request)
+    for request_id, request in asked.items():
+        alike(found[request_id], model, tokenizer, request)
 
 
 def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monkeypatch, small_chunks):
     sampler = mixer(model, tokenizer, monkeypatch)
-    desk, asked = begun(sampler)
+    scheduler, asked = begun(sampler)
     reserve, times = LlamaTable.reserve, []
 
     def short(self, *given):
@@ -228,91 +230,96 @@ def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monk
         reserve(self, *given)
 
     monkeypatch.setattr(LlamaTable, "reserve", short)
-    found = the_rest(desk)
+    found = the_rest(scheduler)
     assert times and found.keys() == asked.keys()
-    for ticket, request in asked.items():
-        alike(found[ticket], model, tokenizer, request)
+    for request_id, request in asked.items():
+        alike(found[request_id], model, tokenizer, request)
 
 
-def until_some_are_read(desk: Desk, monkeypatch) -> None:
-    """As if the caller had come back while prompts are being read: the patience of a desk is over."""
+def until_some_are_read(scheduler: Scheduler, monkeypatch) -> None:
+    """As if the caller had come back while prompts are being read: the patience of a scheduler is over."""
     with monkeypatch.context() as patch:
         patch.setattr(chunked_prefill, "MIXING_PATIENCE", 0)
-        assert desk.wait() == []
-    assert desk._readings.under_way and desk._unread
+        assert scheduler.wait() == []
+    assert scheduler._readings.under_way and scheduler._unread
 
 
 def test_weights_that_change_while_prompts_are_read_write_all_of_a_completion(model, tokenizer, monkeypatch, small_chunks):
     versions = [0]
     sampler = mixer(model, tokenizer, monkeypatch)
-    desk, asked = begun(sampler, lambda: versions[0])
-    until_some_are_read(desk, monkeypatch)
+    scheduler, asked = begun(sampler, lambda: versions[0])
+    until_some_are_read(scheduler, monkeypatch)
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight.mul_(-3)
     versions[0] = 1
-    found = the_rest(desk)
+    found = the_rest(scheduler)
     assert found.keys() == asked.keys() and {completion.version for completion in found.values()} == {1}
-    for ticket, request in asked.items():
-        alike(found[ticket], model, tokenizer, request)
+    for request_id, request in asked.items():
+        alike(found[request_id], model, tokenizer, request)
 
 
 def test_others_may_join_while_prompts_are_read(model, tokenizer, monkeypatch, small_chunks, looks):
     """More of them than there were places and columns, and some so long that they are prefilled while all wait."""
     sampler = mixer(model, tokenizer, monkeypatch)
-    desk, asked = begun(sampler)
+    scheduler, asked = begun(sampler)
     rng, did = np.random.default_rng(8), []
     for name in ("join", "reserve"):
         way = getattr(LlamaTable, name)
         monkeypatch.setattr(LlamaTable, name, lambda *given, name=name, way=way: (did.append(name), way(*given))[1])
     for lengths in ((30, 3, 1), (700, 650, 200), (17, 16, 2)):
-        until_some_are_read(desk, monkeypatch)
+        until_some_are_read(scheduler, monkeypatch)
         new = [Request(rng.integers(0, 256, length), seed=length, max_tokens=9) for length in lengths]
-        asked |= {desk.submit(request): request for request in new}
-    before = desk._table.cache.capacity, desk._table.cache.width
+        asked |= {scheduler.submit(request): request for request in new}
+    before = scheduler._table.cache.capacity, scheduler._table.cache.width
     assert before > (512, 4) and before[1] > 4, "the table has not grown meanwhile"
-    found = the_rest(desk)
+    found = the_rest(scheduler)
     assert did == ["reserve", "reserve", "join", "reserve"]
     assert found.keys() == asked.keys()
-    for ticket, request in asked.items():
-        alike(found[ticket], model, tokenizer, request)
+    for request_id, request in asked.items():
+        alike(found[request_id], model, tokenizer, request)
 
 
 @pytest.mark.parametrize("how", ["close", "let_go"])
-def test_a_desk_that_is_left_while_prompts_are_read_leaves_nothing_behind(how, model, tokenizer, monkeypatch, small_chunks):
+def test_a_scheduler_that_is_left_while_prompts_are_read_leaves_nothing_behind(
+    how, model, tokenizer, monkeypatch, small_chunks
+):
     sampler = mixer(model, tokenizer, monkeypatch)
-    desk, asked = begun(sampler)
-    until_some_are_read(desk, monkeypatch)
-    getattr(desk, how)()
-    assert not desk._readings.under_way and not desk._unread
-    found = the_rest(desk)
+    scheduler, asked = begun(sampler)
+    until_some_are_read(scheduler, monkeypatch)
+    getattr(scheduler, how)()
+    assert not scheduler._readings.under_way and not scheduler._unread
+    found = the_rest(scheduler)
     assert found.keys() == (asked.keys() if how == "let_go" else set())
-    desk, asked = begun(sampler)  # at the same table, where it was kept
-    for ticket, completion in the_rest(desk).items():
-        alike(completion, model, tokenizer, asked[ticket])
+    scheduler, asked = begun(sampler)  # at the same table, where it was kept
+    for request_id, completion in the_rest(scheduler).items():
+        alike(completion, model, tokenizer, asked[request_id])
 
 
 def test_logits_that_are_not_numbers_are_noticed_where_a_prompt_was_read_along(model, tokenizer, monkeypatch, small_chunks):
     sampler = mixer(model, tokenizer, monkeypatch)
-    desk, asked = begun(sampler)
-    until_some_are_read(desk, monkeypatch)
+    scheduler, asked = begun(sampler)
+    until_some_are_read(scheduler, monkeypatch)
     weight = model.model.layers[0].mlp.up_proj.weight
     healthy = weight.data.clone()
     weight.data.fill_(float("nan"))
     sampler.weights_changed()
     with pytest.raises(TacitError, match="not finite"):
-        desk.wait()
+        scheduler.wait()
     weight.data.copy_(healthy)
     sampler.weights_changed()
-    for ticket, completion in the_rest(desk).items():
-        alike(completion, model, tokenizer, asked[ticket])
+    for request_id, completion in the_rest(scheduler).items():
+        alike(completion, model, tokenizer, asked[request_id])
 
 
 def test_the_same_requests_give_the_same_bits_in_the_same_order(model, tokenizer, monkeypatch):
     fresh, used = (mixer(model, tokenizer, monkeypatch) for _ in range(2))
-    list(walk(used.desk(Sampling()), lines_of(5, 3, seed=3, most=200)))
+    list(walk(used.open_scheduler(Sampling()), lines_of(5, 3, seed=3, most=200)))
 
     def play(sampler: LocalSampler) -> list:
-        return [(i, turn, c.tokens.tolist(), c.logprobs.tolist()) for i, turn, c in walk(sampler.desk(WARM), lines_of(7, 3))]
+        return [
+            (i, turn, c.tokens.tolist(), c.logprobs.tolist())
+            for i, turn, c in walk(sampler.open_scheduler(WARM), lines_of(7, 3))
+        ]
 
     assert play(fresh) == play(used) == play(fresh)
 
@@ -336,16 +343,16 @@ def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_
     if why == "little is written":
         monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
     rng = np.random.default_rng(0)
-    desk = sampler.desk(WARM, layer=1 if why == "hidden states" else None)
+    scheduler = sampler.open_scheduler(WARM, layer=1 if why == "hidden states" else None)
     for limit in (2, 60, 60):
-        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
-    desk.wait()
+        scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    scheduler.wait()
     prompt = rng.integers(0, 256, 200)
     new = [Request(prompt if why == "all alike" else rng.integers(0, 256, 200), seed=i, max_tokens=5) for i in range(3)]
-    tickets = {desk.submit(request): request for request in new}
-    found = the_rest(desk)
-    for ticket, request in tickets.items():
-        alike(found[ticket], model, tokenizer, request)
+    request_ids = {scheduler.submit(request): request for request in new}
+    found = the_rest(scheduler)
+    for request_id, request in request_ids.items():
+        alike(found[request_id], model, tokenizer, request)
     assert looks and all(look is None for look in looks)
 
 
@@ -356,15 +363,15 @@ def test_prompts_are_read_in_few_of_the_steps_in_which_a_row_writes(written, exp
 
 
 @pytest.mark.parametrize("first, along", [(7, False), (40, True)])
-def test_how_much_is_written_is_counted_at_the_desk(first, along, model, tokenizer, monkeypatch, looks):
+def test_how_much_is_written_is_counted_at_the_scheduler(first, along, model, tokenizer, monkeypatch, looks):
     """Who joins when one row is over, after so many tokens, is read along or not."""
     monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
-    desk, rng = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0)
+    scheduler, rng = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM), np.random.default_rng(0)
     for limit in (first, 90, 90):
-        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
-    assert [len(completion.tokens) for _, completion in desk.wait()] == [first]
-    desk.submit(Request(rng.integers(0, 256, 40), seed=1, max_tokens=3))
-    desk.wait()
+        scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    assert [len(completion.tokens) for _, completion in scheduler.wait()] == [first]
+    scheduler.submit(Request(rng.integers(0, 256, 40), seed=1, max_tokens=3))
+    scheduler.wait()
     assert any(look is not None for look in looks) == along
 
 
@@ -373,29 +380,29 @@ def test_what_is_being_read_is_read_to_its_end_however_little_the_others_write(
 ):
     """Many short rows end while a long prompt is read; nobody would be read along any more."""
     monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
-    desk, rng, asked = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0), {}
+    scheduler, rng, asked = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM), np.random.default_rng(0), {}
     for limit in (2, 60, 60):
-        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
-    assert len(desk.wait()) == 1
-    desk._written = 128  # by that one
+        scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    assert len(scheduler.wait()) == 1
+    scheduler._written = 128  # by that one
     for length, limit in (*[(9, 1)] * 20, (680, 20)):
         request = Request(rng.integers(0, 256, length), seed=len(asked), max_tokens=limit)
-        asked[desk.submit(request)] = request
-    found = the_rest(desk)
+        asked[scheduler.submit(request)] = request
+    found = the_rest(scheduler)
     assert sum(look is not None for look in looks) > 2
-    for ticket, request in asked.items():
-        alike(found[ticket], model, tokenizer, request)
+    for request_id, request in asked.items():
+        alike(found[request_id], model, tokenizer, request)
 
 
 def test_pairs_of_the_same_prompt_are_prefilled(model, tokenizer, monkeypatch, looks):
-    desk, rng = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0)
+    scheduler, rng = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM), np.random.default_rng(0)
     for limit in (2, 3, 90):
-        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
-    assert len(desk.wait()) == 2
+        scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    assert len(scheduler.wait()) == 2
     prompt = rng.integers(0, 256, 40)
     for seed in range(2):
-        desk.submit(Request(prompt, seed=seed, max_tokens=3))
-    assert len(the_rest(desk)) == 3 and not any(looks)
+        scheduler.submit(Request(prompt, seed=seed, max_tokens=3))
+    assert len(the_rest(scheduler)) == 3 and not any(looks)
 
 
 @pytest.mark.parametrize("most", [0, 16])
@@ -410,38 +417,39 @@ def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(
     assert len(asked) == (1 if most else 0)
 
 
-def test_a_desk_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(model, tokenizer, monkeypatch):
+def test_a_scheduler_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(model, tokenizer, monkeypatch):
     """One short line among many long ones waits a few steps, and where a join would stop everybody, many."""
     monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (16, 32))
     waited = {}
     for most, length in ((0, 5), (1, 5), (1, 40)):
         monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
-        desk = mixer(model, tokenizer, monkeypatch).desk(WARM)
+        scheduler = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM)
         for i in range(30):
-            desk.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
-        assert 0 in dict(desk.wait())
-        waited[most, length] = int(desk._rows._lengths_P.max())
+            scheduler.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
+        assert 0 in dict(scheduler.wait())
+        waited[most, length] = int(scheduler._rows._lengths_P.max())
     assert waited[1, 5] <= 2 + 2 * chunked_prefill.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
 
 
-def test_a_desk_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer, monkeypatch):
+def test_a_scheduler_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer, monkeypatch):
     """Who comes next is known where requests wait: of those that are alike, a prefill computes the prompt once."""
     rng, waited = np.random.default_rng(0), {}
     for alike in (False, True):
         prompts = np.repeat(rng.integers(0, 256, (1, 9)), 34, 0) if alike else rng.integers(0, 256, (34, 9))
-        desk = mixer(model, tokenizer, monkeypatch, max_batch=30).desk(WARM)
+        scheduler = mixer(model, tokenizer, monkeypatch, max_batch=30).open_scheduler(WARM)
         for i, prompt in enumerate(prompts):
-            desk.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
-        assert len(desk.wait()) == 4
-        waited[alike] = int(desk._rows._lengths_P.max())
+            scheduler.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
+        assert len(scheduler.wait()) == 4
+        waited[alike] = int(scheduler._rows._lengths_P.max())
     assert waited[False] <= 2 + 2 * chunked_prefill.MIXING_PATIENCE < waited[True]
 
 
 def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:
-    desk, asked = begun(sampler)
-    found, alone = the_rest(desk), LocalSampler(model, tokenizer, "cpu")
+    scheduler, asked = begun(sampler)
+    found, alone = the_rest(scheduler), LocalSampler(model, tokenizer, "cpu")
     return any(
-        found[ticket].tokens.tolist() != alone.sample([request], WARM)[0].tokens.tolist() for ticket, request in asked.items()
+        found[request_id].tokens.tolist() != alone.sample([request], WARM)[0].tokens.tolist()
+        for request_id, request in asked.items()
     )
 
 

@@ -98,16 +98,16 @@ def lines_of(turns: int) -> list[list[Request]]:
     return [*lines, [Request(again.prompt, seed=1, max_tokens=again.max_tokens)]]
 
 
-def play(sampler: LocalSampler, lines: list[list[Request]], desk=None) -> dict[tuple[int, int], Completion]:
-    desk = desk or sampler.desk(Sampling(temperature=0.9), layer=1)
-    tickets, found = {desk.submit(line[0]): (i, 0) for i, line in enumerate(lines)}, {}
-    while finished := desk.wait():
-        for ticket, completion in finished:
-            i, turn = tickets.pop(ticket)
+def play(sampler: LocalSampler, lines: list[list[Request]], scheduler=None) -> dict[tuple[int, int], Completion]:
+    scheduler = scheduler or sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    request_ids, found = {scheduler.submit(line[0]): (i, 0) for i, line in enumerate(lines)}, {}
+    while finished := scheduler.wait():
+        for request_id, completion in finished:
+            i, turn = request_ids.pop(request_id)
             found[i, turn] = completion
             if turn + 1 < len(lines[i]):
-                tickets[desk.submit(lines[i][turn + 1])] = (i, turn + 1)
-    assert not tickets
+                request_ids[scheduler.submit(lines[i][turn + 1])] = (i, turn + 1)
+    assert not request_ids
     return found
 
 
@@ -145,10 +145,10 @@ def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted,
     if poisoned:
         monkeypatch.setattr(KeyValueCache, "put_flat", poison)
     lines = lines_of(6)
-    desk = sampler.desk(Sampling(temperature=0.9), layer=1)
-    found = play(sampler, lines, desk)
+    scheduler = sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(filled) > len(desk._table.prefills) > 0, "none was replayed"
+    assert len(filled) > len(scheduler._table.prefills) > 0, "none was replayed"
 
 
 def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, monkeypatch):
@@ -164,12 +164,12 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
         return None
 
     monkeypatch.setattr(StepGraphs, "_record", record)
-    lines, desk = lines_of(6), sampler.desk(Sampling(temperature=0.9), layer=1)
+    lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     with pytest.warns(UserWarning, match="without CUDA graphs") as told:
-        found = play(sampler, lines, desk)
+        found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(told) == len(filled) == 1 and not desk._table.prefills._rooms
-    assert desk._table.graphs.enabled, "steps are recorded all the same"
+    assert len(told) == len(filled) == 1 and not scheduler._table.prefills._rooms
+    assert scheduler._table.graphs.enabled, "steps are recorded all the same"
 
 
 def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(tokenizer, monkeypatch, recwarn):
@@ -184,11 +184,11 @@ def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(toke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(StepGraphs, "_record", record)
-    lines, desk = lines_of(6), sampler.desk(Sampling(temperature=0.9), layer=1)
-    found = play(sampler, lines, desk)
+    lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert sampler.places.now == sampler.places.chosen and desk._table.graphs.enabled
-    assert len(tried) == 1 and not desk._table.prefills._rooms, "what is short is not asked for again and again"
+    assert sampler.places.now == sampler.places.chosen and scheduler._table.graphs.enabled
+    assert len(tried) == 1 and not scheduler._table.prefills._rooms, "what is short is not asked for again and again"
     assert ["no GPU memory to record prefills" in str(told.message) for told in recwarn] == [True]
 
 
@@ -215,15 +215,15 @@ def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypa
 
     monkeypatch.setattr(RecordedPrefills, "run", watched)
     rng = np.random.default_rng(2)
-    desk = sampler.desk(Sampling(), layer=None)
+    scheduler = sampler.open_scheduler(Sampling(), layer=None)
     for _ in range(3):
         for length in (50, 50, 40, 40, 30, 30, 20, 20, 20):
             for prompt in drawn(rng, *4 * [length]):
-                desk.submit(Request(prompt, max_tokens=2))
-            while desk.wait():
+                scheduler.submit(Request(prompt, max_tokens=2))
+            while scheduler.wait():
                 pass
     assert max(most) == (2, 2) and len(set(most)) > 2
-    table = desk._table
+    table = scheduler._table
     assert len(table.prefills) > 0
     sampler._lean.moves += 1
     table._follow()

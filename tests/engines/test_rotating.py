@@ -121,19 +121,19 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
 
     monkeypatch.setattr(kv_cache, "rotate_and_put", rotated)
     sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True), np.random.default_rng(0)
-    alone, desk = LocalSampler(model, tokenizer, "cpu"), sampler.desk(Sampling())
+    alone, scheduler = LocalSampler(model, tokenizer, "cpu"), sampler.open_scheduler(Sampling())
     for turn in range(5):  # the third of a kind is recorded
         prompts = [rng.integers(0, 256, 20) for _ in range(4)]
         shared = turn == 3
         requests = [Request(prompts[0 if shared else i], seed=10 * turn + i, max_tokens=4) for i in range(4)]
         before = len(used)
-        asked = {desk.submit(request): request for request in requests}
-        while finished := desk.wait():
-            for ticket, completion in finished:
-                (expected,) = alone.sample([asked.pop(ticket)], Sampling())
+        asked = {scheduler.submit(request): request for request in requests}
+        while finished := scheduler.wait():
+            for request_id, completion in finished:
+                (expected,) = alone.sample([asked.pop(request_id)], Sampling())
                 assert completion.tokens.tolist() == expected.tokens.tolist()
         assert not asked and (len(used) == before) == shared
-    assert len(desk._table.prefills) == 1, "none was recorded"
+    assert len(scheduler._table.prefills) == 1, "none was recorded"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

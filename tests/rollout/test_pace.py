@@ -11,10 +11,10 @@ from small_worlds import Corridor, Signs, corridor
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike
-from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
 from tacit.core.types import StopReason
 from tacit.prompts.history import History
-from tacit.rollout.encoding import BatchDesk, open_desk
+from tacit.rollout.encoding import BatchScheduler, open_scheduler
 from tacit.rollout.episodes import EpisodePlan, RolloutObserver, rollout, rollout_groups
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
@@ -24,7 +24,7 @@ BARE = History(Signs(), turns=None, style="bare")
 
 
 class TickingPolicy(ScriptedPolicy):
-    """A scripted policy with a desk at which an answer takes as many ticks as `ticks` says; a clock of its own, no other."""
+    """A scripted policy whose scheduler takes `ticks` ticks for an answer, by its own clock."""
 
     def __init__(self, answer, ticks, context_limit: int = 100_000) -> None:
         super().__init__(answer, context_limit)
@@ -33,30 +33,30 @@ class TickingPolicy(ScriptedPolicy):
         """(when, prompt) of every answer, as they were fetched"""
         self.open = 0
 
-    def desk(self, sampling, layer=None) -> TickingDesk:
+    def open_scheduler(self, sampling, layer=None) -> TickingScheduler:
         self.open += 1
-        return TickingDesk(self, sampling, layer)
+        return TickingScheduler(self, sampling, layer)
 
 
-class TickingDesk:
+class TickingScheduler:
     def __init__(self, policy, sampling, layer) -> None:
         self._policy, self._sampling, self._layer = policy, sampling, layer
         self._under_way = {}
-        self._tickets = 100
+        self._submitted = 100
 
     def submit(self, request) -> int:
-        self._tickets += 1
+        self._submitted += 1
         prompt = self._policy.decode(request.prompt)
-        self._under_way[self._tickets] = (self._policy.now + self._policy.ticks(prompt), request)
-        return self._tickets
+        self._under_way[self._submitted] = (self._policy.now + self._policy.ticks(prompt), request)
+        return self._submitted
 
     def wait(self):
         if not self._under_way:
             return []
         policy = self._policy
         policy.now = min(due for due, _ in self._under_way.values())
-        due = [ticket for ticket, (when, _) in self._under_way.items() if when == policy.now]
-        requests = [self._under_way.pop(ticket)[1] for ticket in due]
+        due = [request_id for request_id, (when, _) in self._under_way.items() if when == policy.now]
+        requests = [self._under_way.pop(request_id)[1] for request_id in due]
         policy.finished += [(policy.now, policy.decode(request.prompt)) for request in requests]
         # the other way round: the order in which answers come must not matter
         return list(zip(due, policy.sample(requests, self._sampling, self._layer), strict=True))[::-1]
@@ -77,7 +77,7 @@ def walk(tasks, ticks=by_length, max_steps=10, limit=100_000, answer=lambda prom
     try:
         return rollout(plans, BARE, pool, policy, Sampling(max_tokens=8), max_steps, **options), policy
     finally:
-        assert policy.open == 0, "the desk is closed, whatever happens"
+        assert policy.open == 0, "the scheduler is closed after any error"
 
 
 def test_a_long_answer_holds_up_its_own_episode_and_no_other():
@@ -151,7 +151,7 @@ def test_the_observer_sees_every_turn_and_each_episode_as_it_ends():
     assert told == sorted(set(told)), "each when it was over, and not all at the end"
 
 
-def test_an_error_closes_the_desk():
+def test_an_error_closes_the_scheduler():
     def answer(prompt, seed):
         raise TacitError("the endpoint is down")
 
@@ -159,26 +159,26 @@ def test_an_error_closes_the_desk():
         walk([corridor(4)], answer=answer)
 
 
-def test_a_desk_that_forgets_its_requests_is_an_error_and_no_endless_loop():
+def test_a_scheduler_that_forgets_its_requests_is_an_error_and_no_endless_loop():
     class Forgetful(TickingPolicy):
-        def desk(self, sampling, layer=None):
-            desk = super().desk(sampling, layer)
-            desk.wait = list
-            return desk
+        def open_scheduler(self, sampling, layer=None):
+            scheduler = super().open_scheduler(sampling, layer)
+            scheduler.wait = list
+            return scheduler
 
     policy = Forgetful(lambda prompt, seed: "forward", by_length)
-    with pytest.raises(TacitError, match="TickingDesk has nothing under way, though 2 requests wait for it"):
+    with pytest.raises(TacitError, match="TickingScheduler has nothing under way, though 2 requests wait for it"):
         rollout([EpisodePlan(corridor(2), i) for i in range(2)], BARE, InProcessPool(Corridor), policy, Sampling(), 5)
 
 
-def test_a_sampler_without_a_desk_is_asked_for_all_that_waits_at_once():
+def test_a_sampler_without_a_scheduler_is_asked_for_all_that_waits_at_once():
     policy = ScriptedPolicy(lambda prompt, seed: f"{prompt}!")
-    assert not isinstance(policy, DeskSampler)
-    desk = open_desk(policy, Sampling(max_tokens=3), None)
-    assert isinstance(desk, BatchDesk) and isinstance(desk, Desk) and desk.wait() == []
-    tickets = [desk.submit(Request(policy.encode_prompt(word))) for word in "ab"]
-    assert [(ticket, c.text) for ticket, c in desk.wait()] == [(tickets[0], "a!"), (tickets[1], "b!")]
-    later = desk.submit(Request(np.zeros(0, np.int64)))
-    assert later not in tickets and len(policy.asked) == 1
-    desk.close()
-    assert desk.wait() == [] and len(policy.asked) == 1
+    assert not isinstance(policy, SchedulingSampler)
+    scheduler = open_scheduler(policy, Sampling(max_tokens=3), None)
+    assert isinstance(scheduler, BatchScheduler) and isinstance(scheduler, Scheduler) and scheduler.wait() == []
+    request_ids = [scheduler.submit(Request(policy.encode_prompt(word))) for word in "ab"]
+    assert [(request_id, c.text) for request_id, c in scheduler.wait()] == [(request_ids[0], "a!"), (request_ids[1], "b!")]
+    later = scheduler.submit(Request(np.zeros(0, np.int64)))
+    assert later not in request_ids and len(policy.asked) == 1
+    scheduler.close()
+    assert scheduler.wait() == [] and len(policy.asked) == 1

@@ -1,4 +1,4 @@
-"""The thread that gathers: a desk that fails fails its own, and nobody waits for what will not come."""
+"""The thread that gathers: a scheduler that fails fails its own, and nobody waits for what will not come."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.rollout.encoding import BatchDesk
+from tacit.rollout.encoding import BatchScheduler
 from tacit.serving.app import make_app
-from tacit.serving.batching import IDLE_DESKS, Gathering
+from tacit.serving.batching import IDLE_SCHEDULERS, Gathering
 from tacit.serving.requests import Refused
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
@@ -28,11 +28,11 @@ class Echo:
         self.held = threading.Event()
         self.held.set()
         self.batches: list[int] = []
-        self.desks = 0
+        self.schedulers = 0
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> BatchDesk:
-        self.desks += 1
-        return BatchDesk(self, sampling, layer)
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> BatchScheduler:
+        self.schedulers += 1
+        return BatchScheduler(self, sampling, layer)
 
     def sample(self, requests, sampling, layer=None) -> list[Completion]:
         self.batches.append(len(requests))
@@ -78,25 +78,28 @@ class Both:
     def __init__(self) -> None:
         self.echo, self.asked = Echo(), 0
 
-    def desk_for_all(self, sampling: Sampling) -> Both:
+    def open_shared_scheduler(self, sampling: Sampling) -> Both:
         self.asked += 1
-        self._desk, self._whose = self.echo.desk(sampling), {}
+        self._scheduler, self._adapters = self.echo.open_scheduler(sampling), {}
         return self
 
-    def submit(self, request: Request, whose: str | None = None) -> int:
-        ticket = self._desk.submit(request)
-        self._whose[ticket] = whose
-        return ticket
+    def submit(self, request: Request, adapter: str | None = None) -> int:
+        request_id = self._scheduler.submit(request)
+        self._adapters[request_id] = adapter
+        return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
-        return [(ticket, replace(done, text=f"{self._whose[ticket]} {done.text}")) for ticket, done in self._desk.wait()]
+        return [
+            (request_id, replace(done, text=f"{self._adapters[request_id]} {done.text}"))
+            for request_id, done in self._scheduler.wait()
+        ]
 
     def close(self) -> None:
-        self._desk.close()
+        self._scheduler.close()
 
 
 class Adapter(Echo):
-    """One of them; it may have a desk of its own, which is not asked for."""
+    """One of them; it may have a scheduler of its own, which is not asked for."""
 
     def __init__(self, engine: Both, name: str) -> None:
         super().__init__()
@@ -122,7 +125,7 @@ def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
         engine.echo.held.set()
         expected = [f"{('one', 'two')[i % 2]} {i}" for i in range(20)]
         assert [(await answer).text for answer in (first, *rest)] == expected
-        assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.desks == two.desks == 0
+        assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.schedulers == two.schedulers == 0
         await gathering.call(lambda: gathering.forget(one))
         assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
 
@@ -139,7 +142,7 @@ def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
         assert (await first).text == "one 0"
         kept, broken, also, lost = await answers
         assert (kept.text, also.text) == ("1", "2") and isinstance(broken, RuntimeError) and isinstance(lost, RuntimeError)
-        assert (one.desks, two.desks) == (1, 1)
+        assert (one.schedulers, two.schedulers) == (1, 1)
         assert (await gathering.sample(two, Sampling(), request(4))).text
 
     within(work)
@@ -153,13 +156,13 @@ def test_who_was_parted_is_written_together_again_but_for_the_one_at_fault() -> 
         await asyncio.sleep(0.05)
         engine.echo.held.set()
         assert isinstance((await answers)[2], RuntimeError)
-        assert (await gathering.sample(one, Sampling(), request(5))).text == "one 5", "by the desk for both"
+        assert (await gathering.sample(one, Sampling(), request(5))).text == "one 5", "by the shared scheduler"
         with pytest.raises(RuntimeError):
             await gathering.sample(two, Sampling(), request(-2))
-        assert engine.echo.batches[-1] == 1 and engine.asked == 2, "two has a desk of its own while it breaks it"
+        assert engine.echo.batches[-1] == 1 and engine.asked == 2, "two has its own scheduler while it breaks it"
         assert (await gathering.sample(two, Sampling(), request(6))).text == "6"
         assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7", "and none any more once it did not"
-        assert await gathering.call(lambda: len(gathering._desks)) == 1
+        assert await gathering.call(lambda: len(gathering._schedulers)) == 1
 
     within(work)
 
@@ -170,7 +173,7 @@ def test_parted_under_a_load_that_never_ends_they_come_together_again() -> None:
         rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
         answers = asyncio.gather(first, *rest, return_exceptions=True)
         await asyncio.sleep(0.05)
-        one.held.clear()  # its own desk stays busy
+        one.held.clear()  # its own scheduler stays busy
         engine.echo.held.set()
         while not one.batches:
             await asyncio.sleep(0.01)
@@ -200,13 +203,13 @@ def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_
     within(work)
 
 
-def test_a_desk_that_breaks_takes_nobody_elses_answer_along() -> None:
+def test_a_scheduler_that_breaks_takes_nobody_elses_answer_along() -> None:
     async def work(gathering: Gathering) -> None:
         good, bad = Echo(), Echo()
         asked = [gathering.sample(bad, Sampling(), request(-1)), gathering.sample(bad, Sampling(), request(1))]
         answers = await asyncio.gather(*asked, gathering.sample(good, Sampling(), request(2)), return_exceptions=True)
         assert isinstance(answers[0], RuntimeError) and answers[2].text == "2"
-        assert (await gathering.sample(bad, Sampling(), request(3))).text == "3", "the next one gets a desk of its own"
+        assert (await gathering.sample(bad, Sampling(), request(3))).text == "3", "the next one gets its own scheduler"
 
     within(work)
 
@@ -256,7 +259,7 @@ def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
         answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
         while not echo.batches:
             await asyncio.sleep(0.01)
-        gathering._desks._watch = lambda rows: 1 / 0
+        gathering._schedulers._watch = lambda rows: 1 / 0
         late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
         await asyncio.sleep(0.01)
         echo.held.set()
@@ -304,6 +307,6 @@ def test_ways_of_sampling_do_not_pile_up() -> None:
         echo = Echo()
         for i in range(30):
             await gathering.sample(echo, Sampling(temperature=i / 10), request(i))
-        assert echo.desks == 30 and len(gathering._desks) <= IDLE_DESKS + 1
+        assert echo.schedulers == 30 and len(gathering._schedulers) <= IDLE_SCHEDULERS + 1
 
     within(work)

@@ -32,7 +32,7 @@ def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
 def test_a_model_that_is_still_writing_holds_up_nobody(modules: Path) -> None:
     server = Served(modules, "--stop-s", "1", "--max-tokens", "400", "--engine.threads", "1")
     ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 400, "n": 16, "temperature": 5}
-    asks = [json.dumps({**ask, "top_p": 1 - i / 100}) for i in range(16)]  # each at a desk of its own
+    asks = [json.dumps({**ask, "top_p": 1 - i / 100}) for i in range(16)]  # each at a scheduler of its own
     with ThreadPoolExecutor(len(asks)) as pool:
         waiting = [pool.submit(server.send, "POST", "/v1/chat/completions", body) for body in asks]
         time.sleep(0.5)

@@ -45,7 +45,7 @@ class Waiting(ScriptedPolicy):
         return {**super().update(batch, losses, lr), "behaviour_gap": 0.25}
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def pin_weights(self) -> Iterator[None]:
         self.sampled, self.is_held = self.version, True
         self.played.clear()
         try:
@@ -94,10 +94,10 @@ def test_an_error_of_either_half_is_raised_once_both_are_over():
 
 
 def test_it_is_refused_where_episodes_read_what_is_learned_beside():
-    check_overlap(TrainSettings(), [build()], can_hold=False)
+    check_overlap(TrainSettings(), [build()], can_pin_weights=False)
     check_overlap(TrainSettings(overlap=1), [build()])
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
-        check_overlap(TrainSettings(overlap=1), [build()], can_hold=False)
+        check_overlap(TrainSettings(overlap=1), [build()], can_pin_weights=False)
     check_held(TrainSettings(), ScriptedPolicy(half_hearted))
     check_held(TrainSettings(overlap=1), Waiting())
     with pytest.raises(TacitError, match=r"--engine.servers 1"):

@@ -26,7 +26,7 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import IterationInfo, Trajectory
 from tacit.core.world import Environment
-from tacit.rollout.encoding import open_desk
+from tacit.rollout.encoding import open_scheduler
 
 # What an analyzer is asked, in our words: the episode as it went, three fields to fill in, and the limits of each.
 
@@ -301,11 +301,11 @@ class ByModel:
         """Have them answered, each written down as it comes, so that whatever ends the run costs no answer."""
         assert self._answers is not None
         fresh: dict[str, Answer] = {}
-        with closing(open_desk(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as desk:
-            tickets = {desk.submit(Request(p, derive(info.seed, "hindsight", key))): key for key, p in prompts.items()}
-            while finished := desk.wait():
-                for ticket, completion in finished:
-                    key = tickets[ticket]
+        with closing(open_scheduler(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as scheduler:
+            request_ids = {scheduler.submit(Request(p, derive(info.seed, "hindsight", key))): key for key, p in prompts.items()}
+            while finished := scheduler.wait():
+                for request_id, completion in finished:
+                    key = request_ids[request_id]
                     failed = completion.finish == "unusable"  # then nobody has read anything
                     read = completion.read or (0 if failed else len(prompts[key]))
                     answer = Answer(completion.text, read, len(completion.tokens))

@@ -71,16 +71,16 @@ class ChatPolicy(ByteTokens):
         """What names it, where there are no weights to hash."""
         return f"{self._client.model} at {self._client.url}"
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> ChatDesk:
-        return ChatDesk(partial(self._answer, sampling), self._concurrency)
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> EndpointScheduler:
+        return EndpointScheduler(partial(self._answer, sampling), self._concurrency)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         answers: dict[int, Completion] = {}
-        with contextlib.closing(self.desk(sampling)) as desk:
-            tickets = [desk.submit(request) for request in requests]
-            while finished := desk.wait():
+        with contextlib.closing(self.open_scheduler(sampling)) as scheduler:
+            request_ids = [scheduler.submit(request) for request in requests]
+            while finished := scheduler.wait():
                 answers.update(finished)
-        return [answers[ticket] for ticket in tickets]
+        return [answers[request_id] for request_id in request_ids]
 
     def check_answers(self) -> None:
         """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
@@ -122,7 +122,7 @@ class ChatPolicy(ByteTokens):
         return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)
 
 
-class ChatDesk:
+class EndpointScheduler:
     """`concurrency` requests are under way at a time, the rest wait their turn; each is answered whenever the server has.
 
     Its threads are daemons, and closing waits for none of them: whoever is stopped need not wait for a slow server."""
@@ -132,30 +132,30 @@ class ChatDesk:
         self._waiting: deque[tuple[int, Request]] = deque()
         self._answered: SimpleQueue[tuple[int, Completion | BaseException]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._tickets = self._owed = self._threads = 0
+        self._submitted = self._owed = self._threads = 0
 
     def submit(self, request: Request) -> int:
-        ticket, self._tickets, self._owed = self._tickets, self._tickets + 1, self._owed + 1
+        request_id, self._submitted, self._owed = self._submitted, self._submitted + 1, self._owed + 1
         with self._lock:
-            self._waiting.append((ticket, request))
+            self._waiting.append((request_id, request))
             if self._threads == self._most:
-                return ticket
+                return request_id
             self._threads += 1
         threading.Thread(target=self._work, name="endpoint", daemon=True).start()
-        return ticket
+        return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
         """An error is raised once all that was answered before it has been given out: it costs no answer."""
         answers: list[tuple[int, Completion]] = []
         while self._owed and (not answers or not self._answered.empty()):
-            ticket, answer = self._answered.get()
+            request_id, answer = self._answered.get()
             if isinstance(answer, BaseException):
                 if answers:
-                    self._answered.put((ticket, answer))
+                    self._answered.put((request_id, answer))
                     break
                 self._owed -= 1
                 raise answer
-            answers.append((ticket, answer))
+            answers.append((request_id, answer))
             self._owed -= 1
         return sorted(answers, key=lambda one: one[0])
 
@@ -170,11 +170,11 @@ class ChatDesk:
                 if not self._waiting:
                     self._threads -= 1
                     return
-                ticket, request = self._waiting.popleft()
+                request_id, request = self._waiting.popleft()
             try:
-                self._answered.put((ticket, self._answer(request)))
+                self._answered.put((request_id, self._answer(request)))
             except BaseException as error:  # raised where it is waited for
-                self._answered.put((ticket, error))
+                self._answered.put((request_id, error))
 
 
 def cut(text: str, stops: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
 from tacit.engines.local.memory import Budget, give_back, is_crowded, is_in_pieces, make_room, patiently
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.scheduler import LocalDesk, LocalSampler
+from tacit.engines.local.scheduler import LocalSampler, LocalScheduler
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec, codec_for
@@ -156,15 +156,17 @@ class LocalEngine:
         """Give up whatever can be made again, of this model and of others in this process."""
         make_room(self.device)
 
-    def desk(self, name: str, sampling: Sampling, layer: int | None) -> LocalDesk:
-        return self._sampling().desk(sampling, layer, partial(self._play, name))
+    def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> LocalScheduler:
+        return self._sampling().open_scheduler(sampling, layer, partial(self._play, name))
 
-    def desk_for_all(self, sampling: Sampling) -> LocalDesk | None:
-        """A desk that is told with every request which adapter is to write; all that wait are written together. None where this
+    def open_shared_scheduler(self, sampling: Sampling) -> LocalScheduler | None:
+        """A scheduler whose requests each name their adapter; all adapters decode in one batch. None where this
         model cannot: it has no adapters, or is too large to have a copy for each."""
         if self.adapters is None or not self._sampling().mixes:
             return None
-        return self._sampling().desk(sampling, version=lambda: sum(member.version for member in self.members.values()))
+        return self._sampling().open_scheduler(
+            sampling, version=lambda: sum(member.version for member in self.members.values())
+        )
 
     def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
         return self._sampling().sample(requests, sampling, layer, partial(self._play, name))

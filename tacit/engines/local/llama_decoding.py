@@ -136,7 +136,7 @@ Versions = tuple[list[int], list[int]]
 
 
 class LlamaDecoder:
-    """The forward pass with its copies of weights, and a table that is kept for the next desk.
+    """The forward pass with its copies of weights, and a table that is kept for the next scheduler.
 
     `fixed_shapes`: widths and windows come in few sizes over buffers that stay in place, as CUDA graphs need, and the host
     looks at the tokens every few steps only; otherwise they are exact.

@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
+from tacit.core.protocols import LossTerm, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local import checkpoint
 from tacit.engines.local.adapters import FROZEN, MAIN
@@ -68,8 +68,8 @@ class LocalPolicy(Speaking):
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self.engine.sample(self.name, requests, sampling, layer)
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
-        return self.engine.desk(self.name, sampling, layer)
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
+        return self.engine.open_scheduler(self.name, sampling, layer)
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self._scorer.hidden_states(prompts, layer, pooling)

@@ -1,7 +1,7 @@
 """Continuous batching: a row that is over makes room for the next request while the others go on.
 
 A prefill takes its time however few rows join; and as long as nobody is let in, the places of rows that are over stand idle.
-So a desk goes on until the idle places have cost as much as letting others join would,
+So a scheduler goes on until the idle places have cost as much as letting others join would,
 
     Σ over steps of (rows that are over)  ≥  JOINING_COSTS · (rows under way at the beginning)
 
@@ -50,7 +50,7 @@ PATIENCE = 8 * JOINING_COSTS
 """no row that is over waits for more steps than this"""
 
 
-class LocalDesk:
+class LocalScheduler:
     """Requests that wait, and rows of a table that are under way.
 
     A completion is written by one version of the weights. Where they have changed, and where the memory of a row had to be
@@ -61,11 +61,11 @@ class LocalDesk:
         """`version` makes the right weights the active ones, and says which version of them that is."""
         self._sampler, self._sampling, self._depth, self._find_version = sampler, sampling, depth, version
         self._stops = sampler.stops(sampling.stop)
-        self._tickets = 0
+        self._submitted = 0
         self._waiting: deque[Job] = deque()
         self._finished: list[tuple[int, Completion]] = []
         self._over, self._written = 0, 0
-        """rows since the desk was opened, and their tokens"""
+        """rows since the scheduler was opened, and their tokens"""
         self._version = 0
         self._table: Table | None = None
         self._rows = Rows(0)
@@ -78,11 +78,11 @@ class LocalDesk:
         self._unread: deque[Callable[[], None]] = deque()
         """what was asked of the table, in order: each waits for it and takes it down"""
 
-    def submit(self, request: Request, whose: str | None = None) -> int:
-        """`whose`: the adapter that is to write, at a desk for several."""
-        ticket, self._tickets = self._tickets, self._tickets + 1
-        self.add([self._sampler.job(ticket, request, self._sampling, whose)])
-        return ticket
+    def submit(self, request: Request, adapter: str | None = None) -> int:
+        """`adapter`: which LoRA adapter samples this request, for a scheduler shared by several."""
+        request_id, self._submitted = self._submitted, self._submitted + 1
+        self.add([self._sampler.job(request_id, request, self._sampling, adapter)])
+        return request_id
 
     def add(self, jobs: Iterable[Job]) -> None:
         self._waiting.extend(jobs)
@@ -210,7 +210,7 @@ class LocalDesk:
         if seated and self._can_be_mixed_in(jobs, known):
             self._mix_in(jobs, known, seated)
             return True
-        following, others = ([job for job in jobs if (job.ticket in known) is lies] for lies in (True, False))
+        following, others = ([job for job in jobs if (job.request_id in known) is lies] for lies in (True, False))
         if following:
             self._waiting.extendleft(reversed(others))  # until it is their turn: should this fail, they still wait
             self._join(following, known, seated)
@@ -221,15 +221,15 @@ class LocalDesk:
         return True
 
     def _known(self, jobs: list[Job]) -> dict[int, Known]:
-        """By ticket: what lies at the table of prompts that only grow; of each place once."""
-        if self._table is None or not self._rows.has_threads or not self._table.follows:
+        """By request id: what lies at the table of prompts that only grow; of each place once."""
+        if self._table is None or not self._rows.has_episodes or not self._table.follows:
             return {}
         found: dict[int, Known] = {}
         taken: set[int] = set()
         for job in jobs:
             known = self._rows.known(job)
             if known is not None and known.place not in taken:
-                found[job.ticket] = known
+                found[job.request_id] = known
                 taken.add(known.place)
         return found
 
@@ -244,7 +244,7 @@ class LocalDesk:
     def _stays(self) -> bool:
         """Whether what rows leave behind may be read on from, so that they do not leave their places."""
         assert self._table is not None
-        return self._grow and self._rows.has_threads and self._table.follows
+        return self._grow and self._rows.has_episodes and self._table.follows
 
     def _only(self, known: dict[int, Known]) -> dict[int, Known]:
         """Of rows that are all over, those stay that are read on from, unless that is most of them anyway. Returns where."""
@@ -255,21 +255,21 @@ class LocalDesk:
         order = rows.move_together([one.place for one in known.values()])
         table.keep(order)
         now = {int(before): place for place, before in enumerate(order)}
-        return {ticket: Known(now[one.place], one.tokens) for ticket, one in known.items()}
+        return {request_id: Known(now[one.place], one.tokens) for request_id, one in known.items()}
 
     def _join(self, jobs: list[Job], known: dict[int, Known], seated: int) -> None:
         """Prefill their prompts, or what comes after their beginnings, if these lie at the table: of all or of none."""
         table = self._table
         assert table is not None
-        if jobs[0].ticket in known:
-            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt) - _known_of(job, known), job.ticket))
+        if jobs[0].request_id in known:
+            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt) - _known_of(job, known), job.request_id))
             firsts, source_N = jobs, np.arange(len(jobs))
             known_N = np.array([_known_of(job, known) for job in jobs])
         else:
             jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
             firsts, source_N, known_N = *_distinct(jobs), None
         prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
-        places_N, uniform_N = self._rows.seat(jobs, known=[known.get(job.ticket) for job in jobs])
+        places_N, uniform_N = self._rows.seat(jobs, known=[known.get(job.request_id) for job in jobs])
         columns = max(job.longest for job in jobs) + table.check_every
         newcomers = Newcomers(places_N, prompts, whose, source_N, uniform_N, columns, known_N)
         begun = table.join(newcomers, seated, self._sampling, self._depth)
@@ -300,7 +300,7 @@ class LocalDesk:
         """Their prompts are read in the next steps of those who sit; the shortest first, so that rows soon write."""
         table, jobs = self._table, sorted(jobs, key=lambda job: len(job.prompt) - _known_of(job, known))
         assert table is not None
-        places_N, _ = self._rows.seat(jobs, reading=True, known=[known.get(job.ticket) for job in jobs])
+        places_N, _ = self._rows.seat(jobs, reading=True, known=[known.get(job.request_id) for job in jobs])
         prompts = [job.prompt for job in jobs]
         table.reserve(Seats.at_the_end(places_N, prompts), max(job.longest for job in jobs) + table.check_every, seated)
         self._readings.add(places_N, prompts, [_known_of(job, known) for job in jobs])
@@ -352,7 +352,7 @@ class LocalDesk:
         texts = self._stops.texts([row.tokens_T for row in over])
         self._finished += [
             (
-                row.job.ticket,
+                row.job.request_id,
                 Completion(
                     tokens=row.tokens_T,
                     logprobs=row.logprobs_T,
@@ -368,7 +368,7 @@ class LocalDesk:
 
 def _known_of(job: Job, known: dict[int, Known]) -> int:
     """Tokens of its prompt that lie at the table."""
-    return known[job.ticket].tokens if job.ticket in known else 0
+    return known[job.request_id].tokens if job.request_id in known else 0
 
 
 def _distinct(jobs: list[Job]) -> tuple[list[Job], np.ndarray]:
@@ -382,7 +382,7 @@ def _distinct(jobs: list[Job]) -> tuple[list[Job], np.ndarray]:
     return firsts, source_N
 
 
-# Completions from the local model: what can be asked of it, and the desks at which it is asked.
+# Completions from the local model: what can be asked of it, and the schedulers at which it is asked.
 
 
 class LocalSampler:
@@ -427,15 +427,17 @@ class LocalSampler:
         self._options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
         self._try_lean = lean and text_config.model_type in FAMILY
         self._stale = False
-        self._desks: weakref.WeakSet[LocalDesk] = weakref.WeakSet()
+        self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()
         may_be_asked(self)
 
-    def desk(self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0) -> LocalDesk:
+    def open_scheduler(
+        self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0
+    ) -> LocalScheduler:
         """`version` is asked whenever work goes on: it makes the right weights the active ones and says which they are."""
         check_sampling(sampling)
-        desk = LocalDesk(self, sampling, self._depth(layer), version)
-        self._desks.add(desk)
-        return desk
+        scheduler = LocalScheduler(self, sampling, self._depth(layer), version)
+        self._schedulers.add(scheduler)
+        return scheduler
 
     def sample(
         self,
@@ -445,15 +447,15 @@ class LocalSampler:
         version: Callable[[], int] = lambda: 0,
     ) -> list[Completion]:
         """One completion per request, in order."""
-        desk = self.desk(sampling, layer, version)
+        scheduler = self.open_scheduler(sampling, layer, version)
         jobs = [self.job(index, request, sampling) for index, request in enumerate(requests)]
-        desk.add(sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes())))
+        scheduler.add(sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes())))
         completions: dict[int, Completion] = {}
         try:
-            while finished := desk.wait():
+            while finished := scheduler.wait():
                 completions.update(finished)
         finally:
-            desk.close()
+            scheduler.close()
         return [completions[i] for i in range(len(requests))]
 
     def weights_changed(self) -> None:
@@ -467,15 +469,15 @@ class LocalSampler:
             return
         try:
             self._give_up_lean()
-            for desk in self._desks:
-                desk.let_go()
+            for scheduler in self._schedulers:
+                scheduler.let_go()
             give_back(self.device)
         finally:
             self.in_use.release()
 
     @property
     def mixes(self) -> bool:
-        """whether one desk can have rows of several adapters"""
+        """whether one scheduler can have rows of several adapters"""
         with self.in_use:
             self.refresh()
             return self._lean is not None and self._lean.mixes
@@ -504,8 +506,8 @@ class LocalSampler:
     def forget(self, whose: str) -> None:
         """Give up what was copied of an adapter; rows that it writes begin again, and had better not."""
         with self.in_use:
-            for desk in self._desks:
-                desk.let_go()
+            for scheduler in self._schedulers:
+                scheduler.let_go()
             if self._lean is not None:
                 self._lean.forget(whose)
 
@@ -519,26 +521,26 @@ class LocalSampler:
         """Whether it has the weights as of the last `refresh`."""
         return decoder is self._lean or decoder is self._generic
 
-    def job(self, ticket: int, request: Request, sampling: Sampling, whose: str | None = None) -> Job:
+    def job(self, request_id: int, request: Request, sampling: Sampling, whose: str | None = None) -> Job:
         limit = sampling.max_tokens if request.max_tokens is None else request.max_tokens
         prompt = np.array(request.prompt, dtype=np.int64)  # ours: what lies in the cache is known by it, later too
         if prompt.ndim != 1 or not len(prompt):
-            raise TacitError(f"the prompt of request {ticket} has no tokens; a model needs at least one to continue.")
+            raise TacitError(f"the prompt of request {request_id} has no tokens; a model needs at least one to continue.")
         if limit < 1:
-            raise TacitError(f"max_tokens of request {ticket} is {limit}; it must be at least 1.")
+            raise TacitError(f"max_tokens of request {request_id} is {limit}; it must be at least 1.")
         if self._context is not None and len(prompt) + limit > self._context:
             raise TacitError(
-                f"request {ticket} has {len(prompt)} prompt tokens and may write {limit}, together more than the "
+                f"request {request_id} has {len(prompt)} prompt tokens and may write {limit}, together more than the "
                 f"model's context of {self._context}; shorten the prompt or lower max_tokens."
             )
         if prompt.view(np.uint64).max() >= self._vocabulary:  # where a negative one is huge
             raise TacitError(
-                f"the prompt of request {ticket} has a token outside 0..{self._vocabulary - 1}; it was made by "
+                f"the prompt of request {request_id} has a token outside 0..{self._vocabulary - 1}; it was made by "
                 "another model's tokenizer."
             )
-        if request.thread is not None and not 0 <= request.thread < 1 << 63:
-            raise TacitError(f"the thread of request {ticket} is {request.thread}; it must be a whole number from 0 on.")
-        return Job(ticket, prompt, request.seed, limit, whose, request.thread)
+        if request.episode is not None and not 0 <= request.episode < 1 << 63:
+            raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
+        return Job(request_id, prompt, request.seed, limit, whose, request.episode)
 
     def _depth(self, layer: int | None) -> int | None:
         """The layer counted from 0 (embeddings) to the number of layers (after the last and the final norm)."""

@@ -90,5 +90,5 @@ ENGINE = Engine(
     settings=EngineSettings,
     load=_load,
     fit=with_value_head,
-    can_hold=lambda settings: False,
+    can_pin_weights=lambda settings: False,
 )

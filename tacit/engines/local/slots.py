@@ -139,13 +139,13 @@ the last few turns it is the task, a small part"""
 class Job:
     """One request on its way."""
 
-    ticket: int
+    request_id: int
     prompt: np.ndarray
     seed: int
     limit: int
     whose: str | None = None
     """the adapter that writes it; None: the one that is active"""
-    thread: int | None = None
+    episode: int | None = None
     """the episode that it is a turn of, if any"""
 
     @property
@@ -155,7 +155,7 @@ class Job:
 
 
 Asked = tuple[np.ndarray, np.ndarray]
-"""places, and the ticket of the row that sat at each when its next tokens were asked for"""
+"""places, and the request id of the row that sat at each when its next tokens were asked for"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,12 +193,12 @@ class Rows:
         self.under_way_P = np.zeros(0, dtype=bool)
         self._reading_P = np.zeros(0, dtype=bool)
         """of those under way, whose prompt is not read yet, and who do not write"""
-        self._tickets_P = np.zeros(0, dtype=np.int64)
+        self._request_ids_P = np.zeros(0, dtype=np.int64)
         self._lengths_P = np.zeros(0, dtype=np.int64)
         self._asked_P = np.zeros(0, dtype=np.int64)
         """tokens that were asked for, of which so many (lengths) have come back"""
         self._limits_P = np.zeros(0, dtype=np.int64)
-        self._threads_P = np.zeros(0, dtype=np.int64)
+        self._episodes_P = np.zeros(0, dtype=np.int64)
         """-1: it is no turn of any episode"""
         self._prompts_P = np.zeros(0, dtype=np.int64)
         self._noise_PM = np.zeros((0, 0), dtype=np.float32)
@@ -238,15 +238,15 @@ class Rows:
         return int(self._prompts_P.mean())
 
     @property
-    def has_threads(self) -> bool:
+    def has_episodes(self) -> bool:
         """whether any row is a turn of an episode"""
-        return bool((self._threads_P >= 0).any())
+        return bool((self._episodes_P >= 0).any())
 
     def before(self, job: Job) -> list[int]:
         """Where rows that are over lie which are turns of the same episode."""
-        if job.thread is None:
+        if job.episode is None:
             return []
-        found: list[int] = np.flatnonzero(~self.under_way_P & (self._threads_P == job.thread)).tolist()
+        found: list[int] = np.flatnonzero(~self.under_way_P & (self._episodes_P == job.episode)).tolist()
         return [place for place in found if self.jobs[place].whose == job.whose]
 
     def known(self, job: Job) -> Known | None:
@@ -263,7 +263,7 @@ class Rows:
 
     def forget(self) -> None:
         """What is read and written here so far is not to be read on from, when those are over who are under way either."""
-        self._threads_P[:] = -1
+        self._episodes_P[:] = -1
 
     def seat(
         self, jobs: Sequence[Job], reading: bool = False, known: Sequence[Known | None] | None = None
@@ -282,10 +282,10 @@ class Rows:
         for place, job in zip(places_N, jobs, strict=True):
             self.jobs[place] = job
         self.under_way_P[places_N], self._lengths_P[places_N], self._limits_P[places_N] = True, 0, limits_N
-        self._tickets_P[places_N], self._asked_P[places_N] = [job.ticket for job in jobs], 0 if reading else 1
+        self._request_ids_P[places_N], self._asked_P[places_N] = [job.request_id for job in jobs], 0 if reading else 1
         self._reading_P[places_N] = reading
         self._prompts_P[places_N] = [len(job.prompt) for job in jobs]
-        self._threads_P[places_N] = [-1 if job.thread is None else job.thread for job in jobs]
+        self._episodes_P[places_N] = [-1 if job.episode is None else job.episode for job in jobs]
         self._noise_PM[places_N] = uniforms([job.seed for job in jobs], self._noise_PM.shape[1])
         return places_N, self._noise_PM[places_N, 0]
 
@@ -297,12 +297,12 @@ class Rows:
         noise_PK = np.take_along_axis(self._noise_PM, self._asked_P[:, None] + np.arange(steps), axis=1)
         places_N = np.flatnonzero(self.under_way_P & ~self._reading_P)
         self._asked_P[places_N] += steps
-        return noise_PK, (places_N, self._tickets_P[places_N])
+        return noise_PK, (places_N, self._request_ids_P[places_N])
 
     def waiting(self, asked: Asked) -> np.ndarray:
         """The places where the same rows are still under way."""
-        places_N, tickets_N = asked
-        return places_N[self.under_way_P[places_N] & (self._tickets_P[places_N] == tickets_N)]
+        places_N, request_ids_N = asked
+        return places_N[self.under_way_P[places_N] & (self._request_ids_P[places_N] == request_ids_N)]
 
     def hold(self, places_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
         """The hidden states that will come with the completions."""
@@ -364,7 +364,7 @@ class Rows:
 
 
 _BY_PLACE = (
-    *("under_way_P", "_reading_P", "_tickets_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P", "_threads_P"),
+    *("under_way_P", "_reading_P", "_request_ids_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P", "_episodes_P"),
     *("_noise_PM", "_tokens_PM", "_logprobs_PM"),
 )
 

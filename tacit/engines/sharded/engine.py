@@ -150,10 +150,10 @@ class ShardedEngine:
                 states[which][rows] = states_RD
         return states
 
-    def held(self) -> AbstractContextManager[None]:
+    def pin_weights(self) -> AbstractContextManager[None]:
         if self.servers is None:
             raise TacitError("only servers can go on with weights that are learned from meanwhile: --engine.servers 1.")
-        return self.servers.held(list(self.versions))
+        return self.servers.pin_weights(list(self.versions))
 
     def close(self) -> None:
         self.ranks.close()

@@ -163,7 +163,7 @@ class Opening:
 class Order:
     """One completion to be written."""
 
-    ticket: int
+    request_id: int
     member: str
     prompt: tuple[int, ...]
     seed: int
@@ -175,7 +175,7 @@ class Order:
 class Delivery:
     """A completion that was written, by one version of the weights from its first token to its last."""
 
-    ticket: int
+    request_id: int
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     stopped: bool

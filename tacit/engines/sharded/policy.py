@@ -12,7 +12,7 @@ import torch
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.protocols import Desk, LossTerm, ModelSource, Request, Sampling, Scorer
+from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.capacity import FEW_TOKENS
@@ -86,8 +86,8 @@ class ShardedPolicy(Speaking):
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self.engine.samplers.sample(self.name, requests, sampling, layer)
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
-        return self.engine.samplers.desk(self.name, sampling, layer)
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
+        return self.engine.samplers.open_scheduler(self.name, sampling, layer)
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
@@ -158,9 +158,9 @@ class ShardedPolicy(Speaking):
     def load(self, directory: Path) -> None:
         load(self.engine, Path(directory))
 
-    def held(self) -> AbstractContextManager[None]:
+    def pin_weights(self) -> AbstractContextManager[None]:
         """Until the end of the block samples are drawn from the weights as they are now, whatever is learned meanwhile."""
-        return self.engine.held()
+        return self.engine.pin_weights()
 
     def close(self) -> None:
         """End the ranks and the servers."""

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load as from_bytes
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import export
@@ -43,7 +43,7 @@ class Samplers(Protocol):
 
     def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]: ...
 
-    def desk(self, name: str, sampling: Sampling, layer: int | None) -> Desk: ...
+    def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> Scheduler: ...
 
 
 class Replica(LocalEngine):
@@ -310,9 +310,9 @@ class Server:
         deadline, found = time.monotonic() + self.timeout_s, dict[int, Delivery]()
         while len(found) < len(orders):
             self._hear(deadline, "probes of its weights", "timeout_s")
-            found |= {delivery.ticket: delivery for delivery in self.finished if delivery.ticket < 0}
-        self.finished = [delivery for delivery in self.finished if delivery.ticket >= 0]
-        said = [(found[order.ticket].tokens[0], found[order.ticket].logprobs[0]) for order in orders]
+            found |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
+        self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
+        said = [(found[order.request_id].tokens[0], found[order.request_id].logprobs[0]) for order in orders]
         gap, version = apart(handed, said), found[-1].version
         if gap > TOLERANCE[self._opening.dtype] or version != handed.version:
             raise TacitError(
@@ -323,11 +323,11 @@ class Server:
 
     def add(self, orders: Sequence[Order]) -> None:
         """Have these written."""
-        self.under_way |= {order.ticket: order for order in orders}
+        self.under_way |= {order.request_id: order for order in orders}
         self._send("add", list(orders))
 
-    def forget(self, tickets: Sequence[int]) -> None:
-        mine = [ticket for ticket in tickets if self.under_way.pop(ticket, None) is not None]
+    def forget(self, request_ids: Sequence[int]) -> None:
+        mine = [request_id for request_id in request_ids if self.under_way.pop(request_id, None) is not None]
         if mine:
             self._send("forget", mine)
 
@@ -352,7 +352,7 @@ class Server:
 
     def stop(self) -> None:
         """End it at once. What was under way is kept, to be asked for again."""
-        self.under_way = {ticket: order for ticket, order in self.under_way.items() if ticket >= 0}
+        self.under_way = {request_id: order for request_id, order in self.under_way.items() if request_id >= 0}
         if self._line is not None:
             self._line.close()
         if self._started is not None:
@@ -408,9 +408,9 @@ class Server:
     def _took(self, kind: str, told: Any) -> None:
         assert kind == "written", kind
         self._heard = time.monotonic()
-        mine = [delivery for delivery in told if self.under_way.pop(delivery.ticket, None) is not None]
+        mine = [delivery for delivery in told if self.under_way.pop(delivery.request_id, None) is not None]
         self.finished += mine
-        if any(delivery.ticket >= 0 for delivery in mine):
+        if any(delivery.request_id >= 0 for delivery in mine):
             self.deaths = 0
 
     def _gone(self, error: BaseException | None) -> Died:

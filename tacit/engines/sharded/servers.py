@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 import numpy as np
 
 from tacit.core.errors import EngineLost, TacitError
-from tacit.core.protocols import Desk, Request, Sampling, sample_at
+from tacit.core.protocols import Request, Sampling, Scheduler, run_requests
 from tacit.core.types import Completion
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
@@ -26,10 +26,10 @@ from tacit.engines.sharded.group import LOOK_S, REMEDY
 from tacit.engines.sharded.messages import Delivery, Order
 from tacit.engines.sharded.server import Died, Handed, Handover, Replica, Server
 
-# A desk whose requests are written by servers.
+# A scheduler whose requests are written by servers.
 
 
-class ServerDesk:
+class ServerScheduler:
     """Requests of one member that are all drawn alike."""
 
     def __init__(self, servers: Servers, local: LocalSampler, name: str, sampling: Sampling, layer: int | None):
@@ -37,16 +37,16 @@ class ServerDesk:
         check_sampling(sampling)
         self._servers, self._local, self._name, self._sampling, self._layer = servers, local, name, sampling, layer
         self._waiting: list[tuple[int, np.ndarray, int, int]] = []
-        """ticket, prompt, seed, longest"""
+        """request id, prompt, seed, longest"""
         self._under_way: dict[int, tuple[int, np.ndarray]] = {}
-        """the servers' ticket -> ours, and the prompt"""
-        self._tickets = 0
+        """the servers' request id -> ours, and the prompt"""
+        self._submitted = 0
 
     def submit(self, request: Request) -> int:
-        ticket, self._tickets = self._tickets, self._tickets + 1
-        job = self._local.job(ticket, request, self._sampling)
-        self._waiting.append((ticket, job.prompt, job.seed, job.limit))
-        return ticket
+        request_id, self._submitted = self._submitted, self._submitted + 1
+        job = self._local.job(request_id, request, self._sampling)
+        self._waiting.append((request_id, job.prompt, job.seed, job.limit))
+        return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
         if not self._waiting and not self._under_way:
@@ -56,14 +56,14 @@ class ServerDesk:
         given = self._servers.hand_in([(self._name, prompt, seed, most, self._sampling) for _, prompt, seed, most in fresh])
         self._under_way |= {theirs: (ours, prompt) for theirs, (ours, prompt, _, _) in zip(given, fresh, strict=True)}
         there = self._servers.fetch(list(self._under_way))
-        mine = [self._under_way.pop(delivery.ticket) for delivery in there]
+        mine = [self._under_way.pop(delivery.request_id) for delivery in there]
         hidden: Sequence[np.ndarray | None] = [None] * len(there)
         # While others are learned from the ranks move on, nobody knows when; credit asks for what is missing before an update.
         if self._layer is not None and not self._servers.is_held:
             hidden = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._layer))
         return [
-            (ticket, self._completion(delivery, state))
-            for (ticket, _), delivery, state in zip(mine, there, hidden, strict=True)
+            (request_id, self._completion(delivery, state))
+            for (request_id, _), delivery, state in zip(mine, there, hidden, strict=True)
         ]
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Servers:
         self._servers, self._replica, self._handover = list(servers), replica, handover
         self._newest, self.states = newest, states
         self._lock = threading.RLock()
-        self._tickets = 0
+        self._submitted = 0
         self._finished: dict[int, Delivery] = {}
         self.is_held = False
         self.written_tokens = 0
@@ -133,15 +133,15 @@ class Servers:
             raise
 
     def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
-        return sample_at(self.desk(name, sampling, layer), requests)
+        return run_requests(self.open_scheduler(name, sampling, layer), requests)
 
-    def desk(self, name: str, sampling: Sampling, layer: int | None) -> Desk:
+    def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> Scheduler:
         if layer is not None:
             self._replica.model.check_layer(layer)
-        return ServerDesk(self, self._replica.for_requests(), name, sampling, layer)
+        return ServerScheduler(self, self._replica.for_requests(), name, sampling, layer)
 
     @contextmanager
-    def held(self, names: Sequence[str]) -> Iterator[None]:
+    def pin_weights(self, names: Sequence[str]) -> Iterator[None]:
         """Until the end of the block the servers write with the weights as they are now, though the ranks go on to learn."""
         for name in names:
             self.catch_up(name)
@@ -167,38 +167,38 @@ class Servers:
             self._handover.settle(handed)
 
     def hand_in(self, orders: Sequence[tuple[str, np.ndarray, int, int, Sampling]]) -> list[int]:
-        """(member, prompt, seed, longest, sampling) of each; returns their tickets. Whoever has least to do gets the next."""
+        """(member, prompt, seed, longest, sampling) of each; returns their request ids. The least busy server gets the next."""
         with self._lock:
             given: list[list[Order]] = [[] for _ in self._servers]
-            tickets = []
+            request_ids = []
             for member, prompt, seed, longest, sampling in orders:
-                ticket, self._tickets = self._tickets, self._tickets + 1
+                request_id, self._submitted = self._submitted, self._submitted + 1
                 least = min(self._servers, key=lambda s: len(s.under_way) + len(given[s.number]))
-                given[least.number].append(Order(ticket, member, tuple(prompt.tolist()), seed, longest, sampling))
-                tickets.append(ticket)
+                given[least.number].append(Order(request_id, member, tuple(prompt.tolist()), seed, longest, sampling))
+                request_ids.append(request_id)
             for server, own in zip(self._servers, given, strict=True):
                 if own:
                     self._living(partial(server.add, own))
-            return tickets
+            return request_ids
 
-    def fetch(self, tickets: Sequence[int]) -> list[Delivery]:
+    def fetch(self, request_ids: Sequence[int]) -> list[Delivery]:
         """Go on until some of these are finished."""
         with self._lock:
             while True:
                 for server in self._servers:
-                    self._finished |= {delivery.ticket: delivery for delivery in server.finished}
+                    self._finished |= {delivery.request_id: delivery for delivery in server.finished}
                     server.finished = []
-                if there := [self._finished.pop(ticket) for ticket in tickets if ticket in self._finished]:
+                if there := [self._finished.pop(request_id) for request_id in request_ids if request_id in self._finished]:
                     self.written_tokens += sum(len(delivery.tokens) for delivery in there)
                     return there
                 self._living(self._listen)
 
-    def forget(self, tickets: Sequence[int]) -> None:
+    def forget(self, request_ids: Sequence[int]) -> None:
         with self._lock:
             for server in self._servers:
-                self._living(partial(server.forget, tickets))
-            for ticket in tickets:
-                self._finished.pop(ticket, None)
+                self._living(partial(server.forget, request_ids))
+            for request_id in request_ids:
+                self._finished.pop(request_id, None)
 
     def _listen(self) -> None:
         """Take what servers that write say, and look after all of them."""

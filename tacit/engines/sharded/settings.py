@@ -102,5 +102,5 @@ ENGINE = Engine(
     settings=ShardedSettings,
     load=_load,
     fit=with_value_head,
-    can_hold=lambda settings: settings.servers > 0,
+    can_pin_weights=lambda settings: settings.servers > 0,
 )

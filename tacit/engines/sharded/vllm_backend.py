@@ -149,8 +149,8 @@ class Writer:
         for order in orders:
             self._begin(order)
 
-    def forget(self, tickets: list[int]) -> None:
-        self._abort([name for name, row in self._rows.items() if row.order.ticket in tickets])
+    def forget(self, request_ids: list[int]) -> None:
+        self._abort([name for name, row in self._rows.items() if row.order.request_id in request_ids])
 
     def load(self, member: str, version: int, path: str) -> None:
         """Take over what was handed over in a file."""
@@ -205,7 +205,7 @@ class Writer:
         return finished
 
     def _begin(self, order: Order) -> None:
-        name = f"{order.ticket}-{self._versions[order.member]}"
+        name = f"{order.request_id}-{self._versions[order.member]}"
         prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._told.end_tokens)
         self._engine.add_request(name, prompt, asked, lora_request=self._adapters.get(order.member))
         self._rows[name] = _Row(order)
@@ -218,7 +218,7 @@ class Writer:
 
     def _delivery(self, row: _Row, stopped: bool) -> Delivery:
         version = self._versions[row.order.member]
-        return Delivery(row.order.ticket, tuple(row.tokens), tuple(row.logprobs), stopped, version)
+        return Delivery(row.order.request_id, tuple(row.tokens), tuple(row.logprobs), stopped, version)
 
 
 def _arguments(told: Opening) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, sample_at
+from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, run_requests
 from tacit.core.seeds import derive
 from tacit.core.types import Completion, Finish
 from tacit.engines.local.adapters import MAIN
@@ -41,7 +41,7 @@ from tacit.engines.tinker.settings import TinkerSettings
 # Sampling at the service: every request is under way at once, and each is fetched when it is finished.
 
 
-class TinkerDesk:
+class TinkerScheduler:
     """Requests that are drawn alike, from the weights as they are when each is handed in."""
 
     def __init__(
@@ -51,7 +51,7 @@ class TinkerDesk:
         check_sampling(sampling)
         self._client, self._codec, self._sampling, self._settings = client, codec, sampling, settings
         self._under_way: dict[Future[Any], tuple[int, int]] = {}
-        self._tickets = 0
+        self._submitted = 0
 
     def submit(self, request: Request) -> int:
         import tinker
@@ -72,9 +72,9 @@ class TinkerDesk:
             top_p=self._sampling.top_p,
         )
         future = client.sample(prompt=whole_input(request.prompt), num_samples=1, sampling_params=params)
-        ticket, self._tickets = self._tickets, self._tickets + 1
-        self._under_way[future] = (ticket, version)
-        return ticket
+        request_id, self._submitted = self._submitted, self._submitted + 1
+        self._under_way[future] = (request_id, version)
+        return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
         if not self._under_way:
@@ -87,9 +87,9 @@ class TinkerDesk:
             )
         found = []
         for future in done:
-            ticket, version = self._under_way.pop(future)
+            request_id, version = self._under_way.pop(future)
             response = answer(future, self._settings, "a sample")
-            found.append((ticket, self._completion(response.sequences[0], version)))
+            found.append((request_id, self._completion(response.sequences[0], version)))
         return sorted(found, key=lambda pair: pair[0])
 
     def close(self) -> None:
@@ -347,13 +347,13 @@ class TinkerPolicy(Speaking):
     def numbers(self) -> str:
         return f"rank {self.connection.settings.lora_rank} at a service"
 
-    def desk(self, sampling: Sampling, layer: int | None = None) -> TinkerDesk:
+    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> TinkerScheduler:
         if layer is not None:
             raise TacitError("hidden states cannot be had of the Tinker API; use --engine local, or a method without them.")
-        return TinkerDesk(self._newest, self.codec, sampling, self.connection.settings)
+        return TinkerScheduler(self._newest, self.codec, sampling, self.connection.settings)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return sample_at(self.desk(sampling, layer), requests)
+        return run_requests(self.open_scheduler(sampling, layer), requests)
 
     def _newest(self) -> tuple[Any, int]:
         """Who samples from the weights as they are now."""

@@ -19,7 +19,7 @@ from tacit.core.types import Prompt
 from tacit.modules.drafting.checks import Draft, Examination, Failure, examine
 from tacit.modules.drafting.fence import read_only
 from tacit.modules.drafting.tracker import Fields
-from tacit.rollout.encoding import encode_prompt, fit_prompt, open_desk
+from tacit.rollout.encoding import encode_prompt, fit_prompt, open_scheduler
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Recording
@@ -248,9 +248,9 @@ class Drafter:
                 )
             with suppress(TacitError):  # a model without a template reads it as it stands
                 tokens = encode_prompt(as_conversation(prompt), policy)
-            with closing(open_desk(policy, self._sampling, None)) as desk:
-                desk.submit(Request(tokens, attempt))
-                completion = next(done for _, done in desk.wait())
+            with closing(open_scheduler(policy, self._sampling, None)) as scheduler:
+                scheduler.submit(Request(tokens, attempt))
+                completion = next(done for _, done in scheduler.wait())
             if completion.finish == "unusable":
                 reasons = getattr(policy, "broken", None) or ["no answer came"]
                 raise TacitError(f"the model gave no draft: {reasons[-1]}")

@@ -29,7 +29,7 @@ SHARE = 8
 """and so are those that would take more than one in so many of the steps in which a row writes: whoever writes little would
 mostly wait to be read"""
 MIXING_COSTS, MIXING_PATIENCE = 1, 8
-"""JOINING_COSTS and PATIENCE (desk.py) of rows whose prompts are read along"""
+"""JOINING_COSTS and PATIENCE (scheduler.py) of rows whose prompts are read along"""
 FULL = 256
 """rows that a step may have before it takes a step's time more: with adapters, of 1.5 thousand million weights, an H200 takes
 2.2 ms for 64 rows, and with 192 or 448 prompt tokens beside them 3.1 or 4.2; in a prefill as many tokens take longer"""

@@ -1,11 +1,11 @@
-"""One desk for several adapters: whoever else is written there, a completion is the one its own adapter writes alone."""
+"""One scheduler for several adapters: whoever else is written there, a completion is the one its own adapter writes alone."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from test_desk import alike, chains
+from test_scheduler import alike, chains
 
 from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
@@ -32,25 +32,25 @@ def policies(make_policy) -> list[LocalPolicy]:
     return views
 
 
-def all_at_one_desk(policies: list[LocalPolicy], lines: list[list[Request]]) -> dict[tuple[int, int], Completion]:
+def all_at_one_scheduler(policies: list[LocalPolicy], lines: list[list[Request]]) -> dict[tuple[int, int], Completion]:
     """Line n is written by adapter n modulo 3, the next of a line when the one before it is finished; by (line, turn)."""
-    desk = policies[0].engine.desk_for_all(WARM)
-    assert desk is not None
+    scheduler = policies[0].engine.open_shared_scheduler(WARM)
+    assert scheduler is not None
     found: dict[tuple[int, int], Completion] = {}
-    tickets = {desk.submit(line[0], policies[n % 3].name): (n, 0) for n, line in enumerate(lines)}
-    while finished := desk.wait():
-        for ticket, completion in finished:
-            line, turn = tickets.pop(ticket)
+    request_ids = {scheduler.submit(line[0], policies[n % 3].name): (n, 0) for n, line in enumerate(lines)}
+    while finished := scheduler.wait():
+        for request_id, completion in finished:
+            line, turn = request_ids.pop(request_id)
             found[line, turn] = completion
             if turn + 1 < len(lines[line]):
-                tickets[desk.submit(lines[line][turn + 1], policies[line % 3].name)] = (line, turn + 1)
-    desk.close()
+                request_ids[scheduler.submit(lines[line][turn + 1], policies[line % 3].name)] = (line, turn + 1)
+    scheduler.close()
     return found
 
 
 def test_every_completion_is_the_one_its_adapter_writes_alone(policies):
     lines = chains(9, 3)
-    found = all_at_one_desk(policies, lines)
+    found = all_at_one_scheduler(policies, lines)
     assert len(found) == 27
     for (line, turn), completion in found.items():
         alike(completion, policies[line % 3].sample([lines[line][turn]], WARM)[0])
@@ -58,22 +58,22 @@ def test_every_completion_is_the_one_its_adapter_writes_alone(policies):
 
 def test_the_same_prompt_is_read_by_each_adapter_for_itself(policies):
     request = Request(np.arange(9), seed=5, max_tokens=12)
-    found = all_at_one_desk(policies, [[request]] * 6)
+    found = all_at_one_scheduler(policies, [[request]] * 6)
     assert len({tuple(found[n, 0].logprobs.tolist()) for n in range(3)}) == 3, "else this test shows nothing"
     for (line, _), completion in found.items():
         alike(completion, policies[line % 3].sample([request], WARM)[0])
 
 
 def test_rows_begin_again_where_the_weights_of_an_adapter_have_changed(policies, rows):
-    desk = policies[0].engine.desk_for_all(WARM)
+    scheduler = policies[0].engine.open_shared_scheduler(WARM)
     requests = [Request(np.arange(4 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(6)]
-    tickets = {desk.submit(request, policies[i % 3].name): i for i, request in enumerate(requests)}
-    early = {tickets[ticket] for ticket, _ in desk.wait()}
+    request_ids = {scheduler.submit(request, policies[i % 3].name): i for i, request in enumerate(requests)}
+    early = {request_ids[request_id] for request_id, _ in scheduler.wait()}
     assert 0 in early and len(early) < 6
     policies[1].update(Batch.imitation(*rows), [Imitation()], 1e-2)
     late: dict[int, Completion] = {}
-    while finished := desk.wait():
-        late |= {tickets[ticket]: completion for ticket, completion in finished}
+    while finished := scheduler.wait():
+        late |= {request_ids[request_id]: completion for request_id, completion in finished}
     assert early.isdisjoint(late) and len(early) + len(late) == 6 and {i % 3 for i in late} == {0, 1, 2}
     for i, completion in late.items():
         alike(completion, policies[i % 3].sample([requests[i]], WARM)[0])
@@ -81,20 +81,20 @@ def test_rows_begin_again_where_the_weights_of_an_adapter_have_changed(policies,
 
 def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
     lines = chains(3, 2)
-    before = all_at_one_desk(policies, lines)
+    before = all_at_one_scheduler(policies, lines)
     engine = policies[0].engine
-    desk = engine.desk_for_all(WARM)
-    first = desk.submit(lines[0][0], policies[0].name)
+    scheduler = engine.open_shared_scheduler(WARM)
+    first = scheduler.submit(lines[0][0], policies[0].name)
     engine.forget(policies[2].name)
     other = engine.sampler._lean.forward._layers[0].qkv._of
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
-    alike(dict(desk.wait())[first], before[0, 0])
-    desk.submit(lines[2][0], policies[2].name)
+    alike(dict(scheduler.wait())[first], before[0, 0])
+    scheduler.submit(lines[2][0], policies[2].name)
     with pytest.raises(NotPlain, match="no adapter 'two' here any more"):  # and not what the bare base would write
-        desk.wait()
+        scheduler.wait()
 
 
-def test_a_model_without_adapters_or_too_large_for_copies_has_no_such_desk(make_policy, policies, monkeypatch):
-    assert make_policy().engine.desk_for_all(WARM) is None
+def test_a_model_without_adapters_or_too_large_for_copies_has_no_such_scheduler(make_policy, policies, monkeypatch):
+    assert make_policy().engine.open_shared_scheduler(WARM) is None
     monkeypatch.setattr(llama, "MIXED_LIMIT", 1000)
-    assert policies[0].engine.desk_for_all(WARM) is None
+    assert policies[0].engine.open_shared_scheduler(WARM) is None

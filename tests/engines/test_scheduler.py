@@ -13,7 +13,7 @@ from random_models import as_on_a_gpu, make_model, make_prompts
 
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
 from tacit.core.types import Completion
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.llama_decoding import LlamaTable
@@ -40,17 +40,17 @@ def chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
     return lines
 
 
-def walk(desk: Desk, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
+def walk(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
     """Hand in the first of each line, and the next of a line when the one before it is finished. Yields what comes back."""
-    tickets = {desk.submit(line[0]): (number, 0) for number, line in enumerate(lines)}
-    while finished := desk.wait():
-        yield [(*tickets[ticket], completion) for ticket, completion in finished]
-        for ticket, _ in finished:
-            number, turn = tickets.pop(ticket)
+    request_ids = {scheduler.submit(line[0]): (number, 0) for number, line in enumerate(lines)}
+    while finished := scheduler.wait():
+        yield [(*request_ids[request_id], completion) for request_id, completion in finished]
+        for request_id, _ in finished:
+            number, turn = request_ids.pop(request_id)
             if turn + 1 < len(lines[number]):
-                tickets[desk.submit(lines[number][turn + 1])] = (number, turn + 1)
-    assert not tickets
-    desk.close()
+                request_ids[scheduler.submit(lines[number][turn + 1])] = (number, turn + 1)
+    assert not request_ids
+    scheduler.close()
 
 
 def alike(a: Completion, b: Completion) -> None:
@@ -72,7 +72,7 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, max_batch, toke
     lines, sampling = chains(8, 3), Sampling(stop=("a",))
     alone = LocalSampler(model, tokenizer, "cpu")
     seen = []
-    for come in walk(sampler.desk(sampling, layer=1), lines):
+    for come in walk(sampler.open_scheduler(sampling, layer=1), lines):
         for number, turn, completion in come:
             alike(completion, alone.sample([lines[number][turn]], sampling, layer=1)[0])
             seen.append((number, turn))
@@ -86,7 +86,7 @@ def test_the_same_requests_give_the_same_bits_in_the_same_order(way, llama, toke
     def play(sampler: LocalSampler) -> list:
         return [
             [(number, turn, c.tokens.tolist(), c.logprobs.tolist()) for number, turn, c in come]
-            for come in walk(sampler.desk(Sampling(stop=("a",))), chains(9, 3))
+            for come in walk(sampler.open_scheduler(Sampling(stop=("a",))), chains(9, 3))
         ]
 
     if way == "as on a gpu":
@@ -111,7 +111,7 @@ def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama
     monkeypatch.setattr(Rows, "waiting", watched)
     rng, sampling = np.random.default_rng(1), Sampling(stop=("a", "b"), max_tokens=100)
     lines = [[Request(rng.integers(0, 256, 5), seed=10 * line + turn) for turn in range(5)] for line in range(8)]
-    for come in walk(sampler.desk(sampling), lines):
+    for come in walk(sampler.open_scheduler(sampling), lines):
         for number, turn, completion in come:
             alike(completion, alone.sample([lines[number][turn]], sampling)[0])
     assert sum(taken) > 0, "nobody had the place of another too soon"
@@ -127,32 +127,32 @@ def test_a_gpu_has_something_to_do_while_others_are_let_in(llama, tokenizer, mon
 
     monkeypatch.setattr(LlamaTable, "join", lambda *given: noted("join", join(*given)))
     monkeypatch.setattr(LlamaTable, "advance", lambda *given: noted("steps", advance(*given)))
-    desk = sampler.desk(Sampling())
+    scheduler = sampler.open_scheduler(Sampling())
     for limit in (2, 60, 60):
-        desk.submit(Request(np.arange(3), seed=limit, max_tokens=limit))
-    desk.wait()
+        scheduler.submit(Request(np.arange(3), seed=limit, max_tokens=limit))
+    scheduler.wait()
     assert did[:2] == ["join", "steps"] and did.count("steps") == did.count("read steps") + 1
     did.clear()
-    desk.submit(Request(np.arange(4), max_tokens=3))
-    desk.wait()
+    scheduler.submit(Request(np.arange(4), max_tokens=3))
+    scheduler.wait()
     assert did[:5] == ["join", "steps", "read steps", "read join", "read steps"]
-    desk.close()
+    scheduler.close()
     did.clear()
-    assert desk.wait() == [] and did == [], "what nobody waits for is not read"
+    assert scheduler.wait() == [] and did == [], "what nobody waits for is not read"
 
 
 def test_weights_that_change_while_a_gpu_goes_on_write_all_of_a_completion(tokenizer, monkeypatch):
     model, versions = make_model("llama"), [0]
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
-    desk = sampler.desk(WARM, version=lambda: versions[0])
+    scheduler = sampler.open_scheduler(WARM, version=lambda: versions[0])
     for request in LONG:
-        desk.submit(request)
-    found = dict(desk.wait())
-    assert 0 in found and len(found) < len(LONG) and desk._unread
+        scheduler.submit(request)
+    found = dict(scheduler.wait())
+    assert 0 in found and len(found) < len(LONG) and scheduler._unread
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight.mul_(-3)
     versions[0] = 1
-    rest = the_rest(desk)
+    rest = the_rest(scheduler)
     assert {completion.version for completion in rest.values()} == {1}
     for i, completion in rest.items():
         alike(completion, LocalSampler(model, tokenizer, "cpu").sample([LONG[i]], WARM)[0])
@@ -162,7 +162,7 @@ def test_short_answers_come_and_go_while_a_long_one_is_written(llama, tokenizer)
     long = [Request(np.arange(5), seed=1, max_tokens=120)]
     short = [Request(np.arange(9), seed=turn, max_tokens=3) for turn in range(10)]
     order = []
-    for come in walk(LocalSampler(llama, tokenizer, "cpu").desk(Sampling(temperature=0.8)), [long, short]):
+    for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), [long, short]):
         order += [number for number, _, _ in come]
     assert order == [1] * 10 + [0]
 
@@ -175,7 +175,7 @@ def test_no_row_that_is_over_waits_for_long(llama, tokenizer, monkeypatch):
     lines = [[Request(np.arange(5), seed=i, max_tokens=120)] for i in range(40)]
     lines.append([Request(np.arange(9), seed=turn, max_tokens=2) for turn in range(2)])
     came = {}
-    for come in walk(LocalSampler(llama, tokenizer, "cpu").desk(Sampling(temperature=0.8)), lines):
+    for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), lines):
         came |= {(number, turn): len(steps) for number, turn, _ in come}
     assert came[40, 0] <= 2 + PATIENCE and came[40, 1] <= 2 * (2 + PATIENCE)
 
@@ -187,7 +187,7 @@ def test_answers_of_one_length_come_back_together_and_are_prefilled_together(lla
     lines = [
         [Request(np.arange(4 + i), seed=9 * i + turn, max_tokens=3 + (i + turn) % 4) for turn in range(3)] for i in range(16)
     ]
-    come = [len(come) for come in walk(LocalSampler(llama, tokenizer, "cpu").desk(Sampling(temperature=0)), lines)]
+    come = [len(come) for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0)), lines)]
     assert sum(come) == sum(joined) == 48 and len(joined) <= 4
 
 
@@ -242,13 +242,13 @@ def test_texts_of_several_that_are_over_are_those_of_each_without_what_ended_it(
 
 def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
-    desk = sampler.desk(Sampling(temperature=0.8))
-    desk.submit(Request(np.arange(7), seed=0, max_tokens=60))
-    desk.submit(Request(np.arange(5), seed=1, max_tokens=2))
-    desk.wait()
+    scheduler = sampler.open_scheduler(Sampling(temperature=0.8))
+    scheduler.submit(Request(np.arange(7), seed=0, max_tokens=60))
+    scheduler.submit(Request(np.arange(5), seed=1, max_tokens=2))
+    scheduler.wait()
     for seed in range(6):
-        desk.submit(Request(np.arange(20), seed=seed, max_tokens=2))
-    while desk.wait():
+        scheduler.submit(Request(np.arange(20), seed=seed, max_tokens=2))
+    while scheduler.wait():
         pass
     assert sampler.prefilled_tokens == 7 + 5 + 20
 
@@ -261,74 +261,74 @@ def test_longer_and_more_prompts_may_join_those_who_sit(way, tokenizer, monkeypa
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch) if way == "as on a gpu" else LocalSampler(model, tokenizer, "cpu")
     requests = [Request(np.arange(5), seed=3, max_tokens=90), Request(np.arange(6), seed=4, max_tokens=2)]
     later = [Request(np.arange(300) % 256, seed=5 + i, max_tokens=30) for i in range(5)]
-    desk = sampler.desk(Sampling())
-    tickets = {desk.submit(request): request for request in requests}
-    found = dict(desk.wait())
-    before = desk._table.cache.capacity, desk._table.cache.width
-    tickets |= {desk.submit(request): request for request in later}
-    found |= dict(desk.wait())
-    assert (desk._table.cache.capacity, desk._table.cache.width) > before and desk._table.cache.width > before[1]
-    found |= the_rest(desk)
+    scheduler = sampler.open_scheduler(Sampling())
+    request_ids = {scheduler.submit(request): request for request in requests}
+    found = dict(scheduler.wait())
+    before = scheduler._table.cache.capacity, scheduler._table.cache.width
+    request_ids |= {scheduler.submit(request): request for request in later}
+    found |= dict(scheduler.wait())
+    assert (scheduler._table.cache.capacity, scheduler._table.cache.width) > before and scheduler._table.cache.width > before[1]
+    found |= the_rest(scheduler)
     assert len(found[0].tokens) == 90, "it sat there all the time"
-    for ticket, request in tickets.items():
-        alike(found[ticket], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
+    for request_id, request in request_ids.items():
+        alike(found[request_id], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
 
 
 def test_nothing_under_way_is_nothing_to_wait_for(llama, tokenizer):
-    desk = LocalSampler(llama, tokenizer, "cpu").desk(Sampling())
-    assert desk.wait() == []
-    desk.submit(Request(np.arange(3), max_tokens=2))
+    scheduler = LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling())
+    assert scheduler.wait() == []
+    scheduler.submit(Request(np.arange(3), max_tokens=2))
     with pytest.raises(TacitError, match="request 1 has 200 prompt tokens"):
-        desk.submit(Request(np.zeros(200, np.int64)))
-    assert [ticket for ticket, _ in desk.wait()] == [0] and desk.wait() == []
-    desk.close()
-    assert desk.wait() == []
+        scheduler.submit(Request(np.zeros(200, np.int64)))
+    assert [request_id for request_id, _ in scheduler.wait()] == [0] and scheduler.wait() == []
+    scheduler.close()
+    assert scheduler.wait() == []
 
 
-def test_what_is_not_finished_when_a_desk_is_closed_is_given_up(llama, tokenizer):
+def test_what_is_not_finished_when_a_scheduler_is_closed_is_given_up(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
-    desk = sampler.desk(Sampling())
+    scheduler = sampler.open_scheduler(Sampling())
     for limit in (2, 60):
-        desk.submit(Request(np.arange(3), max_tokens=limit))
-    assert len(desk.wait()) == 1
-    table = desk._table
-    desk.close()
-    assert desk.wait() == [] and sampler._lean.spare is table, "its memory is kept for the next"
+        scheduler.submit(Request(np.arange(3), max_tokens=limit))
+    assert len(scheduler.wait()) == 1
+    table = scheduler._table
+    scheduler.close()
+    assert scheduler.wait() == [] and sampler._lean.spare is table, "its memory is kept for the next"
 
 
 WARM = Sampling(temperature=0.9)
 
 
-def begun(policy, requests: list[Request]) -> tuple[Desk, dict[int, Completion]]:
-    """A desk at which the first request is finished, and not all others are."""
-    desk = policy.desk(WARM)
+def begun(policy, requests: list[Request]) -> tuple[Scheduler, dict[int, Completion]]:
+    """A scheduler at which the first request is finished, and not all others are."""
+    scheduler = policy.open_scheduler(WARM)
     for request in requests:
-        desk.submit(request)
-    found = dict(desk.wait())
+        scheduler.submit(request)
+    found = dict(scheduler.wait())
     assert 0 in found and len(found) < len(requests)
-    return desk, found
+    return scheduler, found
 
 
 LONG = [Request(np.arange(4 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(4)]
 
 
-def the_rest(desk: Desk) -> dict[int, Completion]:
+def the_rest(scheduler: Scheduler) -> dict[int, Completion]:
     found: dict[int, Completion] = {}
-    while finished := desk.wait():
+    while finished := scheduler.wait():
         found |= dict(finished)
-    desk.close()
+    scheduler.close()
     return found
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
 def test_a_completion_is_written_by_one_version_of_the_weights_and_says_which(make_policy, rows, settings):
     policy = make_policy(**settings)
-    assert isinstance(policy, DeskSampler)
+    assert isinstance(policy, SchedulingSampler)
     before = policy.sample(LONG, WARM)
-    desk, found = begun(policy, LONG)
+    scheduler, found = begun(policy, LONG)
     at_once = list(found)
     policy.update(Batch.imitation(*rows), [Imitation()], 1e-2)
-    found |= the_rest(desk)
+    found |= the_rest(scheduler)
     after = policy.sample(LONG, WARM)
     assert {c.version for c in before} == {0} and {c.version for c in after} == {1}
     for i, completion in found.items():
@@ -356,16 +356,16 @@ def test_versions_are_counted_for_each_member_and_for_what_is_loaded(make_policy
 
 
 def test_two_policies_of_one_engine_are_asked_in_turns(make_policy, rows):
-    """Each desk keeps its rows while the other's adapter is the active one, and while somebody scores or samples."""
+    """Each scheduler keeps its rows while the other's adapter is the active one, and while somebody scores or samples."""
     policy = make_policy(lora_rank=4)
     other = policy.adapter("other")
     other.update(Batch.imitation(*rows), [Imitation()], 3e-2)
-    desks = [begun(player, LONG) for player in (policy, other)]
+    schedulers = [begun(player, LONG) for player in (policy, other)]
     between = other.sample(LONG, WARM)
     policy.logprobs(*rows)
-    tables = [desk._table for desk, _ in desks]
+    tables = [scheduler._table for scheduler, _ in schedulers]
     assert None not in tables and tables[0] is not tables[1]
-    rest = [found | the_rest(desk) for desk, found in desks]
+    rest = [found | the_rest(scheduler) for scheduler, found in schedulers]
     assert [c.tokens.tolist() for c in between] == [rest[1][i].tokens.tolist() for i in range(4)]
     for player, found in zip((policy, other), rest, strict=True):
         for i, request in enumerate(LONG):
@@ -377,10 +377,10 @@ def test_two_policies_of_one_engine_are_asked_in_turns(make_policy, rows):
 def test_rows_whose_memory_is_wanted_begin_again(make_policy):
     policy = make_policy()
     expected = policy.sample(LONG, WARM)
-    desk, found = begun(policy, LONG)
+    scheduler, found = begun(policy, LONG)
     policy.engine.make_room()
-    assert desk._table is None
-    found |= the_rest(desk)
+    assert scheduler._table is None
+    found |= the_rest(scheduler)
     for i in range(4):
         alike(found[i], expected[i])
 
@@ -416,12 +416,12 @@ def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, 
         return while_it_is_read
 
     monkeypatch.setattr(LlamaTable, "advance", interrupted)
-    desk = sampler.desk(WARM)
+    scheduler = sampler.open_scheduler(WARM)
     for request in LONG:
-        desk.submit(request)
+        scheduler.submit(request)
     with pytest.raises(KeyboardInterrupt):
-        desk.wait()
-    found = the_rest(desk)
+        scheduler.wait()
+    found = the_rest(scheduler)
     for i, completion in enumerate(expected):
         alike(found[i], completion)
 
@@ -451,12 +451,12 @@ def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monk
         return work(*given)
 
     monkeypatch.setattr(LlamaTable, where, failing)
-    desk = sampler.desk(WARM)
+    scheduler = sampler.open_scheduler(WARM)
     for request in LONG:
-        desk.submit(request)
+        scheduler.submit(request)
     with pytest.raises(RuntimeError, match="of the device"):
-        desk.wait()
-    found = the_rest(desk)
+        scheduler.wait()
+    found = the_rest(scheduler)
     for i, completion in enumerate(expected):
         alike(found[i], completion)
 
@@ -466,14 +466,14 @@ def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monk
 def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG * 2, Sampling())
     sampler = LocalSampler(llama, tokenizer, "cpu")
-    desk = sampler.desk(Sampling())
+    scheduler = sampler.open_scheduler(Sampling())
     for request in LONG:
-        desk.submit(request)
-    found = dict(desk.wait())
+        scheduler.submit(request)
+    found = dict(scheduler.wait())
     for request in LONG:
-        desk.submit(request)
+        scheduler.submit(request)
     monkeypatch.setattr(LlamaTable, where, out_of_memory(1 if where == "join" else 20, getattr(LlamaTable, where)))
-    found |= the_rest(desk)
+    found |= the_rest(scheduler)
     assert sampler.places.now < 256
     for i, completion in enumerate(expected):
         alike(found[i], completion)
@@ -483,14 +483,14 @@ def test_logits_that_are_not_numbers_end_the_waiting_and_spoil_nothing(tokenizer
     model = make_model("llama")
     sampler = LocalSampler(model, tokenizer, "cpu")
     expected = sampler.sample(LONG, WARM)
-    desk, found = begun(sampler, LONG)
+    scheduler, found = begun(sampler, LONG)
     weight = model.model.layers[0].mlp.up_proj.weight
     healthy = weight.data.clone()
     weight.data.fill_(float("nan"))
     sampler.weights_changed()
     with pytest.raises(TacitError, match="not finite"):
-        desk.wait()
+        scheduler.wait()
     weight.data.copy_(healthy)
     sampler.weights_changed()
-    for i, completion in [*enumerate(sampler.sample(LONG, WARM)), *found.items(), *the_rest(desk).items()]:
+    for i, completion in [*enumerate(sampler.sample(LONG, WARM)), *found.items(), *the_rest(scheduler).items()]:
         alike(completion, expected[i])
