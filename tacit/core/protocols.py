@@ -48,7 +48,7 @@ class Request:
     prompt: np.ndarray
     seed: int = 0
     max_tokens: int | None = None
-    thread: int | None = None
+    episode: int | None = None
     """the episode this request is a turn of, if any. When a turn's prompt extends the previous turn, the sampler may reuse
     the KV cache of that prefix."""
 
