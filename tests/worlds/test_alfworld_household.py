@@ -116,10 +116,7 @@ def test_one_hand_and_things_go_only_where_they_fit():
             ("clean egg 1 with sinkbasin 1", "go to microwave 1", "heat egg 1 with microwave 1"),
             "This is a hot and clean egg 1.",
         ),
-        (
-            ("clean egg 1 with sinkbasin 1", "go to fridge 1", "cool egg 1 with fridge 1"),
-            "This is a cool and clean egg 1.",
-        ),
+        (("clean egg 1 with sinkbasin 1", "go to fridge 1", "cool egg 1 with fridge 1"), "This is a cool and clean egg 1."),
         (
             ("go to fridge 1", "cool egg 1 with fridge 1", "go to microwave 1", "heat egg 1 with microwave 1"),
             "This is a hot egg 1.",

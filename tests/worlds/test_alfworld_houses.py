@@ -30,11 +30,7 @@ from tacit.worlds.alfworld.world import FAMILIES, NOTHING_HAPPENS, AlfWorld, Gam
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = get_environment("alfworld")
 MANY = 900
-FIRST_TWENTY = {
-    "train": "683af0d488754bad",
-    "seen": "7932291880239fef",
-    "unseen": "72b6387d3c9766b0",
-}
+FIRST_TWENTY = {"train": "683af0d488754bad", "seen": "7932291880239fef", "unseen": "72b6387d3c9766b0"}
 """digests of the first twenty games: a change here makes every score on these splits a score on other games"""
 
 VERBS = {"clean", "close", "cool", "examine", "go", "heat", "help", "inventory", "look", "move", "open", "slice", "take", "use"}

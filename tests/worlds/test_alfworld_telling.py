@@ -30,13 +30,7 @@ def episode(family: str, *commands: str, invalid: tuple[int, ...] = ()) -> Traje
         completion = Completion(np.zeros(1, np.int64), np.zeros(1, np.float32), command, "stop")
         steps.append(
             Step(
-                observation,
-                Prompt("", ""),
-                np.zeros(1, np.int64),
-                completion,
-                command,
-                number not in invalid,
-                answer.effective,
+                observation, Prompt("", ""), np.zeros(1, np.int64), completion, command, number not in invalid, answer.effective
             )
         )
         observation, success = answer.observation, answer.success

@@ -214,11 +214,7 @@ def test_the_solver_resets_what_cannot_be_solved_and_recovers():
 def test_alphabet_has_the_papers_26_skills_and_its_worked_example():
     assert len(SKILLS) == len(set(SKILLS)) == 26
     example = trajectory(make_task([80, 2, 28, 1], 54), ["op(-, 80, 28)", "op(+, 52, 2)", "op(*, 54, 1)"])
-    assert ENVIRONMENT.alphabet(example) == (
-        "OP_SUB-LARGE-SMALL",
-        "OP_ADD-NEAR_TARGET-SMALL",
-        "OP_MUL-NEAR_TARGET-SMALL",
-    )
+    assert ENVIRONMENT.alphabet(example) == ("OP_SUB-LARGE-SMALL", "OP_ADD-NEAR_TARGET-SMALL", "OP_MUL-NEAR_TARGET-SMALL")
     swapped = trajectory(make_task([80, 2, 28, 1], 54), ["op(+, 1, 80)", "rollback", "op(+, 80, 1)", "hm", "reset"])
     assert ENVIRONMENT.alphabet(swapped) == ("OP_ADD-LARGE-SMALL", "ROLLBACK", "OP_ADD-LARGE-SMALL", "RESET")
 

@@ -57,10 +57,7 @@ def test_each_part_counts_the_same():
 
 def test_an_attribute_may_stand_in_title_features_or_description():
     told = replace(
-        PRODUCT,
-        attributes=(),
-        features=("This shampoo has essential oils",),
-        description="Made with Natural Ingredients",
+        PRODUCT, attributes=(), features=("This shampoo has essential oils",), description="Made with Natural Ingredients"
     )
     assert judge(told, CHOSEN, GOAL).attributes == 2
 

@@ -298,11 +298,7 @@ def _kind(type_name: str) -> str:
 
 NAME = "alfworld"
 DATA_VARIABLE = "ALFWORLD_DATA"
-FOLDERS: Mapping[str, str] = {
-    "published_train": "train",
-    "valid_seen": "valid_seen",
-    "valid_unseen": "valid_unseen",
-}
+FOLDERS: Mapping[str, str] = {"published_train": "train", "valid_seen": "valid_seen", "valid_unseen": "valid_unseen"}
 """split -> what published data calls it"""
 SIZES: Mapping[str, int] = {"published_train": 3553, "valid_seen": 140, "valid_unseen": 134}
 """split -> games that are played of it, in release 2.1.1"""

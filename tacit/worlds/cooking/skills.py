@@ -10,18 +10,7 @@ import re
 from tacit.core.types import Trajectory
 from tacit.core.world import Alphabet
 
-SKILLS = (
-    "READ_RECIPE",
-    "INSPECT",
-    "EXPLORE",
-    "OPEN",
-    "TAKE",
-    "DELIVER",
-    "CUT",
-    "COOK",
-    "PREPARE_MEAL",
-    "EAT_MEAL",
-)
+SKILLS = ("READ_RECIPE", "INSPECT", "EXPLORE", "OPEN", "TAKE", "DELIVER", "CUT", "COOK", "PREPARE_MEAL", "EAT_MEAL")
 _WHOLE = {"examine cookbook": "READ_RECIPE", "prepare meal": "PREPARE_MEAL", "eat meal": "EAT_MEAL"}
 _VERBS = {
     **dict.fromkeys(("look", "inventory", "eat", "examine"), "INSPECT"),
@@ -92,5 +81,5 @@ HANDBOOK = {
     "": (
         "find the kitchen and examine the cookbook first; gather every ingredient; cut before cooking; look whether something "
         "is cooked already, since what is cooked twice burns; then prepare meal in the kitchen and eat meal"
-    ),
+    )
 }

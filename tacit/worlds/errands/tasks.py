@@ -12,6 +12,7 @@ from __future__ import annotations
 from random import Random
 
 from tacit.core.errors import check_asked
+from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.errands.world import HOME, PLACES, THINGS
 
@@ -47,24 +48,9 @@ def split_of(place: str, thing: str) -> str:
     return "test" if (PLACES.index(place) + THINGS.index(thing)) % 4 == 0 else "train"
 
 
-# Hashes of this world's panels: split -> number of tasks -> hash.
-
-PANELS: dict[str, dict[int, str]] = {
-    "train": {
-        16: "2c6665be6fe42b0d",
-        128: "91918401f98fae5c",
-        256: "64b8961df481651e",
-        288: "3391c67715e4c7c2",
-    },
-    "test": {
-        16: "daff7dd99ac86f68",
-        96: "a7f932b2c837fcbd",
-    },
-    "elsewhere": {
-        16: "3e5361fd706cf606",
-        128: "cdc7ae7f4ae8f6f6",
-        256: "8040a5068b6d8a38",
-        512: "033cb46daec9d39c",
-        1024: "14e4c33b29cbee4c",
-    },
-}
+PANELS = parse_panels("""
+train      16:2c6665be6fe42b0d 128:91918401f98fae5c 256:64b8961df481651e 288:3391c67715e4c7c2
+test       16:daff7dd99ac86f68 96:a7f932b2c837fcbd
+elsewhere  16:3e5361fd706cf606 128:cdc7ae7f4ae8f6f6 256:8040a5068b6d8a38 512:033cb46daec9d39c 1024:14e4c33b29cbee4c
+""")
+"""split -> number of tasks -> panel hash"""

@@ -226,12 +226,7 @@ _log = logging.getLogger(__name__)
 
 
 def published_tasks(
-    split: str,
-    count: int,
-    seed: int,
-    families: Sequence[str] = FAMILIES,
-    root: Path | str | None = None,
-    retriever: str = "",
+    split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path | str | None = None, retriever: str = ""
 ) -> tuple[Task, ...]:
     """`count` questions of a split, in an order that depends on the seed and the questions alone. Of some families only, as
     many as there are where they are fewer."""

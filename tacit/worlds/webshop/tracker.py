@@ -119,13 +119,7 @@ def _stems(text: str) -> frozenset[str]:
 
 
 PROGRESS: Mapping[str, float] = {"option": 0.15, "ready": 0.10}
-ERRORS: Mapping[str, float] = {
-    "wrong_option": 0.10,
-    "premature": 0.25,
-    "loop": 0.10,
-    "product_again": 0.08,
-    "page_again": 0.08,
-}
+ERRORS: Mapping[str, float] = {"wrong_option": 0.10, "premature": 0.25, "loop": 0.10, "product_again": 0.08, "page_again": 0.08}
 SHOWN_PRODUCTS = 8
 LONGEST_FIELD = 160
 """characters of one line of the block"""
