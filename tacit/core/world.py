@@ -99,6 +99,39 @@ class Numbered:
         return f"Turn {number}.{self.between}{self.seen(observation)}"
 
 
+class StepCountWording:
+    """The template of verl-agent, which GiGPO, BiPACE and OPID train with: past turns in brackets, then the number of steps
+    taken and the current observation. A world defines `task`, `request`, and how an observation and its actions are shown."""
+
+    separator = "\n"
+    end = ""
+    """after the current observation"""
+
+    def describe(self, observation: Observation) -> str:
+        return observation.text
+
+    def describe_past(self, observation: Observation) -> str:
+        return self.describe(observation)
+
+    def list_actions(self, observation: Observation) -> str:
+        return ""
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"[Observation {number}: '{self.describe_past(observation)}', Action {number}: '{action}']"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        above = "; the most recent observations and the actions you took are shown above"
+        return self._now(number, observation, admissible, above)
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._now(number, observation, admissible, "")
+
+    def _now(self, number: int, observation: Observation, admissible: bool, above: str) -> str:
+        steps = f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and your"
+        listed = self.list_actions(observation) if admissible and observation.actions else ""
+        return f"{steps if number > 1 else 'Your'} current observation is: {self.describe(observation)}{self.end}{listed}"
+
+
 class Brief:
     """The usual words for a policy of a million parameters: a line a turn, `brief > action`, and nothing asked."""
 
@@ -109,6 +142,12 @@ class Brief:
     """what the present line ends with, where the agent goes on"""
     listed = "; "
     """between admissible actions"""
+    list_start = " ["
+    """before the list of admissible actions"""
+
+    def offered(self, observation: Observation) -> Sequence[str]:
+        """The admissible actions to list."""
+        return observation.actions
 
     def brief(self, observation: Observation) -> str:
         return observation.text
@@ -120,7 +159,8 @@ class Brief:
         return f"{self.brief(observation)}{self.then}{action}"
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        listed = f" [{self.listed.join(observation.actions)}]" if admissible and observation.actions else ""
+        show = admissible and observation.actions
+        listed = f"{self.list_start}{self.listed.join(self.offered(observation))}]" if show else ""
         return f"{self.brief(observation)}{listed}{self.ends}"
 
     def request(self, style: ActionStyle) -> str:

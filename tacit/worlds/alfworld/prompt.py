@@ -14,6 +14,7 @@ from itertools import groupby, product
 from random import Random
 
 from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.world import Brief, StepCountWording
 from tacit.worlds.alfworld.house_tables import FITS, ROOMS
 from tacit.worlds.alfworld.tasks import house_tasks
 from tacit.worlds.alfworld.world import AlfWorld
@@ -21,39 +22,25 @@ from tacit.worlds.alfworld.world import AlfWorld
 _INTRO = re.compile(r"^-= Welcome to TextWorld, ALFRED! =-\n\n(.*)\n\nYour task is to: .*$", re.DOTALL)
 
 
-class FullWording:
-    separator = "\n"
+class FullWording(StepCountWording):
     version = "2"
     """1 spoke of turns "shown above" also where none was"""
 
     def task(self, task: Task) -> str:
         return f"You are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {task.goal}"
 
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"[Observation {number}: '{_shown(observation)}', Action {number}: '{action}']"
+    def describe(self, observation: Observation) -> str:
+        """Without the greeting and the task, which the prompt states itself."""
+        intro = _INTRO.match(observation.text)
+        return intro.group(1) if intro else observation.text
 
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        shown = "; the most recent observations and the actions you took are shown above"
-        return self._told(number, observation, admissible, shown)
-
-    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
-        return self._told(number, observation, admissible)
+    def list_actions(self, observation: Observation) -> str:
+        actions = "\n ".join(f"'{action}'" for action in _without_help(observation))
+        return f"\nYour admissible actions of the current situation are: [{actions}]."
 
     def message(self, number: int, observation: Observation, admissible: bool) -> str:
-        return _shown(observation) + (self._list(observation) if admissible else "")
-
-    def _list(self, observation: Observation) -> str:
-        offered = "\n ".join(f"'{action}'" for action in _offered(observation))
-        return f"\nYour admissible actions of the current situation are: [{offered}]." if observation.actions else ""
-
-    def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
-        text = f"Your current observation is: {_shown(observation)}"
-        if number > 1:
-            text = (
-                f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
-                f"your current observation is: {_shown(observation)}"
-            )
-        return text + (self._list(observation) if admissible else "")
+        listed = self.list_actions(observation) if admissible and observation.actions else ""
+        return self.describe(observation) + listed
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -67,25 +54,19 @@ class FullWording:
         )
 
 
-class TerseWording:
-    """`shelf 2: book 1, pen 3 > take pen 3 from shelf 2`, one line a turn."""
+class TerseWording(Brief):
+    """`shelf 2: book 1, pen 3 > take pen 3 from shelf 2`, one line per turn."""
 
-    separator = "\n"
+    ends, list_start = " >", "\n["
 
     def task(self, task: Task) -> str:
         return task.goal
 
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{brief(observation.text)} > {action}"
+    def brief(self, observation: Observation) -> str:
+        return brief(observation.text)
 
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        text = brief(observation.text)
-        if admissible and observation.actions:
-            text += f"\n[{'; '.join(_offered(observation))}]"
-        return f"{text} >"
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
+    def offered(self, observation: Observation) -> list[str]:
+        return _without_help(observation)
 
 
 _BRIEF: Sequence[tuple[re.Pattern[str], str]] = [
@@ -136,13 +117,7 @@ def _ranges(text: str) -> str:
     return f"{head}: {', '.join(parts)}"
 
 
-def _shown(observation: Observation) -> str:
-    """Without the greeting and the task, which the prompt states itself."""
-    intro = _INTRO.match(observation.text)
-    return intro.group(1) if intro else observation.text
-
-
-def _offered(observation: Observation) -> list[str]:
+def _without_help(observation: Observation) -> list[str]:
     return [action for action in observation.actions if action != "help"]
 
 

@@ -10,7 +10,6 @@ Both give the same tasks with the same ids in the same order. A game that cannot
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import logging
@@ -26,6 +25,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.registry import path_named_by
+from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, Game, Goal, Receptacle, Thing, numbered
 
@@ -336,11 +336,7 @@ class Loaded:
         text = f"{len(self.tasks)} games loaded"
         if self.left_out:
             text += f", {self.left_out} left out (unsolvable or of unpublished kinds)"
-        if self.failures:
-            shown = "\n".join(f"  {failure}" for failure in self.failures[:5])
-            more = f"\n  … and {len(self.failures) - 5} more" if len(self.failures) > 5 else ""
-            text += f", {len(self.failures)} could not be read:\n{shown}{more}"
-        return text
+        return text + describe_failures(self.failures)
 
 
 def load_games(source: Path | str) -> Loaded:
@@ -375,7 +371,7 @@ def published_tasks(
         # The name of a game begins with its type: what is not wanted need not be read.
         wanted = tuple(f"{PUBLISHED_TYPES[family]}-" for family in families)
         entries = [entry for entry in entries if entry.id.partition("/")[2].startswith(wanted)]
-    entries.sort(key=lambda entry: _shuffle_key(seed, entry.id))
+    entries.sort(key=lambda entry: shuffle_key(seed, entry.id))
     loaded = _load(entries, count, failures)
     if loaded.failures:
         _log.warning("%s: %s", source, loaded.report)
@@ -498,11 +494,6 @@ def _place(path: Path) -> tuple[str, str, str]:
 
 def _id(folder: str, task: str, trial: str) -> str:
     return f"{_SPLIT_OF_FOLDER.get(folder, folder)}/{task}/{trial}"
-
-
-def _shuffle_key(seed: int, task_id: str) -> bytes:
-    """Orders ids at random but alike everywhere; leaving some out does not move the others."""
-    return hashlib.sha256(f"{seed}:{task_id}".encode()).digest()
 
 
 @contextmanager

@@ -10,12 +10,11 @@ Small rooms can look alike though their seeds differ.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from random import Random
 
 from tacit.core.errors import check_asked
-from tacit.core.tasks import parse_panels
+from tacit.core.tasks import parse_panels, split_by_digest
 from tacit.core.types import Task
 from tacit.worlds.minihack.world import LEVELS
 
@@ -52,8 +51,7 @@ def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -
 
 def split_of(level_seed: int) -> str:
     """The only split in which a level of this seed is played."""
-    tenth = zlib.crc32(str(level_seed).encode()) % 10
-    return "test" if tenth == 8 else "hard" if tenth == 9 else "train"
+    return split_by_digest(str(level_seed))
 
 
 PANELS = parse_panels("""

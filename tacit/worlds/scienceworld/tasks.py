@@ -13,7 +13,6 @@ What a task asks (`goals.json.xz`) was written down once, from scienceworld 1.2.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import lzma
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tacit.core.errors import TacitError, unknown
-from tacit.core.tasks import parse_panels
+from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 
 NAME = "scienceworld"
@@ -107,7 +106,7 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> li
     listed = _eto(split) if split in _ETO_FILES else _by_rule(split)
     every = [_task(name, variation, split, seed) for name, variation in listed]
     wanted = [task for task in every if not families or task.family in families]
-    return sorted(wanted, key=lambda task: hashlib.sha256(f"{seed}:{task.id}".encode()).digest())[:count]
+    return sorted(wanted, key=lambda task: shuffle_key(seed, task.id))[:count]
 
 
 def _task(name: str, variation: int, split: str, seed: int) -> Task:

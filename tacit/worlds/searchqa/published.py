@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from tacit.core.errors import TacitError
 from tacit.core.registry import path_named_by
+from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.searchqa.land import Question
 from tacit.worlds.searchqa.retrieval import Passage, made_plain, normalised, plain
@@ -66,12 +67,7 @@ class Loaded(Generic[T]):
     """`file, line: why`, one for each entry that could not be read"""
 
     def report(self, noun: str) -> str:
-        text = f"{len(self.rows)} {noun} loaded"
-        if self.failures:
-            shown = "\n".join(f"  {failure}" for failure in self.failures[:5])
-            more = f"\n  … and {len(self.failures) - 5} more" if len(self.failures) > 5 else ""
-            text += f", {len(self.failures)} could not be read:\n{shown}{more}"
-        return text
+        return f"{len(self.rows)} {noun} loaded{describe_failures(self.failures)}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +229,7 @@ def published_tasks(
     source = Path(root) if root else data_root()
     every = set(families) >= set(FAMILIES)
     there = [task for task in _tasks(source, seed, retriever or chosen_retriever()) if task.split == split]
-    wanted = sorted((task for task in there if task.family in families), key=lambda task: _shuffle_key(seed, task.id))
+    wanted = sorted((task for task in there if task.family in families), key=lambda task: shuffle_key(seed, task.id))
     if len(wanted) < count and every:
         raise TacitError(
             f"{count} questions of {split!r} were asked for, but {source} has {len(wanted)}; ask for fewer "
@@ -348,8 +344,3 @@ def _split(path: Path, asked: Asked) -> str:
         if part in _PARTS:
             return _PARTS[part]
     return TRAIN if zlib.crc32(normalised(asked.question.text).encode()) % 10 < 8 else TEST
-
-
-def _shuffle_key(seed: int, task_id: str) -> bytes:
-    """Orders ids at random but alike everywhere; leaving some out does not move the others."""
-    return hashlib.sha256(f"{seed}:{task_id}".encode()).digest()

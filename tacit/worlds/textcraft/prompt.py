@@ -7,7 +7,8 @@ is, and how many are shown, is the context's business, and the sentence that int
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task
-from tacit.worlds.textcraft.recipes import NOTHING, Shown, amounts, opening, read, spoken
+from tacit.core.world import Brief, StepCountWording
+from tacit.worlds.textcraft.recipes import NOTHING, amounts, opening, read, spoken
 from tacit.worlds.textcraft.world import set_up
 
 INTRODUCTION = (
@@ -46,27 +47,17 @@ BEGINNING = "nothing has been done yet"
 """what is observed first, where the prompt states the recipes and the goal itself"""
 
 
-class FullWording:
-    separator = "\n"
-
+class FullWording(StepCountWording):
     def task(self, task: Task) -> str:
         _, goal, commands = set_up(task)
         return f"{INTRODUCTION}\nTask context (constant across the episode):\n{opening(commands, goal)}"
 
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"[Observation {number}: '{_answer(read(observation.text))}', Action {number}: '{action}']"
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        return self._told(number, observation, "; the most recent observations and the actions you took are shown above")
-
-    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
-        return self._told(number, observation)
-
-    def _told(self, number: int, observation: Observation, above: str = "") -> str:
+    def describe_past(self, observation: Observation) -> str:
         shown = read(observation.text)
-        taken = f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and your"
-        said = f"{taken if number > 1 else 'Your'} current observation is: {_answer(shown)}"
-        return f"{said}\nCurrent inventory: {amounts(shown.held) or NOTHING}"
+        return BEGINNING if shown.opening else shown.answer
+
+    def describe(self, observation: Observation) -> str:
+        return f"{self.describe_past(observation)}\nCurrent inventory: {amounts(read(observation.text).held) or NOTHING}"
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -82,10 +73,10 @@ class FullWording:
         )
 
 
-class TerseWording:
+class TerseWording(Brief):
     """`4 ash boards: 1 ash log` for a recipe, `have 1 ash log >` for what is held; `!` says the last command was refused."""
 
-    separator = "\n"
+    ends = " >"
 
     def task(self, task: Task) -> str:
         _, goal, commands = set_up(task)
@@ -95,16 +86,6 @@ class TerseWording:
     def turn(self, number: int, observation: Observation, action: str) -> str:
         return f"{'! ' if read(observation.text).refused else ''}> {action}"
 
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+    def brief(self, observation: Observation) -> str:
         shown = read(observation.text)
-        text = f"{'! ' if shown.refused else ''}have {amounts(shown.held) or NOTHING}"
-        if admissible and observation.actions:
-            text += f" [{'; '.join(observation.actions)}]"
-        return f"{text} >"
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
-
-
-def _answer(shown: Shown) -> str:
-    return BEGINNING if shown.opening else shown.answer
+        return f"{'! ' if shown.refused else ''}have {amounts(shown.held) or NOTHING}"

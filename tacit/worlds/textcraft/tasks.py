@@ -20,7 +20,7 @@ from functools import cache
 from random import Random
 
 from tacit.core.errors import TacitError, check_asked
-from tacit.core.tasks import parse_panels
+from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, open_book, spoken
 
@@ -87,7 +87,7 @@ def _published(split: str, count: int, seed: int, families: Sequence[str]) -> li
     wanted = [goal for goal in goals if _family(book.depth(goal)) in families]
     if len(wanted) < count and len(wanted) == len(goals):
         raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
-    wanted.sort(key=lambda goal: hashlib.sha256(f"{seed}:{goal}".encode()).digest())
+    wanted.sort(key=lambda goal: shuffle_key(seed, goal))
     return [make_task(PUBLISHED, goal, split, seed, Random(f"{seed}/{goal}")) for goal in wanted[:count]]
 
 

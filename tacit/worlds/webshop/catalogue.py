@@ -25,6 +25,7 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.platform import load_bm25s
+from tacit.core.tasks import describe_failures
 
 # What is sold: a product as the shop shows it, and what a buyer pays for it.
 #
@@ -294,11 +295,7 @@ class Catalogue:
         text = f"{len(self.products)} products"
         if self.left_out:
             text += f", {self.left_out} left out (no proper id, or one that was there before)"
-        if self.failures:
-            shown = "\n".join(f"  {failure}" for failure in self.failures[:5])
-            more = f"\n  … and {len(self.failures) - 5} more" if len(self.failures) > 5 else ""
-            text += f", {len(self.failures)} could not be read:\n{shown}{more}"
-        return text
+        return text + describe_failures(self.failures)
 
 
 def _held_out(wanted: Iterable[Wanted]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.world import Brief, StepCountWording
 from tacit.worlds.webshop.expert import Shopper
 from tacit.worlds.webshop.generator import KINDS
 from tacit.worlds.webshop.pages import SEPARATOR, Seen, parts_of, read_page, read_wish
@@ -20,8 +21,8 @@ from tacit.worlds.webshop.world import WebShop
 ANY_SEARCH = "search[<your query>]"
 
 
-class FullWording:
-    separator = "\n"
+class FullWording(StepCountWording):
+    end = "."
 
     def task(self, task: Task) -> str:
         return (
@@ -29,27 +30,13 @@ class FullWording:
             f"Your task is to: {task.goal}."
         )
 
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"[Observation {number}: '{_quoted(observation)}', Action {number}: '{action}']"
+    def describe(self, observation: Observation) -> str:
+        """The parts of the page, each in quotes."""
+        return SEPARATOR.join(f"'{part}'" for part in parts_of(observation.text))
 
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        shown = "; the most recent observations and the actions you took are shown above"
-        return self._told(number, observation, admissible, shown)
-
-    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
-        return self._told(number, observation, admissible)
-
-    def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
-        text = f"Your current observation is: {_quoted(observation)}."
-        if number > 1:
-            text = (
-                f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
-                f"your current observation is: {_quoted(observation)}."
-            )
-        if admissible and observation.actions:
-            offered = "\n".join(f"'{action}'," for action in _offered(observation))
-            text += f"\nYour admissible actions of the current situation are:\n[\n{offered}\n]."
-        return text
+    def list_actions(self, observation: Observation) -> str:
+        actions = "\n".join(f"'{action}'," for action in _listed_actions(observation))
+        return f"\nYour admissible actions of the current situation are:\n[\n{actions}\n]."
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -66,10 +53,10 @@ class FullWording:
         )
 
 
-class TerseWording:
+class TerseWording(Brief):
     """`p1 of 33 / b156 jorvik rain jacket, hooded 56 / b141 …`, `jorvik rain jacket, hooded / 56 / color: red, … / size: …`"""
 
-    separator = "\n"
+    ends, list_start = " >", "\n["
 
     def task(self, task: Task) -> str:
         """`waterproof, easy clean backpacks / color: navy / size: large / under 40`"""
@@ -81,14 +68,11 @@ class TerseWording:
         seen = read_page(observation)
         return f"{f'p{seen.number}' if seen.kind == 'results' else seen.kind} > {action}"
 
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        text = brief(read_page(observation))
-        if admissible and observation.actions:
-            text += f"\n[{'; '.join(_offered(observation))}]"
-        return f"{text} >"
+    def brief(self, observation: Observation) -> str:
+        return brief(read_page(observation))
 
-    def request(self, style: ActionStyle) -> str:
-        return ""
+    def offered(self, observation: Observation) -> list[str]:
+        return _listed_actions(observation)
 
 
 LONGEST = 600
@@ -110,12 +94,8 @@ def _cost(prices: tuple[float, ...]) -> str:
     return "-".join(f"{price:g}" for price in prices)
 
 
-def _quoted(observation: Observation) -> str:
-    return SEPARATOR.join(f"'{part}'" for part in parts_of(observation.text))
-
-
-def _offered(observation: Observation) -> list[str]:
-    """What is listed to an agent: any search is one entry."""
+def _listed_actions(observation: Observation) -> list[str]:
+    """The admissible actions, with all searches as one entry."""
     shown = (ANY_SEARCH if action.startswith("search[") else action for action in observation.actions)
     return list(dict.fromkeys(shown))
 

@@ -12,12 +12,11 @@ left out: of some not even the product itself, bought as asked, scores 1 (a `rec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from tacit.core.errors import TacitError, check_asked, unknown
-from tacit.core.tasks import parse_panels
+from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.webshop.catalogue import Catalogue, Goal
 from tacit.worlds.webshop.generator import NAME as GENERATED
@@ -90,7 +89,7 @@ def catalogue_of(task: Task) -> Catalogue:
 def _goals(catalogue: Catalogue, test: bool, human: bool, seed: int) -> tuple[Goal, ...]:
     """All goals of a split in the seed's order; two that say the same are one."""
     unique = {goal.key: goal for goal in catalogue.goals(test, human)}
-    ordered = sorted(unique, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest())
+    ordered = sorted(unique, key=lambda key: shuffle_key(seed, key))
     return tuple(unique[key] for key in ordered)
 
 
