@@ -89,8 +89,8 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     from tacit.engines.local.settings import EngineSettings
     from tacit.methods.bipace import BiPACE
     from tacit.rollout.worlds import InProcessPool
+    from tacit.training.collect import Collector
     from tacit.training.loop import Loop
-    from tacit.training.practice import Playground
     from tacit.worlds import get_environment
 
     layer, max_tokens, turns = -2, 12, 4
@@ -100,7 +100,7 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     method = BiPACE(wording="terse", style="bare", admissible=False, layer=layer, schedule=schedule).build(world)
     policy = load_policy(model, EngineSettings(device="cpu", threads=1), world_texts=world.example_texts(0))
     policy.freeze_reference()
-    loop = Loop([Playground(method, world.tasks("train", 64, 0), InProcessPool(world.make), max_tokens, turns)], policy)
+    loop = Loop([Collector(method, world.tasks("train", 64, 0), InProcessPool(world.make), max_tokens, turns)], policy)
     steps = []
     for number in range(1, 4):
         began = time.process_time()

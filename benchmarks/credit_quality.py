@@ -184,8 +184,8 @@ def play(cell: Cell, request: Request, parts: str) -> int:
     from tacit.evaluation.credit_agreement import Geometry
     from tacit.runs.trajectories import trajectory_record
 
-    target, ground = _open(cell, request.groups)
-    groups = ground.collect(ground.iteration)
+    target, setup = _open(cell, request.groups)
+    groups = setup.collect(setup.iteration)
     if any(t.condition.note for group in groups for t in group.trajectories):
         raise TacitError(f"{cell.label} plays with notes, which are not recorded; use `tacit inspect credit` in one process.")
     geometries = [Geometry.parse(part) for part in request.geometry.split(",") if part.strip()]
@@ -197,7 +197,7 @@ def play(cell: Cell, request: Request, parts: str) -> int:
         for group, known in zip(groups, credited, strict=True)
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
-    where = circumstances(target, ground, radii, left_out, request.rollouts, request.gamma)
+    where = circumstances(target, setup, radii, left_out, request.rollouts, request.gamma)
     write_json(file, {"circumstances": where, "groups": told})
     return len(told)
 
@@ -210,11 +210,11 @@ def value(cell: Cell, request: Request, parts: str, number: int) -> str:
     from tacit.runs.trajectories import trajectory_from_record
 
     began = time.monotonic()
-    _, ground = _open(cell, request.groups)
+    _, setup = _open(cell, request.groups)
     told = json.loads(played_file(Path(parts), cell, request).read_text(encoding="utf-8"))["groups"][number]
-    task = next(task for task in ground.tasks if task.id == told["credited"]["task"])
+    task = next(task for task in setup.tasks if task.id == told["credited"]["task"])
     group = Group(task, tuple(trajectory_from_record(record, task) for record in told["episodes"]))
-    truth = value_group(ground, group, request.rollouts, request.gamma, ground.seed)
+    truth = value_group(setup, group, request.rollouts, request.gamma, setup.seed)
     measured = Measured.of(Credited.from_json(told["credited"]), truth)
     write_json(group_file(Path(parts), cell, request, number), measured.to_json())
     seconds = time.monotonic() - began
@@ -223,11 +223,11 @@ def value(cell: Cell, request: Request, parts: str, number: int) -> str:
 
 @lru_cache(maxsize=1)
 def _open(cell: Cell, groups: int) -> tuple[Any, Any]:
-    from tacit.config.credit_quality import ground_of
-    from tacit.config.players import open_target
+    from tacit.config.agents import open_target
+    from tacit.config.credit_quality import rollout_setup
 
     target = open_target(cell.run, {("engine", "threads"): 1}, cell.checkpoint)
-    return target, ground_of(target, groups)
+    return target, rollout_setup(target, groups)
 
 
 def played_file(parts: Path, cell: Cell, request: Request) -> Path:

@@ -34,8 +34,8 @@ from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import PHASES, Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
@@ -50,7 +50,7 @@ def build(name: str, groups: int) -> Method:
 
 def loop_of(method: Method, policy: LocalPolicy, steps: int) -> Loop:
     tasks = WORLD.tasks("train", method.schedule.groups, 0)
-    return Loop([Playground(method, tasks, InProcessPool(WORLD.make), WORLD.action_tokens, steps)], policy, iterations=2)
+    return Loop([Collector(method, tasks, InProcessPool(WORLD.make), WORLD.action_tokens, steps)], policy, iterations=2)
 
 
 def iteration(name: str, groups: int, steps: int, policy: LocalPolicy) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import PHASES, Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -56,8 +56,8 @@ def measure(policy: ShardedPolicy, behind: bool, options: argparse.Namespace) ->
         schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
     )  # fmt: skip
     worlds = InProcessPool(lambda: Thinking(options.think_s))
-    ground = Playground(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
-    loop = Loop([ground], policy, 0, options.iterations + 2, behind=behind)
+    collector = Collector(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
+    loop = Loop([collector], policy, 0, options.iterations + 2, behind=behind)
     whole, learning, playing, stale = [], [], [], []
     for number in range(1, options.iterations + 2):
         began = time.perf_counter()

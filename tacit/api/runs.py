@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, said_by
+from tacit.config.agents import READER, READS, Endpoint, Target, open_endpoint, open_loaded, open_target
 from tacit.config.checks import check_new_run, is_finished, open_world, prepare
 from tacit.config.measuring import Measured, Sitting, run_of, with_panel
-from tacit.config.players import READER, READS, Endpoint, Target, open_endpoint, open_loaded, open_target
 from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, Said, method_name, override, read_document, run_recipe
 from tacit.config.running import carry_out
 from tacit.core.errors import TacitError, install, unknown
@@ -20,12 +20,12 @@ from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
-from tacit.modules.router import open_player
+from tacit.modules.router import open_agent
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, SamplingPolicy
 from tacit.runs.directory import SETTINGS, find_summary, read_settings, saved_checkpoints
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import read_records, recorded_steps, replay, trajectory_record
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 from tacit.training.reporting import Callback, PlainReporter, Reporter
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ class OpenRun:
         """All that its episodes may be of."""
         recipe, found = Recipe.from_json(self.settings), []
         for place in recipe.places:
-            course = Course.of(open_world(place.world), place.train)
-            found += [*course.tasks, *course.panel.tasks, *(task for panel in course.further for task in panel.tasks)]
+            tasks = TaskSets.of(open_world(place.world), place.train)
+            found += [*tasks.training, *tasks.panel.tasks, *(task for panel in tasks.further for task in panel.tasks)]
         known: dict[str, str] = {}
         for task in found:
             if known.setdefault(task.id, task.world) != task.world:
@@ -442,7 +442,7 @@ def _open(
     timeout_s: float,
 ) -> Target:
     if endpoint is None:
-        return open_player(name, said, checkpoint, actor)
+        return open_agent(name, said, checkpoint, actor)
     if checkpoint:
         raise TacitError(f"checkpoint = {checkpoint!r} is for runs; an endpoint serves what it serves.")
     return open_endpoint(Endpoint(endpoint, name, key_variable, concurrency, timeout_s), said)

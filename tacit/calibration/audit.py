@@ -15,7 +15,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import Group, Observation, Task
 from tacit.core.world import Environment, Expert
-from tacit.evaluation.evaluate import Ground
+from tacit.evaluation.evaluate import RolloutSetup
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
@@ -149,42 +149,42 @@ SOURCES = {
 """how each is told"""
 
 
-def play_audit(ground: Ground, source: str, tasks_each: int, members: int, most: int) -> Audit:
+def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, most: int) -> Audit:
     """`tasks_each` tasks of every family, `members` episodes each, from one of the SOURCES. Once `most` steps have been played
     no further task is begun; every family has been dealt with alike by then, and has its first two."""
     if source not in SOURCES:
         raise unknown("audit player", source, SOURCES)
     if source == "recorded":
-        return _recorded(ground, most)
-    tasks = spread_over_families(ground.tasks, tasks_each)
+        return _recorded(setup, most)
+    tasks = spread_over_families(setup.tasks, tasks_each)
     at_least = FEWEST * len({task.family for task in tasks})
     if source == "policy":
-        return _by_policy(ground, tasks, members, most, at_least)
-    expert = ground.world.expert() if source == "expert" else None
+        return _by_policy(setup, tasks, members, most, at_least)
+    expert = setup.world.expert() if source == "expert" else None
 
     def noisy(task: Task, member: int) -> Expert:
-        rng = random.Random(derive(ground.seed, "audit", task.id, member))
+        rng = random.Random(derive(setup.seed, "audit", task.id, member))
         return Noisy(expert(task) if expert else None, NOISE, rng)
 
     def limit(task: Task, member: int) -> int:
-        return ground.max_steps
+        return setup.max_steps
 
     pairs = [(task, members) for task in tasks]
-    room = ground.sampling.max_tokens
-    return audit(ground.world, pairs, ground.context, ground.policy, noisy, room, limit, most, at_least)
+    room = setup.sampling.max_tokens
+    return audit(setup.world, pairs, setup.context, setup.policy, noisy, room, limit, most, at_least)
 
 
-def _by_policy(ground: Ground, tasks: Sequence[Task], members: int, most: int, at_least: int) -> Audit:
+def _by_policy(setup: RolloutSetup, tasks: Sequence[Task], members: int, most: int, at_least: int) -> Audit:
     """The first tasks of all families side by side, then the second ones, …: one batch for the sampler each time."""
     groups: list[Group] = []
     width = max(1, at_least // FEWEST)
     for start in range(0, len(tasks), width):
         if start >= at_least and sum(len(group.steps) for group in groups) >= most:
             break
-        groups += ground.play(tasks[start : start + width], members, derive(ground.seed, "audit", start))
+        groups += setup.play(tasks[start : start + width], members, derive(setup.seed, "audit", start))
     found = Audit.of_groups(groups)
     if not len(found):
-        raise TacitError(f"no episode of world {ground.world.name!r} could be played, so there is nothing to calibrate on.")
+        raise TacitError(f"no episode of world {setup.world.name!r} could be played, so there is nothing to calibrate on.")
     return found
 
 
@@ -192,27 +192,27 @@ def recordings(run: Path | None) -> list[Path]:
     return sorted((run / "trajectories").glob("rl-*.jsonl.gz")) if run else []
 
 
-def _recorded(ground: Ground, most: int) -> Audit:
+def _recorded(setup: RolloutSetup, most: int) -> Audit:
     """The newest recorded iterations, told again in the present context."""
-    actions = _recorded_actions(ground, most)
+    actions = _recorded_actions(setup, most)
     by_task = {task.id: episodes for task, episodes in actions}
 
     def replay(task: Task, member: int) -> Expert:
         return Again(by_task[task.id][member])
 
     pairs = [(task, len(episodes)) for task, episodes in actions]
-    room = ground.sampling.max_tokens
+    room = setup.sampling.max_tokens
     return audit(
-        ground.world, pairs, ground.context, ground.policy, replay, room, lambda task, member: len(by_task[task.id][member])
+        setup.world, pairs, setup.context, setup.policy, replay, room, lambda task, member: len(by_task[task.id][member])
     )
 
 
-def _recorded_actions(ground: Ground, most: int) -> list[tuple[Task, list[list[str]]]]:
+def _recorded_actions(setup: RolloutSetup, most: int) -> list[tuple[Task, list[list[str]]]]:
     """Tasks with the actions of their episodes, family by family in turn, up to about `most` steps."""
-    files = recordings(ground.run)
+    files = recordings(setup.run)
     if not files:
         raise TacitError("there are no recorded episodes of practice; let the policy play (--play policy).")
-    known = {task.id: task for task in ground.tasks}
+    known = {task.id: task for task in setup.tasks}
     found: dict[str, list[list[str]]] = {}
     steps = 0
     for file in reversed(files):

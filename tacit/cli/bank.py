@@ -189,7 +189,7 @@ def _embedding_of(bank: Bank) -> Embedding:
 
 
 def _encoder(name: str) -> Encode:
-    from tacit.config.toolbox import encoder_of_bank
+    from tacit.config.resources import encoder_of_bank
 
     return encoder_of_bank(name)
 

@@ -12,7 +12,7 @@ from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
 from tacit.config.checks import EXPERT, READER
 from tacit.config.flags import Parser, options_of
-from tacit.config.toolbox import calibration_place
+from tacit.config.resources import calibration_place
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
@@ -30,36 +30,36 @@ def run(argv: Sequence[str]) -> int:
     from tacit.calibration.audit import play_audit
     from tacit.calibration.calibrate import draw, finish, scan_layers
     from tacit.cli.terminal import make_console, say
-    from tacit.config.credit_quality import ground_of
-    from tacit.config.players import open_target
+    from tacit.config.agents import open_target
+    from tacit.config.credit_quality import rollout_setup
     from tacit.credit.partitions import check_radius
 
     for epsilon in epsilons:
         check_radius(epsilon)
     console = make_console()
     target = open_target(arguments.target, said, arguments.checkpoint)
-    ground = ground_of(target, arguments.groups, arguments.group_size)
-    policy = ground.policy
+    setup = rollout_setup(target, arguments.groups, arguments.group_size)
+    policy = setup.policy
     for layer in layers:
         policy.engine.model.check_layer(layer)
     if missing := [pooling for pooling in poolings or POOLINGS if pooling not in policy.poolings]:
         say(console, f"left out: pooling {', '.join(missing)}; this architecture's weights cannot be read (see hidden_states)")
     poolings = [pooling for pooling in poolings or POOLINGS if pooling in policy.poolings]
-    members = arguments.members or ground.group_size
+    members = arguments.members or setup.group_size
     try:
-        played = play_audit(ground, arguments.play, arguments.tasks_each, members, arguments.observations)
+        played = play_audit(setup, arguments.play, arguments.tasks_each, members, arguments.observations)
         say(console, f"probe: {_told(played, arguments)}")
         slices = scan_layers(policy, played, layers, poolings, epsilons)
-        first = ground.collect(ground.iteration)
+        first = setup.collect(setup.iteration)
         steps = sum(len(group.steps) for group in first)
-        say(console, f"radius: {steps} steps of {len(first)} groups of {ground.group_size} that the policy itself played")
+        say(console, f"radius: {steps} steps of {len(first)} groups of {setup.group_size} that the policy itself played")
         try:
             found = finish(policy, slices, first, arguments.min_clusters)
         except TacitError:
             _show(console, slices, None, arguments.min_clusters)
             raise
     finally:
-        ground.worlds.close()
+        setup.worlds.close()
     _show(console, slices, found.chosen, arguments.min_clusters)
     result = {
         "model": target.recipe.model,
@@ -70,7 +70,7 @@ def run(argv: Sequence[str]) -> int:
         "steps": len(played),
         "families": list(played.families),
         "radius_groups": len(first),
-        "radius_group_size": ground.group_size,
+        "radius_group_size": setup.group_size,
         **found.to_json(),
     }
     place = arguments.out or calibration_place(target.recipe, target.world)

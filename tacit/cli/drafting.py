@@ -203,7 +203,7 @@ def _policy(arguments: Namespace) -> SamplingPolicy:
 
         client = ChatClient(arguments.endpoint, arguments.model, arguments.key_variable, arguments.timeout)
         return ChatPolicy(client, concurrency=1)
-    from tacit.config.toolbox import load_policy
+    from tacit.config.resources import load_policy
     from tacit.engines import get_engine
 
     check_model(arguments.model)

@@ -32,9 +32,9 @@ from tacit.cli.terminal import (
     table,
 )
 from tacit.cli.train import can_redraw, pack
+from tacit.config.agents import Endpoint, Target, open_endpoint
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.measuring import Measured, Sitting, check_tokens, with_panel
-from tacit.config.players import Endpoint, Target, open_endpoint
 from tacit.config.recipe import Said
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
@@ -44,7 +44,7 @@ from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
-from tacit.modules.router import open_player
+from tacit.modules.router import open_agent
 from tacit.rollout.episodes import RolloutProgress, describe_completion
 from tacit.rollout.worlds import first_crash
 from tacit.runs.directory import SUMMARY, find_summary
@@ -392,7 +392,7 @@ def _check(parser: Parser, arguments: Namespace) -> None:
 
 def _open(arguments: Namespace, said: Said) -> Target:
     if not arguments.endpoint:
-        return open_player(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
+        return open_agent(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
     key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout

@@ -10,19 +10,19 @@ from rich.console import Console
 from rich.text import Text
 
 from tacit.cli.terminal import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method, make_console, say
+from tacit.config.agents import HUMAN
 from tacit.config.flags import Parser
 from tacit.config.measuring import episode_at
-from tacit.config.players import HUMAN
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
 from tacit.evaluation.behaviour import ending_in_words
-from tacit.modules.router import open_player
+from tacit.modules.router import open_agent
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool
-from tacit.training.practice import make_worlds
+from tacit.training.collect import make_worlds
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
     actor = (lambda task: Human(console)) if human else None
-    target = open_player(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
+    target = open_agent(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
     plan = episode_at(target, arguments.task)
     task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label
@@ -50,7 +50,7 @@ def run(argv: Sequence[str]) -> int:
     say(console, f"{task.goal}  ({task.family}, at most {number_of(target.rules.max_steps, 'step')})")
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
-    context, player = target.route.player(name)
+    context, player = target.route.agent(name)
     policy = Listening(player, watch, console if arguments.prompts else None)
     try:
         (played,) = rollout([plan], context, watch, policy, target.sampling, target.rules.max_steps)

@@ -16,10 +16,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from tacit.config.agents import READS
 from tacit.config.checks import READER
 from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, section_options
 from tacit.config.measuring import run_of
-from tacit.config.players import READS
 from tacit.config.recipe import DEFAULT_METHOD, method_name
 from tacit.core.progress import after
 from tacit.runs.directory import read_settings

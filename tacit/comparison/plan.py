@@ -44,7 +44,7 @@ from tacit.config.checks import AGENTS, EXPERT, READER, open_world, prepare
 from tacit.config.flags import method_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 
 # The parts of a comparison's file, each refused with the reason where it is not what it should be.
 
@@ -251,7 +251,7 @@ def missing_here(shared: Document) -> str:
     recipe = Recipe.from_json({**{k: v for k, v in shared.items() if k not in ("start", "methods")}, "method": DEFAULT_METHOD})
     world, train = open_world(recipe.world), recipe.train
     try:
-        Course.of(world, replace(train, tasks=1, evaluation=replace(train.evaluation, tasks=1)))
+        TaskSets.of(world, replace(train, tasks=1, evaluation=replace(train.evaluation, tasks=1)))
     except TacitError as error:
         return str(error)
     return ""

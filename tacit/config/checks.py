@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.config.recipe import Document, Place, Recipe
-from tacit.config.toolbox import Toolbox, known_base, naming_policy
+from tacit.config.resources import RunResources, known_base, naming_policy
 from tacit.config.values import to_data
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError, install, unknown
@@ -21,9 +21,9 @@ from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES, base_named, is_small
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
+from tacit.training.collect import WorldSetup, completion_limit
 from tacit.training.demonstrations import check_adviser
 from tacit.training.loop import check_overlap
-from tacit.training.practice import Practice, completion_limit
 from tacit.training.settings import TrainSettings
 from tacit.worlds import get_environment
 
@@ -35,7 +35,7 @@ LANGUAGE_MODEL_SFT_LR = 3e-4
 """above this imitation may undo the pretraining of a language model"""
 
 
-def doubts(recipe: Recipe) -> tuple[str, ...]:
+def find_warnings(recipe: Recipe) -> tuple[str, ...]:
     """Nothing is refused: whoever tries it on purpose may."""
     schedule, imitates = recipe.schedule, recipe.train.sft.all_steps > 0
     small = recipe.model in TINY_SIZES or is_small(recipe.model)
@@ -46,7 +46,7 @@ def doubts(recipe: Recipe) -> tuple[str, ...]:
             "it knows by it; try --sft.lr 1e-4"
         )
     if imitates and recipe.train.sft.entries:
-        found += recipe.settings.doubts_of_entries(frozenset(recipe.policies))
+        found += recipe.settings.entry_warnings(frozenset(recipe.policies))
     if not schedule.iterations:
         return tuple(found)
     if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:
@@ -136,16 +136,16 @@ class Prepared:
     worlds: tuple[Environment, ...]
     methods: tuple[Method, ...]
     """one for each world"""
-    toolbox: Toolbox
+    resources: RunResources
 
     @property
     def method(self) -> Method:
         return self.methods[0]
 
-    def practices(self) -> tuple[Practice, ...]:
+    def setups(self) -> tuple[WorldSetup, ...]:
         """Found before anything is written, so that a world without its data costs nothing."""
         return tuple(
-            Practice.of(world, method, place.train, place.share)
+            WorldSetup.of(world, method, place.train, place.share)
             for world, method, place in zip(self.worlds, self.methods, self.recipe.places, strict=True)
         )
 
@@ -177,11 +177,11 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
     recipe = _decided(recipe, worlds)
-    toolbox = Toolbox(recipe, worlds)
+    resources = RunResources(recipe, worlds)
     methods = []
     for world, place in zip(worlds, recipe.places, strict=True):
         _check_place(place, world)
-        methods.append(place.settings.build(world, toolbox))
+        methods.append(place.settings.build(world, resources))
         _check_context(recipe, place, methods[-1], world)
     if any(method.losses != methods[0].losses or method.schedule != methods[0].schedule for method in methods):
         raise TacitError("the worlds of a run share one update, and [worlds.…] gives them different losses or schedules.")
@@ -195,10 +195,10 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     engine.refuse_unless_able(recipe.method, needs, all_engines())
     settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
     check_overlap(train, methods, engine.can_pin_weights is None or engine.can_pin_weights(settings))
-    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *doubts(recipe)))
-    toolbox.recipe = recipe
-    toolbox.check_policies()
-    return Prepared(recipe, worlds, tuple(methods), toolbox)
+    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *find_warnings(recipe)))
+    resources.recipe = recipe
+    resources.check_policies()
+    return Prepared(recipe, worlds, tuple(methods), resources)
 
 
 def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:

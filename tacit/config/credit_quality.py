@@ -13,24 +13,24 @@ from tacit.calibration.probe import late_layer
 from tacit.companions.hindsight.analyzers import ByRule
 from tacit.companions.hindsight.companion import Hindsight, Routed
 from tacit.companions.radius import AdaptiveRadius
-from tacit.config.players import Target
+from tacit.config.agents import Target
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
-from tacit.evaluation.evaluate import Ground
+from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
 from tacit.runs.checkpoints import COMPANIONS
 from tacit.runs.directory import saved_checkpoints
+from tacit.training.collect import Collector, completion_limit, make_worlds
 from tacit.training.loop import Loop, total
-from tacit.training.practice import Playground, completion_limit, make_worlds
 
-# The practice ground of whoever was opened: a run's checkpoint, or a model that has not been trained.
+# Rollouts as training collects them, with a checkpoint of a run or an untrained model.
 
 
-def ground_of(target: Target, groups: int = 0, group_size: int = 0) -> Ground:
+def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> RolloutSetup:
     """As the run's own settings have it; so many groups and episodes of each where a number is given.
 
     Its next iteration is the very one that training would play from here: seeds are functions of the iteration's number.
@@ -50,14 +50,14 @@ def ground_of(target: Target, groups: int = 0, group_size: int = 0) -> Ground:
     max_tokens = completion_limit(train, method.context, world)
     # Whoever wants hidden states asks for those of a layer, which need not be the one that this method asks the sampler for.
     method = replace(method, schedule=schedule, hidden_layer=None)
-    playground = Playground(method, tasks, worlds, max_tokens, max_steps)
+    collector = Collector(method, tasks, worlds, max_tokens, max_steps)
 
     def collect(number: int) -> Sequence[Group]:
-        behind = {playground.name: (number - 1) * schedule.groups}
-        return Loop([playground], policy, target.seed, schedule.iterations, behind).collect(number).groups[0]
+        behind = {collector.name: (number - 1) * schedule.groups}
+        return Loop([collector], policy, target.seed, schedule.iterations, behind).collect(number).groups[0]
 
     practised = target.checkpoint.step if target.checkpoint is not None and target.checkpoint.stage == "rl" else 0
-    return Ground(
+    return RolloutSetup(
         world=world,
         worlds=worlds,
         context=method.context,
@@ -152,7 +152,7 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
 
 def circumstances(
     target: Target,
-    ground: Ground,
+    setup: RolloutSetup,
     radii: Mapping[str, float],
     left_out: Mapping[str, str],
     rollouts: int,
@@ -166,11 +166,11 @@ def circumstances(
         "method": target.recipe.method,
         "fingerprint": target.fingerprint,
         "reads": target.reads,
-        "seed": ground.seed,
-        "iteration": ground.iteration,
-        "group_size": ground.group_size,
-        "max_steps": ground.max_steps,
-        "temperature": ground.sampling.temperature,
+        "seed": setup.seed,
+        "iteration": setup.iteration,
+        "group_size": setup.group_size,
+        "max_steps": setup.max_steps,
+        "temperature": setup.sampling.temperature,
         "rollouts": rollouts,
         "gamma": gamma,
         "radii": dict(radii),

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.config.agents import UNTRAINED, Target
 from tacit.config.checks import EXPERT, READER, open_world
-from tacit.config.players import UNTRAINED, Target
 from tacit.config.recipe import Recipe, Said
 from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import Scorer
@@ -27,7 +27,7 @@ from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver
 from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
 from tacit.runs.files import write_json
-from tacit.training.practice import make_worlds
+from tacit.training.collect import make_worlds
 
 # Which panel: one by name, one that the settings describe, or a file of the user's own.
 
@@ -228,7 +228,7 @@ def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
         shares.setdefault(target.route.name(trajectory.task), []).append(trajectory)
     parts = []
     for name, share in shares.items():
-        context, policy = target.route.player(name)
+        context, policy = target.route.agent(name)
         wording = getattr(context, "wording", None) or target.world.wording(target.recipe.settings.wording)
         parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
     return [joined(uses) for uses in zip(*parts, strict=True)]

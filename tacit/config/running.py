@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tacit.config.agents import as_policy
 from tacit.config.checks import AGENTS, Prepared, prepare
-from tacit.config.players import seated
 from tacit.config.recipe import Recipe
 from tacit.core.errors import EngineLost
 from tacit.core.progress import duration, reminded
@@ -15,8 +15,8 @@ from tacit.core.protocols import Policy
 from tacit.rollout.encoding import check_chat_support
 from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
 from tacit.runs.files import write_json
+from tacit.training.collect import WorldSetup
 from tacit.training.loop import check_held
-from tacit.training.practice import Practice
 from tacit.training.reporting import Callback, Reporter
 from tacit.training.train import Trainer
 
@@ -59,20 +59,20 @@ def _carry_out(
     recipe, reporter = prepared.recipe, make_reporter()
     try:
         with reminded(reporter.now, lambda spent: f"loading {recipe.model}, {duration(spent)}"):
-            policy, practices = _opened(prepared)
+            policy, setups = _opened(prepared)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         begun()
         try:
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())
-            toolbox = prepared.toolbox
-            trainer = Trainer(run, policy, practices, recipe.train, reporter, toolbox.policies, callbacks, toolbox.alike)
+            resources = prepared.resources
+            trainer = Trainer(run, policy, setups, recipe.train, reporter, resources.policies, callbacks, resources.alike)
             return trainer.train()
         except EngineLost as lost:
             less = ", ".join(f"{name} = {value}" for name, value in lost.settings.items())
             reporter.say(f"warning: {lost} This run tries by itself{f' with {less}' if less else ''}.")
-            for held in (policy, *prepared.toolbox.policies.values()):
+            for held in (policy, *prepared.resources.policies.values()):
                 if (close := getattr(held, "close", None)) is not None:
                     close()
             raise
@@ -82,18 +82,18 @@ def _carry_out(
         reporter.close()
 
 
-def _opened(prepared: Prepared) -> tuple[Policy, Sequence[Practice]]:
+def _opened(prepared: Prepared) -> tuple[Policy, Sequence[WorldSetup]]:
     """Who is trained, loaded, and what it practises; refused where the two do not fit."""
-    recipe, practices = prepared.recipe, prepared.practices()
+    recipe, setups = prepared.recipe, prepared.setups()
     if recipe.model in AGENTS:
-        policy, practice = seated(recipe.model, practices[0])
-        practices = (practice,)
+        policy, setup = as_policy(recipe.model, setups[0])
+        setups = (setup,)
     else:
-        policy = prepared.toolbox.open()
-    for practice in practices:
-        check_chat_support(practice.method.context, policy)
-        for companion in practice.method.companions:
+        policy = prepared.resources.open()
+    for setup in setups:
+        check_chat_support(setup.method.context, policy)
+        for companion in setup.method.companions:
             if (check := getattr(companion, "check", None)) is not None:
                 check(policy)
     check_held(recipe.train, policy)
-    return policy, practices
+    return policy, setups

@@ -31,7 +31,7 @@ from tacit.core.method import Context, Reader, record_turn
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Condition, Group, Observation, Step, Task, Trajectory, Transition
 from tacit.core.world import World
-from tacit.evaluation.evaluate import Ground
+from tacit.evaluation.evaluate import RolloutSetup
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.replay import Interaction
 from tacit.rollout.worlds import InProcessPool
@@ -183,7 +183,7 @@ class Truth:
 
 
 def value_group(
-    ground: Ground,
+    setup: RolloutSetup,
     group: Group,
     rollouts: int,
     gamma: float = 0.95,
@@ -193,8 +193,8 @@ def value_group(
 ) -> Truth:
     """Q and V of every step, from `rollouts` continuations of each state (rounded up to an even number, at least 2)."""
     if group.trajectories:
-        check_replay(ground.world.make, max(group.trajectories, key=len))
-    found, episodes, steps = continuations(ground, group, max(2, rollouts + rollouts % 2), seed, batch, progress)
+        check_replay(setup.world.make, max(group.trajectories, key=len))
+    found, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch, progress)
     halves = [_values(group, found, gamma, half) for half in (0, 1)]
     counts = [len(ends) for after in found.values() for ends in after.ends_H]
     return Truth(
@@ -213,7 +213,7 @@ def states_of(trajectory: Trajectory) -> list[State]:
 
 
 def continuations(
-    ground: Ground,
+    setup: RolloutSetup,
     group: Group,
     rollouts: int,
     seed: int = 0,
@@ -231,13 +231,13 @@ def continuations(
         for number in range(rollouts * min(count, OFTEN)):
             plans.append(EpisodePlan(midway(group.task, done), derive(place, number), condition))
             begun.append(((condition, done), number % 2))
-    context = MidwayContext(ground.context, ground.world.make)
-    worlds = InProcessPool(MidwayWorlds(ground.world.make, ground.max_steps))
+    context = MidwayContext(setup.context, setup.world.make)
+    worlds = InProcessPool(MidwayWorlds(setup.world.make, setup.max_steps))
     found = {state: Continuations() for state in visits}
     steps = 0
     try:
         for start in range(0, len(plans), batch):
-            played = rollout(plans[start : start + batch], context, worlds, ground.policy, ground.sampling, ground.max_steps)
+            played = rollout(plans[start : start + batch], context, worlds, setup.policy, setup.sampling, setup.max_steps)
             for (state, half), trajectory in zip(begun[start : start + batch], played, strict=True):
                 if not trajectory.stop.crashed:
                     _count(found, state, half, trajectory)

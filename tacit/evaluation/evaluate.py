@@ -29,7 +29,7 @@ class Route(Protocol):
         """Whose task this is."""
         ...
 
-    def player(self, name: str) -> tuple[Context, SamplingPolicy]:
+    def agent(self, name: str) -> tuple[Context, SamplingPolicy]:
         """Who that is, and what it reads; the one asked for before need not be there any more."""
         ...
 
@@ -44,7 +44,7 @@ class Alone:
     def name(self, task: Task) -> str:
         return ""
 
-    def player(self, name: str) -> tuple[Context, SamplingPolicy]:
+    def agent(self, name: str) -> tuple[Context, SamplingPolicy]:
         return self.context, self.policy
 
 
@@ -87,7 +87,7 @@ def play_panel(
     if begun:
         begun(len(played))
     for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
-        context, policy = route.player(player)
+        context, policy = route.agent(player)
         plans = [
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
@@ -144,7 +144,7 @@ def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iter
 
 
 @dataclass(frozen=True)
-class Ground:
+class RolloutSetup:
     world: Environment
     worlds: WorldPool
     context: Context

@@ -89,8 +89,8 @@ class CombinedMethod(GRPO):
             settings, notes = replace(settings, **own), notes | dict.fromkeys(more)
         return settings, tuple(notes)
 
-    def doubts_of_entries(self, policies: frozenset[str]) -> tuple[str, ...]:
-        return tuple(said for member in self.members().values() for said in member.doubts_of_entries(policies))
+    def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
+        return tuple(said for member in self.members().values() for said in member.entry_warnings(policies))
 
     def _decided(self, said: frozenset[str]) -> list[str]:
         """Where one of them leads and another would have it otherwise."""

@@ -119,7 +119,7 @@ class Complementary(GRPO):
         told = ", ".join(f"{name} = {value}" for name, value in own.items())
         return replace(settings, **own), (*notes, f"for an actor and an extractor of that size, {told}")
 
-    def doubts_of_entries(self, policies: frozenset[str]) -> tuple[str, ...]:
+    def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
         lines = "sft.entries shows entries written in lines, and the extractor is asked for JSON, which it is not shown; add "
         other = "sft.entries shows entries to the actor; the extractor of [policies.extractor] begins as it is"
         asked = (f"{lines}--extractor-style terse",) if self.extractor_style == "json" else ()

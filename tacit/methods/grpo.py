@@ -114,7 +114,7 @@ class GRPO:
         note = f"{base.model} is too small for the published prompts, so {told}; say otherwise to change it"
         return replace(self, **own), (note,)
 
-    def doubts_of_entries(self, policies: frozenset[str]) -> tuple[str, ...]:
+    def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
         """What is to be said where imitation shows how entries are written (`sft.entries`), and these policies are named."""
         return ()
 

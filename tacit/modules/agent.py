@@ -165,7 +165,7 @@ class Agent:
     def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
         """A whole episode, to its end or to the limit of steps that the module was measured with."""
         module = self.router.choose(task.family)
-        context, policy = self.router.player(module.skill)
+        context, policy = self.router.agent(module.skill)
         plan, steps = EpisodePlan(task, seed), max_steps or module.max_steps
         (played,) = rollout([plan], context, InProcessPool(lambda: world), policy, self.sampling(module), steps)
         return played

@@ -82,13 +82,13 @@ def measure(order: Order) -> dict[str, Any]:
 
 
 def _open(order: Order, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
-    from tacit.config.players import Endpoint, open_endpoint, open_target
+    from tacit.config.agents import Endpoint, open_endpoint, open_target
     from tacit.evaluation.tokens import react_contexts
-    from tacit.modules.router import open_player
-    from tacit.training.practice import completion_limit, evaluation_sampling
+    from tacit.modules.router import open_agent
+    from tacit.training.collect import completion_limit, evaluation_sampling
 
     if not order.react:
-        return open_player(order.target, said, base=order.base, fallback=order.fallback)
+        return open_agent(order.target, said, base=order.base, fallback=order.fallback)
     target = open_endpoint(Endpoint(**order.endpoint), said) if order.endpoint else open_target(order.target, said)
     context = react_contexts(target.world.wording(target.recipe.settings.wording))[order.react]
     train = target.recipe.train

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.config.agents import Target, open_target
 from tacit.config.checks import check_values, open_world, with_split
-from tacit.config.players import Target, open_target
 from tacit.config.recipe import Recipe, Said, anchored_name, override
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
@@ -22,7 +22,7 @@ from tacit.core.world import Environment, Expert
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.export import ADAPTER_CONFIG
 from tacit.modules.module import Base, Module, find_modules, hash_modules, is_modules, make_context
-from tacit.training.practice import evaluation_sampling
+from tacit.training.collect import evaluation_sampling
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
@@ -100,7 +100,7 @@ class Router:
     def name(self, task: Task) -> str:
         return self.choose(task.family).skill
 
-    def player(self, name: str) -> tuple[Context, LocalPolicy]:
+    def agent(self, name: str) -> tuple[Context, LocalPolicy]:
         module = self.modules[name]
         return self.context(module), self.policy(module)
 
@@ -136,7 +136,7 @@ OPEN = {(name,) for name in ("seed", "families", "workers", "workers_at", "world
 """what may be said about modules, beside the panel and the sampling; the rest was decided when they were trained"""
 
 
-def open_player(
+def open_agent(
     name: str,
     said: Said,
     checkpoint: str = "",
@@ -171,7 +171,7 @@ def open_modules(path: Path, said: Said, base: str | None, fallback: str | None)
     recipe = with_split(recipe, world)
     router = Router(modules, world, recipe.engine, base, fallback)
     first = next(iter(modules.values()))
-    context, policy = router.player(first.skill)
+    context, policy = router.agent(first.skill)
     sampling = evaluation_sampling(recipe.train, recipe.train.max_tokens or first.sampling.max_tokens)
     identity = hash_modules(modules.values(), fallback)
     return Target(str(path), recipe, world, context, policy, sampling, recipe.train.seed, identity=identity, several=router)

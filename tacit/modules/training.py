@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tacit.config.agents import open_target
 from tacit.config.checks import Prepared, check_new_run, is_finished, open_world, prepare
-from tacit.config.players import open_target
 from tacit.config.recipe import Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
@@ -29,7 +29,7 @@ from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
 from tacit.runs.files import write_json, write_text
-from tacit.training.practice import completion_limit, evaluation_sampling
+from tacit.training.collect import completion_limit, evaluation_sampling
 from tacit.training.recordings import Known, Reading, read_recordings, stranger, untellable
 
 ALL, RUNS = "all", "runs"

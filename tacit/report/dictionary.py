@@ -24,7 +24,7 @@ from tacit.runs.directory import read_settings, saved_checkpoints
 from tacit.runs.files import disk_errors
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import recorded_steps, replay
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 
 # A run's skill dictionary and how it came to be: read from its checkpoint, or extracted from its recorded episodes.
 
@@ -186,14 +186,14 @@ def inspect_dictionary(
     recipe = whole.alone(where)
     world = open_world(recipe.world)
     world_alphabet(world, "a skill dictionary")
-    courses = {place.world: Course.of(open_world(place.world), place.train) for place in whole.places}
-    own = {task.id for task in (*courses[recipe.world].tasks, *courses[recipe.world].panel.tasks)}
+    task_sets = {place.world: TaskSets.of(open_world(place.world), place.train) for place in whole.places}
+    own = {task.id for task in (*task_sets[recipe.world].training, *task_sets[recipe.world].panel.tasks)}
 
     def played(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
         return [trajectory for trajectory in replay(file, tasks) if trajectory.task.id in own]
 
-    practised = [task for course in courses.values() for task in course.tasks]
-    name = world.name if len(courses) > 1 else ""
+    practised = [task for tasks in task_sets.values() for task in tasks.training]
+    name = world.name if len(task_sets) > 1 else ""
     story = open_story(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
     step, file = _recorded(run, iteration)
     behaviours, episodes = {}, []
@@ -202,7 +202,7 @@ def inspect_dictionary(
         behaviours[f"training, iteration {step}"] = behaviour(episodes, world.alphabet, world.failure, world.place)
     if evaluations := recorded_steps(run, "eval-rl"):
         last = max(evaluations)
-        measured = played(evaluations[last], [task for course in courses.values() for task in course.panel.tasks])
+        measured = played(evaluations[last], [task for tasks in task_sets.values() for task in tasks.panel.tasks])
         behaviours[f"evaluation after rl {last}"] = behaviour(measured, world.alphabet, world.failure, world.place)
     title = f"{world.name}, {recipe.method}"
     return Inspected(title, story, file.name if file else "", episodes[:shown], behaviours)

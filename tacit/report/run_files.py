@@ -22,7 +22,7 @@ from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
 from tacit.runs.directory import SETTINGS, SUMMARY, saved_checkpoints
 from tacit.runs.trajectories import recorded_steps, trajectory_from_record
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 from tacit.training.settings import TrainSettings
 
 Record = Mapping[str, Any]
@@ -254,8 +254,8 @@ def known_of(settings: Any) -> Known:
 @cache
 def _tasks(world: str, settings: TrainSettings) -> tuple[Task, ...]:
     """What a run trains on and is measured on. Kept: the runs of a comparison have the same."""
-    course = Course.of(open_world(world), settings)
-    return *course.tasks, *course.panel.tasks
+    tasks = TaskSets.of(open_world(world), settings)
+    return *tasks.training, *tasks.panel.tasks
 
 
 # What a comparison's directory says: comparison.json, whose layout is the docstring of `tacit.comparison`.

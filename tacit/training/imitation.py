@@ -19,6 +19,7 @@ from tacit.losses.regularizers import Imitation
 from tacit.rollout.worlds import TimedExpert, TimedWorld
 from tacit.runs.directory import Run
 from tacit.runs.trajectories import write_records
+from tacit.training.collect import Collector, WorldSetup
 from tacit.training.demonstrations import (
     Demonstrations,
     Relabelled,
@@ -31,7 +32,6 @@ from tacit.training.demonstrations import (
     scribed,
     tasks_of_round,
 )
-from tacit.training.practice import Playground, Practice
 from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import Attended, Played
 from tacit.training.settings import SupervisedSettings, TrainSettings
@@ -92,20 +92,20 @@ def _learn(learner: Learner, rows: Sequence[tuple[Demonstrations, np.ndarray]], 
 
 
 def demonstrated(
-    practice: Practice, tokenizer: Tokenizer, seed: int, several: bool, say: Callable[[str], None]
+    setup: WorldSetup, tokenizer: Tokenizer, seed: int, several: bool, say: Callable[[str], None]
 ) -> Demonstrations:
     """What is shown in one world, before the policy plays."""
-    settings, world, context = practice.settings.sft, practice.world, practice.method.context
+    settings, world, context = setup.settings.sft, setup.world, setup.method.context
     if settings.from_:
-        families = practice.settings.family_names
+        families = setup.settings.family_names
         shown, notes = imitate_recordings(
-            Path(settings.from_), world, practice.course.tasks, context, tokenizer, settings.tasks, families
+            Path(settings.from_), world, setup.tasks.training, context, tokenizer, settings.tasks, families
         )
         for note in notes:
             say(f"imitation: {note}")
         say(f"imitation: {shown}")
         return shown
-    tasks, limit_s = practice.course.tasks[: settings.tasks], practice.settings.world_timeout_s
+    tasks, limit_s = setup.tasks.training[: settings.tasks], setup.settings.world_timeout_s
     experts = {name: partial(TimedExpert, make, limit_s) for name, make in world.experts.items()}
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
@@ -124,8 +124,8 @@ class Rounds:
 
     run: Run
     policy: Policy
-    practices: Sequence[Practice]
-    playgrounds: Sequence[Playground]
+    setups: Sequence[WorldSetup]
+    collectors: Sequence[Collector]
     settings: TrainSettings
     reporter: Attended
 
@@ -137,24 +137,24 @@ class Rounds:
         if begun:
             return kept(place), {}
         parts, records, metrics = [], list[dict[str, Any]](), dict[str, float]()
-        for ground, practice in zip(self.playgrounds, self.practices, strict=True):
-            relabelled = self._play(number, ground, practice)
-            parts.append(samples(relabelled, practice.method.context, self.policy))
+        for collector, setup in zip(self.collectors, self.setups, strict=True):
+            relabelled = self._play(number, collector, setup)
+            parts.append(samples(relabelled, setup.method.context, self.policy))
             records += relabelled.records()
-            metrics |= {f"{ground.name}/{k}" if ground.name else k: value for k, value in relabelled.metrics().items()}
-            self.reporter.say(f"round {number}{f' in {ground.name}' if ground.name else ''}: {relabelled}")
+            metrics |= {f"{collector.name}/{k}" if collector.name else k: value for k, value in relabelled.metrics().items()}
+            self.reporter.say(f"round {number}{f' in {collector.name}' if collector.name else ''}: {relabelled}")
         fresh = Demonstrations.joined(parts)
         keep(fresh, place)
         if self.settings.trajectories:
             write_records(self.run.trajectories("relabel", begin), records)
         return fresh, metrics
 
-    def _play(self, number: int, ground: Playground, practice: Practice) -> Relabelled:
-        chosen, schedule, context = practice.settings.sft, practice.method.schedule, practice.method.context
-        tasks = tasks_of_round(practice.course.tasks, chosen.tasks, number, chosen.round_tasks)
-        sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=ground.max_tokens)
-        seed = derive(self.settings.seed, "relabel", number, ground.name)
-        observer = Played(f"round {number}", len(tasks), ground.max_steps, self.policy)
+    def _play(self, number: int, collector: Collector, setup: WorldSetup) -> Relabelled:
+        chosen, schedule, context = setup.settings.sft, setup.method.schedule, setup.method.context
+        tasks = tasks_of_round(setup.tasks.training, chosen.tasks, number, chosen.round_tasks)
+        sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=collector.max_tokens)
+        seed = derive(self.settings.seed, "relabel", number, collector.name)
+        observer = Played(f"round {number}", len(tasks), collector.max_steps, self.policy)
         self.reporter.going_on(observer.line)
-        played = play_round(tasks, seed, context, ground.worlds, self.policy, sampling, ground.max_steps, observer)
-        return relabel(practice.world, played, chosen.expert, practice.settings.world_timeout_s)
+        played = play_round(tasks, seed, context, collector.worlds, self.policy, sampling, collector.max_steps, observer)
+        return relabel(setup.world, played, chosen.expert, setup.settings.world_timeout_s)

@@ -27,7 +27,7 @@ from tacit.core.protocols import PinnedSampler, Policy
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, StopReason
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
-from tacit.training.practice import Playground, share_out
+from tacit.training.collect import Collector, share_out
 from tacit.training.settings import TrainSettings
 
 # Whether episodes can be played while others are learned from.
@@ -125,9 +125,9 @@ class Collected:
 
     info: IterationInfo
     played: list[list[Group]]
-    """per playground: every group rolled out, crashed episodes and unselected groups included"""
+    """per collector: every group rolled out, crashed episodes and unselected groups included"""
     groups: list[list[Group]]
-    """per playground: those to train on"""
+    """per collector: those to train on"""
     seconds: float
     drawn: dict[str, int]
     """tasks taken by then in each world"""
@@ -137,7 +137,7 @@ class Collected:
 class Loop:
     """Who practises what, where, and how far. The randomness of iteration n is (seed, n): run it again and the same happens."""
 
-    playgrounds: Sequence[Playground]
+    collectors: Sequence[Collector]
     policy: Policy
     seed: int = 0
     iterations: int = 1
@@ -166,10 +166,10 @@ class Loop:
     def collect(self, number: int) -> Collected:
         info, began = IterationInfo(self.seed, number, self.iterations), time.perf_counter()
         played, groups, observer = [], [], self.observer(number)
-        counts = share_out(self.schedule.groups, [ground.share for ground in self.playgrounds], number)
-        for ground, count in zip(self.playgrounds, counts, strict=True):
-            here, sound, taken = ground.collect(info, self.policy, count, self.drawn.get(ground.name, 0), observer)
-            self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
+        counts = share_out(self.schedule.groups, [collector.share for collector in self.collectors], number)
+        for collector, count in zip(self.collectors, counts, strict=True):
+            here, sound, taken = collector.collect(info, self.policy, count, self.drawn.get(collector.name, 0), observer)
+            self.drawn[collector.name] = self.drawn.get(collector.name, 0) + taken
             played.append(here)
             groups.append(sound)
         observer.on_end()
@@ -185,8 +185,8 @@ class Loop:
         credits: list[Credit] = []
         marks: list[Marks] = []
         batches: list[Batch] = []
-        for ground, played, groups in zip(self.playgrounds, collected.played, collected.groups, strict=True):
-            method, own = ground.method, rollout_statistics(played) if len(self.playgrounds) > 1 else {}
+        for collector, played, groups in zip(self.collectors, collected.played, collected.groups, strict=True):
+            method, own = collector.method, rollout_statistics(played) if len(self.collectors) > 1 else {}
             with timed(seconds, "companions"):
                 for companion in method.companions:
                     own |= companion.observe(groups, policy, info)
@@ -203,31 +203,31 @@ class Loop:
                 for column, values in columns:
                     batch = batch.with_column(column.name, column.per, values)
                 batches.append(batch)
-            metrics |= self._named(ground, own | explained)
+            metrics |= self._named(collector, own | explained)
             rewards, credits, marks = rewards + earned, credits + given, marks + noted
 
-        method = self.playgrounds[0].method
+        method = self.collectors[0].method
         if batches and method.losses:
             with timed(seconds, "update"):
                 lr, seed = self.schedule.lr_at(info), info.derive("update")
                 metrics |= {**update(Batch.concatenate(batches), method, policy, seed, lr), "lr": lr}
 
         with timed(seconds, "companions"):
-            for companion, places in companions_of([ground.method for ground in self.playgrounds]):
+            for companion, places in companions_of([collector.method for collector in self.collectors]):
                 learned = companion.learn([g for place in places for g in collected.groups[place]], policy, info)
-                metrics |= learned if len(places) > 1 else self._named(self.playgrounds[places[0]], learned)
+                metrics |= learned if len(places) > 1 else self._named(self.collectors[places[0]], learned)
         metrics |= {f"seconds_{phase}": spent for phase, spent in seconds.items()}
         flat = [g for here in collected.played for g in here], [g for here in collected.groups for g in here]
         return Iteration(*flat, rewards, credits, metrics, marks)
 
-    def _named(self, ground: Playground, metrics: Mapping[str, float]) -> Mapping[str, float]:
+    def _named(self, collector: Collector, metrics: Mapping[str, float]) -> Mapping[str, float]:
         """A world's own numbers carry its name, where there are several."""
-        return metrics if len(self.playgrounds) == 1 else by_world(ground.name, metrics)
+        return metrics if len(self.collectors) == 1 else by_world(collector.name, metrics)
 
     @property
     def schedule(self) -> Schedule:
         """One for all worlds: they share the update."""
-        return self.playgrounds[0].method.schedule
+        return self.collectors[0].method.schedule
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tacit.rollout.worlds import describe_crashes, refuse_if_all_crashed
 from tacit.runs.directory import SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_json
 from tacit.runs.trajectories import trajectory_record, write_records
-from tacit.training.practice import Playground, Practice, evaluation_sampling
+from tacit.training.collect import Collector, WorldSetup, evaluation_sampling
 from tacit.training.reporting import Attended, Played
 from tacit.training.settings import TrainSettings
 
@@ -49,14 +49,14 @@ class Progress:
         return successes[best] if len(successes) - 1 - best >= patience else None
 
 
-def summarise(run: Run, progress: Progress, policy: Policy, practices: Sequence[Practice]) -> dict[str, Any]:
+def summarise(run: Run, progress: Progress, policy: Policy, setups: Sequence[WorldSetup]) -> dict[str, Any]:
     """What a run came to, written to its directory."""
-    evaluations, method = progress.evaluations, practices[0].method
+    evaluations, method = progress.evaluations, setups[0].method
     final, peak = final_and_peak(evaluations) if evaluations else ({}, {})
-    panels = [practice.course.panel for practice in practices]
+    panels = [setup.tasks.panel for setup in setups]
     summary = {
         "run": run.path.name,
-        "world": ",".join(practice.name for practice in practices),
+        "world": ",".join(setup.name for setup in setups),
         "method": method.name,
         "settings": read_settings(run.path),
         "panel": " + ".join(panel.name for panel in panels),
@@ -89,8 +89,8 @@ class Measuring:
         self,
         run: Run,
         policy: Policy,
-        practices: Sequence[Practice],
-        playgrounds: Sequence[Playground],
+        setups: Sequence[WorldSetup],
+        collectors: Sequence[Collector],
         settings: TrainSettings,
         reporter: Attended,
         watched: Callable[[str, int, int], Played],
@@ -98,14 +98,14 @@ class Measuring:
         """`watched`: who tells of an evaluation while it is played, by its name, its episodes and their longest."""
         self._run, self._policy, self._settings, self._reporter, self._watched = run, policy, settings, reporter, watched
         # a record of somebody's work alone is no world to be measured in
-        measured = all(practice.world.playable for practice in practices)
-        self._places = list(zip(playgrounds, practices, strict=True)) if measured else []
+        measured = all(setup.world.playable for setup in setups)
+        self._places = list(zip(collectors, setups, strict=True)) if measured else []
 
     def evaluated(self, stage: str, step: int) -> dict[str, Any] | None:
         """The score on the run's own panel, over all its worlds; None where there is none to play in."""
         scores, played = [], []
-        for ground, practice in self._places:
-            score, episodes = self._measure(ground, practice, practice.course.panel, stage, step)
+        for collector, setup in self._places:
+            score, episodes = self._measure(collector, setup, setup.tasks.panel, stage, step)
             scores.append(score)
             played += episodes
         if not scores:
@@ -116,15 +116,15 @@ class Measuring:
     def further(self, stage: str, step: int) -> Scores:
         """On the further panels and under further conditions, once the stage is over."""
         scores: Scores = []
-        for ground, practice in self._places:
-            where = f"{practice.name}-" if len(self._places) > 1 else ""
-            others: list[tuple[str, Panel, Told]] = [(panel.tasks[0].split, panel, PLAIN) for panel in practice.course.further]
-            own = practice.course.panel
-            for name, told in measured_under(practice.method).items():
+        for collector, setup in self._places:
+            where = f"{setup.name}-" if len(self._places) > 1 else ""
+            others: list[tuple[str, Panel, Told]] = [(panel.tasks[0].split, panel, PLAIN) for panel in setup.tasks.further]
+            own = setup.tasks.panel
+            for name, told in measured_under(setup.method).items():
                 if any(told(task) != PLAIN for task in own.tasks):  # else it would be measured twice, as with an empty bank
                     others.append((name, own, told))
             for name, panel, condition in others:
-                score, episodes = self._measure(ground, practice, panel, stage, step, condition)
+                score, episodes = self._measure(collector, setup, panel, stage, step, condition)
                 scores.append(score)
                 self._record(f"eval-{where}{name}-{stage}", step, episodes)
         return scores
@@ -134,21 +134,21 @@ class Measuring:
             write_records(self._run.trajectories(kept_as, step), map(trajectory_record, played))
 
     def _measure(
-        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int, condition: Told = PLAIN
+        self, collector: Collector, setup: WorldSetup, panel: Panel, stage: str, step: int, condition: Told = PLAIN
     ) -> tuple[dict[str, Any], list[Trajectory]]:
-        chosen = practice.settings.evaluation
+        chosen = setup.settings.evaluation
         sampling, steps = (
-            evaluation_sampling(practice.settings, ground.max_tokens),
-            chosen.max_steps or practice.world.max_steps,
+            evaluation_sampling(setup.settings, collector.max_tokens),
+            chosen.max_steps or setup.world.max_steps,
         )
         rules = Rules(sampling, steps, self._settings.seed, chosen.repeats, condition)
         observer = self._watched(f"{stage} {step} on {panel.name}", len(panel.tasks) * chosen.repeats, steps)
-        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self._policy, observer)
+        score, played = evaluate(panel, rules, collector.worlds, setup.method.context, self._policy, observer)
         self._reporter.going_on(None)
         remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self._run.path}`."
         refuse_if_all_crashed(played, remedy)
         if crashes := describe_crashes(played):
             self._reporter.say(f"warning at {stage} {step}: {crashes}")
-        known = {"world": practice.name, "fingerprint": self._policy.digest(), "code": code_version()}
+        known = {"world": setup.name, "fingerprint": self._policy.digest(), "code": code_version()}
         self._reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         return {"stage": stage, "step": step, **score.to_json(), **known}, played

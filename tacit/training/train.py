@@ -23,10 +23,10 @@ from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, Run, read_settings
 from tacit.runs.files import write_directory
 from tacit.runs.trajectories import batch_records, iteration_records, write_records
+from tacit.training.collect import Collector, WorldSetup, make_worlds
 from tacit.training.demonstrations import Demonstrations
 from tacit.training.imitation import Rounds, demonstrated, imitate, imitate_round
 from tacit.training.loop import Loop, written_first
-from tacit.training.practice import Playground, Practice, make_worlds
 from tacit.training.progress import Measuring, Progress, summarise
 from tacit.training.reporting import Attended, Callback, Event, Played, Reporter
 from tacit.training.settings import TrainSettings
@@ -45,7 +45,7 @@ class Trainer:
         self,
         run: Run,
         policy: Policy,
-        practices: Sequence[Practice],
+        setups: Sequence[WorldSetup],
         settings: TrainSettings,
         reporter: Reporter,
         beside: Mapping[str, Policy] | None = None,
@@ -55,7 +55,7 @@ class Trainer:
         """`beside`: further policies by name, which companions train; they are saved and found again with this one. `alike`
         names those of them that begin as the trained one does: where it is shown how entries are written, after that.
         `callbacks` are told of every step and evaluation; one that returns True stops the run there."""
-        self.run, self.policy, self.practices = run, policy, practices
+        self.run, self.policy, self.setups = run, policy, setups
         # an endpoint has no weights to save
         self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
         self._alike = [name for name in self.beside if name in alike]
@@ -68,20 +68,20 @@ class Trainer:
     @property
     def method(self) -> Method:
         """What all worlds share: name, schedule, losses."""
-        return self.practices[0].method
+        return self.setups[0].method
 
     def train(self) -> dict[str, Any]:
         """Run what is left to run; returns the summary."""
         self._restore()
-        for practice in self.practices:
-            if practice.course.panel.difference():
-                self.reporter.say(f"warning: {practice.course.panel.difference()}")
-            for note in practice.course.notes:
+        for setup in self.setups:
+            if setup.tasks.panel.difference():
+                self.reporter.say(f"warning: {setup.tasks.panel.difference()}")
+            for note in setup.tasks.notes:
                 self.reporter.say(note)
         with self.reporter, ExitStack() as open_worlds:
-            self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
+            self.collectors = [self._collector(setup, open_worlds) for setup in self.setups]
             self.measuring = Measuring(
-                self.run, self.policy, self.practices, self.playgrounds, self.settings, self.reporter, self._watched
+                self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter, self._watched
             )
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
@@ -91,7 +91,7 @@ class Trainer:
             if self.method.schedule.iterations and not self.progress.stopped:
                 self._practise()
         self._add_up_time()
-        return summarise(self.run, self.progress, self.policy, self.practices)
+        return summarise(self.run, self.progress, self.policy, self.setups)
 
     def _tell(self, event: Event) -> None:
         for callback in self._callbacks:
@@ -104,21 +104,21 @@ class Trainer:
                 self.progress.stopped = "callback"
                 self.reporter.say(f"stopped at {event.stage} {event.step} by a callback")
 
-    def _playground(self, practice: Practice, open_worlds: ExitStack) -> Playground:
-        worlds = make_worlds(practice.world, practice.settings)
+    def _collector(self, setup: WorldSetup, open_worlds: ExitStack) -> Collector:
+        worlds = make_worlds(setup.world, setup.settings)
         open_worlds.callback(worlds.close)
-        for companion in practice.method.companions:
+        for companion in setup.method.companions:
             if (close := getattr(companion, "close", None)) is not None:
                 open_worlds.callback(close)
-        several = len(self.practices) > 1
-        return Playground(
-            practice.method,
-            practice.course.tasks,
+        several = len(self.setups) > 1
+        return Collector(
+            setup.method,
+            setup.tasks.training,
             worlds,
-            practice.max_tokens,
-            practice.max_steps,
-            practice.name if several else "",
-            practice.share,
+            setup.max_tokens,
+            setup.max_steps,
+            setup.name if several else "",
+            setup.share,
         )
 
     def _imitate(self) -> None:
@@ -126,14 +126,14 @@ class Trainer:
         first = self.progress.step if self.progress.stage == "sft" else 0
         if first >= settings.all_steps:
             return
-        several = len(self.practices) > 1
+        several = len(self.setups) > 1
         self.reporter.going_on(lambda silence: f"imitation: still at it, {duration(silence)}")
         shown = Demonstrations.joined(
-            [demonstrated(practice, self.policy, seed, several, self.reporter.say) for practice in self.practices]
+            [demonstrated(setup, self.policy, seed, several, self.reporter.say) for setup in self.setups]
         )
         self.reporter.stage("sft", settings.all_steps, first)
         self._teach(imitate(self.policy, shown, settings, seed, first))
-        rounds = Rounds(self.run, self.policy, self.practices, self.playgrounds, self.settings, self.reporter)
+        rounds = Rounds(self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter)
         relabelled: list[Demonstrations] = []
         for number in range(1, settings.rounds + 1):
             if self.progress.stopped:
@@ -170,17 +170,17 @@ class Trainer:
         if first == 0:
             self._hand_on()
             self.policy.begin_stage()
-            if any("reference" in practice.method.needs for practice in self.practices):
+            if any("reference" in setup.method.needs for setup in self.setups):
                 self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
         loop = Loop(
-            self.playgrounds,
+            self.collectors,
             self.policy,
             self.settings.seed,
             schedule.iterations,
             dict(self.progress.drawn),
             lambda number: self._watched(
-                f"rl {number}", schedule.groups * schedule.group_size, max(ground.max_steps for ground in self.playgrounds)
+                f"rl {number}", schedule.groups * schedule.group_size, max(collector.max_steps for collector in self.collectors)
             ),
             bool(self.settings.overlap),
         )
@@ -232,7 +232,7 @@ class Trainer:
         self.reporter.going_on(None)
         episodes = [t for g in done.played for t in g.trajectories]
         examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
-        for companion, _ in companions_of([ground.method for ground in self.playgrounds]):
+        for companion, _ in companions_of([collector.method for collector in self.collectors]):
             examples |= getattr(companion, "examples", {})
         for alarm in self.watcher.see(step, metrics, examples):
             self.reporter.say(f"warning at rl {step}: {alarm}")
@@ -283,10 +283,10 @@ class Trainer:
 
     def _companions(self) -> dict[str, Companion]:
         """By the name of their directory in a checkpoint; with several worlds each has its own, but for those they share."""
-        alone = len(self.practices) == 1
+        alone = len(self.setups) == 1
         return {
-            companion.name if alone or len(places) > 1 else f"{self.practices[places[0]].name}/{companion.name}": companion
-            for companion, places in companions_of([practice.method for practice in self.practices])
+            companion.name if alone or len(places) > 1 else f"{self.setups[places[0]].name}/{companion.name}": companion
+            for companion, places in companions_of([setup.method for setup in self.setups])
         }
 
     def _restore(self) -> None:
@@ -310,7 +310,7 @@ class Trainer:
     def _hand_on(self) -> None:
         """Entries were shown to the trained policy: whoever is to write them begins with what it has learned."""
         imitated = self.run.checkpoints.newest()
-        if imitated is not None and any(practice.settings.sft.entries for practice in self.practices):
+        if imitated is not None and any(setup.settings.sft.entries for setup in self.setups):
             for name in self._alike:
                 self.beside[name].load(imitated.policy)
                 self.beside[name].begin_stage()

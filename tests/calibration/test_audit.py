@@ -11,7 +11,7 @@ from tacit.calibration.audit import Again, Audit, Noisy, audit, play_audit, spre
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation
-from tacit.evaluation.evaluate import Ground
+from tacit.evaluation.evaluate import RolloutSetup
 from tacit.prompts.history import History
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
@@ -62,18 +62,18 @@ def test_steps_are_counted_as_they_are_played():
 
 
 def test_groups_that_were_played_are_an_audit_too():
-    ground = make_ground()
-    groups = ground.play(TASKS[:3], 2, 7)
+    setup = make_setup()
+    groups = setup.play(TASKS[:3], 2, 7)
     found = Audit.of_groups(groups)
     assert [p.tolist() for p in found.prompts] == [s.prompt_tokens.tolist() for g in groups for s in g.steps]
     assert len(set(found.episode_N.tolist())) == 6 and found.task_N.tolist() == sorted(found.task_N.tolist())
 
 
-def make_ground(answer=stumble_through_countdown, **more) -> Ground:
+def make_setup(answer=stumble_through_countdown, **more) -> RolloutSetup:
     sampling = Sampling(max_tokens=8)
     worlds = InProcessPool(WORLD.make)
     given = {"max_steps": 6, "group_size": 3, "seed": 0, "iteration": 1, "collect": lambda number: [], **more}
-    return Ground(WORLD, worlds, CONTEXT, ScriptedPolicy(answer), TASKS, sampling, **given)
+    return RolloutSetup(WORLD, worlds, CONTEXT, ScriptedPolicy(answer), TASKS, sampling, **given)
 
 
 @pytest.mark.parametrize("source", ["policy", "expert", "random"])
@@ -81,20 +81,20 @@ def test_every_task_that_is_asked_for_is_played(source):
     """The cap used to take every episode for one of the world's longest, and cut five tasks of a family to one without a
     word."""
     assert WORLD.max_steps * 3 * 2 * 5 > 400
-    found = play_audit(make_ground(), source, tasks_each=5, members=3, most=400)
+    found = play_audit(make_setup(), source, tasks_each=5, members=3, most=400)
     assert len(set(found.task_N.tolist())) == 10 and len(set(found.episode_N.tolist())) == 30
-    few = play_audit(make_ground(), source, tasks_each=5, members=3, most=1)
+    few = play_audit(make_setup(), source, tasks_each=5, members=3, most=1)
     assert len(set(few.task_N.tolist())) == 4, "two of each family, whatever they take"
 
 
 def test_the_policy_is_asked_for_its_own_episodes():
-    ground = make_ground()
-    play_audit(ground, "policy", 2, 3, 400)
-    assert ground.policy.asked and all(s.temperature == 1.0 for s in ground.policy.samplings)
+    setup = make_setup()
+    play_audit(setup, "policy", 2, 3, 400)
+    assert setup.policy.asked and all(s.temperature == 1.0 for s in setup.policy.samplings)
     with pytest.raises(TacitError, match="unknown audit player"):
-        play_audit(ground, "oracle", 2, 3, 400)
+        play_audit(setup, "oracle", 2, 3, 400)
     with pytest.raises(TacitError, match="no recorded episodes"):
-        play_audit(ground, "recorded", 2, 3, 400)
+        play_audit(setup, "recorded", 2, 3, 400)
 
 
 def test_recorded_actions_are_repeated():

@@ -16,12 +16,12 @@ from small_encoder import save_encoder
 from tacit.cli.inspection.credit import show
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console
-from tacit.config import toolbox
+from tacit.config import resources
+from tacit.config.agents import open_target
 from tacit.config.checks import open_world, prepare
-from tacit.config.credit_quality import credit_as_trained, ground_of
-from tacit.config.players import open_target
+from tacit.config.credit_quality import credit_as_trained, rollout_setup
 from tacit.config.recipe import Recipe
-from tacit.config.toolbox import calibration_place, known_base
+from tacit.config.resources import calibration_place, known_base
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.credit.embedders import ActorHidden, HashNgram
@@ -196,11 +196,11 @@ def test_a_layer_is_checked_against_the_model_once_it_is_loaded(monkeypatch):
     """Only where hidden states are compared: text needs no layer."""
     asked: list[int] = []
     policy = SimpleNamespace(check_layer=asked.append)
-    monkeypatch.setattr(toolbox, "load_policy", lambda *_: policy)
+    monkeypatch.setattr(resources, "load_policy", lambda *_: policy)
     for words, expected in (({"layer": -3}, [-3]), ({"embedder": "ngram"}, []), ({"pooling": "mean", "layer": -2}, [-2])):
         asked.clear()
         recipe = Recipe.from_json({"world": "countdown", "method": {"name": "bipace", **words}})
-        assert prepare(recipe).toolbox.open() is policy and asked == expected
+        assert prepare(recipe).resources.open() is policy and asked == expected
 
 
 def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
@@ -271,7 +271,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
     assert len({result["steps"] for result in found.values()}) > 1, "the probe's episodes are others"
     # the very episodes that training then played first: what they recorded is what the radius was found on
     target = open_target(str(trained / "run"), {}, "sft")
-    groups = ground_of(target).collect(1)
+    groups = rollout_setup(target).collect(1)
     recorded = read_records(trained / "run" / "trajectories" / "rl-000001.jsonl.gz")
     assert [[s.action for s in t.steps] for g in groups for t in g.trajectories] == [
         [turn["action"] for turn in record["turns"]] for record in recorded
@@ -341,8 +341,8 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
     assert 0.02 <= result["radii"]["layer -2 last, ε searched"] <= 0.40
     # the groups are those that training played next, and what the run gave them is in its records
     target = open_target(str(trained / "run"), {}, "rl-000001")
-    ground = ground_of(target)
-    groups = ground.collect(2)
+    setup = rollout_setup(target)
+    groups = setup.collect(2)
     recorded = read_records(trained / "run" / "trajectories" / "rl-000002.jsonl.gz")
     own = np.concatenate(credit_as_trained(target, groups))
     np.testing.assert_allclose(own, [turn["credit"] for record in recorded for turn in record["turns"]], atol=2e-4)
@@ -389,10 +389,10 @@ def test_a_radius_found_in_training_is_the_runs_own(trained, tmp_path, capsys, m
     assert len(found) == 2 and len(set(found)) == 1
     for checkpoint, iteration in (("untrained", 1), ("rl-000001", 2)):
         target = open_target(str(run), {}, checkpoint)
-        own = np.concatenate(credit_as_trained(target, ground_of(target).collect(iteration)))
+        own = np.concatenate(credit_as_trained(target, rollout_setup(target).collect(iteration)))
         recorded = read_records(run / "trajectories" / f"rl-{iteration:06d}.jsonl.gz")
         np.testing.assert_allclose(own, [turn["credit"] for record in recorded for turn in record["turns"]], atol=2e-4)
-    few = ground_of(target, groups=1).collect(1)
+    few = rollout_setup(target, groups=1).collect(1)
     other = search_radius(ActorHidden(target.recipe.settings.layer, "last")(few, target.policy))[0]
     assert other != found[0], "one group alone would have another"
     said = replace(target.recipe.settings, adaptive=False, epsilon=found[0])

@@ -13,7 +13,7 @@ from tacit.config.checks import find_world, open_world, prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import Panel
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 from tacit.training.settings import TrainSettings
 from tacit.worlds import WORLDS
 
@@ -75,7 +75,7 @@ def test_a_script_without_the_command_line_has_it_too():
     settings = TrainSettings(tasks=2)
     assert settings.evaluation.split == ""
     small = replace(settings, evaluation=replace(settings.evaluation, tasks=3))
-    assert Course.of(open_world("alfworld"), small).panel.name == "alfworld/unseen/3"
+    assert TaskSets.of(open_world("alfworld"), small).panel.name == "alfworld/unseen/3"
 
 
 def test_a_world_without_it_says_so():
@@ -100,7 +100,7 @@ def test_tasks_of_ones_own_need_no_split(tmp_path):
     world = replace(open_world("countdown"), splits=("train",))
     recipe = Recipe.from_json({"world": "countdown", "evaluation": {"panel": str(file)}})
     recipe = prepare(recipe, (world,)).recipe
-    assert Course.of(world, replace(recipe.train, tasks=2)).panel.name == "mine"
+    assert TaskSets.of(world, replace(recipe.train, tasks=2)).panel.name == "mine"
 
 
 def test_the_commands_play_it(capsys):

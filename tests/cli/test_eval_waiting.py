@@ -19,7 +19,7 @@ from tacit.cli.main import main
 from tacit.cli.terminal import make_console
 from tacit.core.types import Completion
 from tacit.evaluation.panels import Panel
-from tacit.modules.router import open_player
+from tacit.modules.router import open_agent
 from tacit.worlds import get_environment
 from tacit.worlds.countdown.expert import solve
 
@@ -88,9 +88,9 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
         while not said and time.monotonic() < patience:
             time.sleep(0.02)
             said.extend(capsys.readouterr().out.splitlines())
-        return open_player(*words, **named)
+        return open_agent(*words, **named)
 
-    monkeypatch.setattr("tacit.cli.eval.open_player", slowly)
+    monkeypatch.setattr("tacit.cli.eval.open_agent", slowly)
     monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "2"]) == 0
     assert re.fullmatch(r"eval: loading expert, [\d.]+ s", said[0])

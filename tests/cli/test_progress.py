@@ -137,7 +137,7 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
             said.extend(capsys.readouterr().out.splitlines())
         raise TacitError("it broke")
 
-    monkeypatch.setattr("tacit.config.toolbox.Toolbox.open", slowly)
+    monkeypatch.setattr("tacit.config.resources.RunResources.open", slowly)
     monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     assert main(["train", "--world", "countdown", "--model", "tiny-0.5m", "--out", str(tmp_path / "run")]) == 2
     assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", said[-1]) and not (tmp_path / "run").exists()

@@ -33,7 +33,7 @@ def test_the_household_on_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_overlap_without_servers_is_refused_before_anything_is_loaded_or_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tacit.config.toolbox.Toolbox.open", lambda self: pytest.fail("something was loaded"))
+    monkeypatch.setattr("tacit.config.resources.RunResources.open", lambda self: pytest.fail("something was loaded"))
     for engine in (["--engine", "local"], ["--engine", "sharded", "--engine.threads", "1"]):
         assert main([*RUN, *engine, "--overlap", "1", "--out", str(tmp_path / "run")]) != 0
         assert "--engine.servers 1" in capsys.readouterr().err

@@ -17,10 +17,10 @@ from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
 
@@ -116,8 +116,8 @@ def _loops(opened: Opened, place: Path, name: str) -> list[Loop]:
         method = told.build(WORLD, Kit(policy, place / type(policy).__name__))
         if "reference" in method.needs:
             policy.freeze_reference()
-        ground = Playground(method, WORLD.tasks("train", 24, 0), InProcessPool(WORLD.make), 16, 4)
-        loops.append(Loop([ground], policy, 0, ITERATIONS))
+        collector = Collector(method, WORLD.tasks("train", 24, 0), InProcessPool(WORLD.make), 16, 4)
+        loops.append(Loop([collector], policy, 0, ITERATIONS))
     return loops
 
 

@@ -20,8 +20,8 @@ from tacit.core.types import PLAIN, Condition, Group
 from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 from tacit.worlds.errands.world import DOORS, THINGS, is_true
 
@@ -58,7 +58,7 @@ def play(tmp_path, iterations=3, actor=None, **settings):
     told = {"extractor_style": "terse", "extractor_tokens": 32, "merge_every": 0, "extractor_batch": 4, **settings}
     chosen = replace(get_method("complementary")(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **told)
     method = chosen.build(WORLD, Kit(extractor, tmp_path))
-    loop = Loop([Playground(method, TASKS, InProcessPool(WORLD.make), 12, 3)], actor, iterations=iterations)
+    loop = Loop([Collector(method, TASKS, InProcessPool(WORLD.make), 12, 3)], actor, iterations=iterations)
     return method, [loop.iterate(n + 1) for n in range(iterations)], actor, extractor
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.config.checks import open_world, prepare
 from tacit.config.recipe import Recipe
-from tacit.config.toolbox import calibration_place
+from tacit.config.resources import calibration_place
 from tacit.engines.models.bases import FOLDER, base_named
 
 

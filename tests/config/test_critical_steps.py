@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scripted import ScriptedPolicy
 
+from tacit.config.agents import Target
 from tacit.config.credit_quality import rule_of
-from tacit.config.players import Target
 from tacit.config.recipe import Recipe
 from tacit.core.protocols import Sampling
 from tacit.worlds import get_environment

@@ -16,8 +16,8 @@ from tacit.core.errors import TacitError
 from tacit.evaluation.scores import over_worlds
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector, share_out, walk
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground, share_out, walk
 from tacit.worlds import get_environment
 
 
@@ -61,18 +61,18 @@ def test_the_pool_is_walked_through_epoch_by_epoch():
     assert len(walk(5, 3, 4, seed=0)) == 4, "an epoch may end in the middle of an iteration"
 
 
-def playground(name: str, share: float) -> Playground:
+def collector(name: str, share: float) -> Collector:
     world = get_environment(name)
     settings = get_method("reuserl")(wording="terse", style="bare", admissible=False, history=1, kl=0.0)
     method = settings.build(world)
-    return Playground(method, world.tasks("train", 16, 0), InProcessPool(world.make), 16, 4, name, share)
+    return Collector(method, world.tasks("train", 16, 0), InProcessPool(world.make), 16, 4, name, share)
 
 
 def test_one_iteration_in_two_worlds():
     policy = ScriptedPolicy(
         lambda prompt, seed: solve_countdown(prompt) if set(prompt) <= set("0123456789 >!:op(+-*/,)\n") else "look"
     )
-    loop = Loop([playground("countdown", 0.75), playground("alfworld", 0.25)], policy, iterations=4)
+    loop = Loop([collector("countdown", 0.75), collector("alfworld", 0.25)], policy, iterations=4)
     done = loop.iterate(1)
     worlds = [group.task.world for group in done.played]
     assert worlds.count("countdown") == 12 and worlds.count("alfworld") == 4
@@ -86,7 +86,7 @@ def test_one_iteration_in_two_worlds():
 
 def test_collecting_may_run_ahead_of_learning():
     policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 2 else "hm")
-    ahead, behind = (Loop([playground("countdown", 1.0)], policy, iterations=2) for _ in range(2))
+    ahead, behind = (Loop([collector("countdown", 1.0)], policy, iterations=2) for _ in range(2))
     first, second = ahead.collect(1), ahead.collect(2)
     overlapped = [ahead.learn(first), ahead.learn(second)]
     in_turn = [behind.iterate(1), behind.iterate(2)]

@@ -10,7 +10,7 @@ from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.evaluation.evaluate import Ground
+from tacit.evaluation.evaluate import RolloutSetup
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InProcessPool
@@ -91,11 +91,11 @@ def dice(prompt: str, seed: int) -> str:
     return "left" if (seed % 100_003) / 100_003 < LEFT[place] else "right"
 
 
-def make_ground(world: Environment = WORLD, turns: int | None = 1) -> Ground:
+def make_setup(world: Environment = WORLD, turns: int | None = 1) -> RolloutSetup:
     context = History(world.wording("full"), turns, False, "bare")
     worlds, policy, sampling = InProcessPool(world.make), ScriptedPolicy(dice), Sampling(max_tokens=4)
 
     def collect(number: int):
         return rollout_groups(TASKS, 8, number, Alike(), context, worlds, policy, sampling, LIMIT)
 
-    return Ground(world, worlds, context, policy, TASKS, sampling, LIMIT, 8, 0, 1, collect)
+    return RolloutSetup(world, worlds, context, policy, TASKS, sampling, LIMIT, 8, 0, 1, collect)

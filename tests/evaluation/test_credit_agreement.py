@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_maze import GAMMA, TASKS, make_ground
+from small_maze import GAMMA, TASKS, make_setup
 from test_credit_truth import exact
 
 from tacit.core.errors import TacitError
@@ -199,13 +199,13 @@ def test_figures():
     assert Figure.of(0.5, np.linspace(0, 1, 101)).to_json() == [0.5, 0.025, 0.975]
 
 
-GROUND = make_ground()
-GROUPS = GROUND.collect(1)
+SETUP = make_setup()
+GROUPS = SETUP.collect(1)
 
 
 def measured_exactly(geometries=()) -> list[Measured]:
-    parts, _ = partitions(GROUPS, GROUND.policy, geometries)
-    credited = credit_groups(GROUPS, GROUND.policy, standard(parts, GAMMA, 1), parts)
+    parts, _ = partitions(GROUPS, SETUP.policy, geometries)
+    credited = credit_groups(GROUPS, SETUP.policy, standard(parts, GAMMA, 1), parts)
     found = []
     for known, group in zip(credited, GROUPS, strict=True):
         q_N, v_N = exact(group)

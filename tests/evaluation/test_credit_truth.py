@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scripted import ScriptedPolicy
-from small_maze import GAMMA, LIMIT, TASKS, WORLD, Maze, action_value, make_ground, value
+from small_maze import GAMMA, LIMIT, TASKS, WORLD, Maze, action_value, make_setup, value
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
@@ -26,8 +26,8 @@ from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 
-GROUND = make_ground()
-GROUPS = GROUND.collect(1)
+SETUP = make_setup()
+GROUPS = SETUP.collect(1)
 
 
 def exact(group: Group, gamma: float = GAMMA) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +42,7 @@ def exact(group: Group, gamma: float = GAMMA) -> tuple[np.ndarray, np.ndarray]:
 
 def test_q_and_v_are_those_of_the_maze():
     group = Group(TASKS[0], tuple(sorted(GROUPS[0].trajectories, key=len)[-3:]))
-    truth = value_group(GROUND, group, 300, GAMMA)
+    truth = value_group(SETUP, group, 300, GAMMA)
     q_N, v_N = exact(group)
     assert np.ptp(q_N - v_N) > 0.5, "there is something to find"
     for half in (0, 1):
@@ -56,7 +56,7 @@ def test_halves_are_unbiased_and_independent():
     """Many small valuations of one group: their mean is the truth, and the errors of one half tell nothing of the other's."""
     group = Group(TASKS[0], GROUPS[0].trajectories[:2])
     q_N, v_N = exact(group)
-    valued = [value_group(GROUND, group, 4, GAMMA, seed) for seed in range(100)]
+    valued = [value_group(SETUP, group, 4, GAMMA, seed) for seed in range(100)]
     errors_SHN = np.array([truth.q_HN - truth.v_HN for truth in valued]) - (q_N - v_N)
     mean_N, error_N = errors_SHN.mean((0, 1)), errors_SHN.mean(1).std(0) / 100**0.5
     assert (np.abs(mean_N) < 4 * error_N + 1e-9).all()
@@ -69,7 +69,7 @@ def test_the_discount_and_the_ends():
     won = next(t for t in trajectories if t.success and len(t) > 1)
     out_of_time = next(t for t in trajectories if len(t) == LIMIT and not t.success)
     for gamma in (0.5, 1.0):
-        truth = value_group(GROUND, Group(TASKS[0], (won, out_of_time)), 200, gamma)
+        truth = value_group(SETUP, Group(TASKS[0], (won, out_of_time)), 200, gamma)
         last = len(won) - 1
         assert truth.q_HN[:, last].tolist() == [1.0, 1.0], "won: worth one, whatever comes after it"
         assert truth.q_HN[:, -1].tolist() == [0.0, 0.0], "out of time: worth nothing"
@@ -78,7 +78,7 @@ def test_the_discount_and_the_ends():
 
 def test_a_continuation_counts_for_every_state_it_comes_through():
     group = GROUPS[0]
-    found, episodes, steps = continuations(GROUND, group, 2)
+    found, episodes, steps = continuations(SETUP, group, 2)
     states = {state for trajectory in group.trajectories for state in states_of(trajectory)}
     assert set(found) == states and steps > episodes > 0
     counts = {done: sum(map(len, after.ends_H)) for (_, done), after in found.items()}
@@ -90,10 +90,10 @@ def test_a_continuation_counts_for_every_state_it_comes_through():
 
 
 def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
-    ground = make_ground(turns=None)
-    group = ground.collect(3)[0]
+    setup = make_setup(turns=None)
+    group = setup.collect(3)[0]
     whole = max(group.trajectories, key=len)
-    make, context = WORLD.make, MidwayContext(ground.context, WORLD.make)
+    make, context = WORLD.make, MidwayContext(setup.context, WORLD.make)
     for t, step in enumerate(whole.steps):
         task = midway(whole.task, [done_in(s) for s in whole.steps[:t]])
         assert apart(task) == (whole.task, tuple((s.action, None) for s in whole.steps[:t]))
@@ -164,23 +164,23 @@ class Brittle(Maze):
 
 
 def test_a_world_that_does_not_repeat_itself_is_refused():
-    moody = make_ground(replace(WORLD, make=Moody))
+    moody = make_setup(replace(WORLD, make=Moody))
     with pytest.raises(TacitError, match="do not lead to the same state"):
         value_group(moody, GROUPS[0], 2)
 
 
 def test_a_state_from_which_the_world_always_breaks_is_told_of():
     group = next(g for g in GROUPS if any(s.observation.text == "cellar" for t in g.trajectories for s in t.steps))
-    ground = make_ground(replace(WORLD, make=Brittle))
-    assert value_group(ground, group, 2).episodes > 0
+    setup = make_setup(replace(WORLD, make=Brittle))
+    assert value_group(setup, group, 2).episodes > 0
     Brittle.broken = True
     try:
         with pytest.raises(TacitError, match="the world broke whenever an episode went on from step"):
-            continuations(ground, group, 2)
+            continuations(setup, group, 2)
     finally:
         Brittle.broken = False
 
 
 def test_nothing_to_value():
-    truth = value_group(GROUND, Group(TASKS[0], ()), 4)
+    truth = value_group(SETUP, Group(TASKS[0], ()), 4)
     assert truth.q_HN.shape == truth.v_HN.shape == (2, 0) and truth.episodes == 0

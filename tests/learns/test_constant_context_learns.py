@@ -16,10 +16,10 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.methods.constant_context import ConstantContext
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.training.settings import SupervisedSettings
 
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=64)
@@ -60,7 +60,7 @@ def test_it_learns(penalty):
         return score.success
 
     before = success()
-    loop = Loop([Playground(method, world.tasks("train", 64, 0), InProcessPool(world.make), 4, 1)], policy)
+    loop = Loop([Collector(method, world.tasks("train", 64, 0), InProcessPool(world.make), 4, 1)], policy)
     for number in range(schedule.iterations):
         loop.iterate(number)
     after = success()

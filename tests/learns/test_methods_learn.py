@@ -17,10 +17,10 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.training.settings import SupervisedSettings
 
 BASELINES = ("grpo", "rloo", "reinforce_pp", "dapo", "gspo", "cispo", "ppo")
@@ -63,7 +63,7 @@ def test_it_learns(name: str, taught: Path) -> None:
     policy.load(taught)
     policy.freeze_reference()
     before = success(policy, method, world)
-    loop = Loop([Playground(method, world.tasks("train", 64, 0), InProcessPool(world.make), 4, 1)], policy)
+    loop = Loop([Collector(method, world.tasks("train", 64, 0), InProcessPool(world.make), 4, 1)], policy)
     for number in range(schedule.iterations):
         loop.iterate(number)
     after = success(policy, method, world)

@@ -17,8 +17,8 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -51,7 +51,7 @@ def test_it_trains(policy, names, tmp_path):
     layer = {"layer": -1} if hasattr(settings, "layer") else {}
     method = replace(settings, schedule=SCHEDULE, **layer).build(WORLD, Kit(policy, tmp_path))
     policy.freeze_reference()
-    loop = Loop([Playground(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
+    loop = Loop([Collector(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
     for number in (1, 2):
         done = loop.iterate(number)
         assert np.isfinite(done.metrics["loss"]) and np.isfinite(done.metrics["grad_norm"])

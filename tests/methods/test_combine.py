@@ -22,8 +22,8 @@ from tacit.methods import get_method
 from tacit.methods.combine import combine
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -114,6 +114,6 @@ def test_a_sum_goes_round_the_loop():
     settings = replace(settings, schedule=Schedule(groups=2, group_size=4))
     policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 2 else "hm")
     method = settings.build(WORLD)
-    done = Loop([Playground(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 16, 4)], policy).iterate(1)
+    done = Loop([Collector(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 16, 4)], policy).iterate(1)
     assert done.metrics["dictionary_size"] >= len(WORLD.alphabet.skills) and "parts" in done.metrics
     assert len(policy.updates) == 1 and policy.updates[0][1] == method.losses

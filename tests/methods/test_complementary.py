@@ -34,8 +34,8 @@ from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -62,7 +62,7 @@ def make(extractor=None, place=None, **settings):
 
 def loop_of(method, policy=None) -> Loop:
     actor = policy or ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 3 else "hm")
-    return Loop([Playground(method, WORLD.tasks("train", 6, 0), InProcessPool(WORLD.make), 12, 3)], actor, iterations=4)
+    return Loop([Collector(method, WORLD.tasks("train", 6, 0), InProcessPool(WORLD.make), 12, 3)], actor, iterations=4)
 
 
 def test_half_of_a_group_is_guided_once_there_is_something_to_guide_by():

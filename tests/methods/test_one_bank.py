@@ -24,8 +24,8 @@ from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.directory import read_summary, saved_checkpoints
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLDS = [get_environment("countdown"), get_environment("textcraft")]
@@ -52,7 +52,7 @@ def made(place: Path):
     kit = Kit(extractor, place)
     methods = [replace(get_method("complementary")(), **SETTINGS).build(world, kit) for world in WORLDS]
     grounds = [
-        Playground(method, world.tasks("train", 6, 0), InProcessPool(world.make), 12, 3, world.name, 0.5)
+        Collector(method, world.tasks("train", 6, 0), InProcessPool(world.make), 12, 3, world.name, 0.5)
         for world, method in zip(WORLDS, methods, strict=True)
     ]
     (first,), (second,) = (method.companions for method in methods)

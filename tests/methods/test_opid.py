@@ -23,8 +23,8 @@ from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -42,13 +42,13 @@ def policy():
 
 def loop_of(policy, name: str, **settings) -> Loop:
     method = replace(get_method(name)(**SMALL), schedule=SCHEDULE, **settings).build(WORLD)
-    return Loop([Playground(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
+    return Loop([Collector(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
 
 
 def test_the_advantage_is_the_episodes_plus_lambda_times_the_shift(policy):
     plain = loop_of(policy, "grpo").collect(1)
     opid = loop_of(policy, "opid", skill_weight=0.25)
-    (method,) = [ground.method for ground in opid.playgrounds]
+    (method,) = [ground.method for ground in opid.collectors]
     groups = plain.groups[0]
     (hindsight,) = method.companions
     hindsight.observe(groups, policy, plain.moment)

@@ -21,8 +21,8 @@ from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -51,7 +51,7 @@ def made(place: Path, extractor: Callable = advising_extractor, actor: Callable 
     bank, embed = experience.manager.bank, experience.manager.embedding
     for text in ("which numbers go first: the largest", "nothing of the kind"):
         bank.add(text, embed([text])[0], Origin(world="countdown"))
-    loop = Loop([Playground(method, WORLD.tasks("train", 6, 0), InProcessPool(WORLD.make), 24, 6)], player, iterations=3)
+    loop = Loop([Collector(method, WORLD.tasks("train", 6, 0), InProcessPool(WORLD.make), 24, 6)], player, iterations=3)
     return loop, experience, player, helper
 
 
@@ -160,7 +160,7 @@ def test_threads_answer_as_one_does(tmp_path):
 
 def test_an_evaluation_asks_and_leaves_no_trace(tmp_path):
     loop, experience, player, _ = made(tmp_path)
-    method, bank = loop.playgrounds[0].method, experience.manager.bank
+    method, bank = loop.collectors[0].method, experience.manager.bank
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
     plans = [EpisodePlan(task, 1, measured_under(method)[GUIDED](task)) for task in WORLD.tasks("test", 3, 0)]
     played = rollout(plans, method.context, InProcessPool(WORLD.make), player, Sampling(1.0, max_tokens=24), 6)

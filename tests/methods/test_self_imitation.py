@@ -14,8 +14,8 @@ from tacit.core.types import Group, IterationInfo
 from tacit.losses.regularizers import Imitation
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 from tacit.worlds.errands.world import DOORS
 
@@ -36,7 +36,7 @@ def play(tmp_path, name: str = "self_imitation", iterations: int = 3, **settings
     chosen = replace(get_method(name)(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **settings)
     method = chosen.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "add: doors open"), tmp_path))
     loop = Loop(
-        [Playground(method, WORLD.tasks("train", 24, 0), InProcessPool(WORLD.make), 12, 3)], actor, iterations=iterations
+        [Collector(method, WORLD.tasks("train", 24, 0), InProcessPool(WORLD.make), 12, 3)], actor, iterations=iterations
     )
     return [loop.iterate(n + 1) for n in range(iterations)], actor
 

@@ -24,8 +24,8 @@ from tacit.methods.grpo import GRPO
 from tacit.methods.hgpo import HGPO
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import iteration_records
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -42,7 +42,7 @@ def half_hearted(prompt: str, seed: int) -> str:
 
 
 def run(method: Method, number: int = 1):
-    return Loop([Playground(method, TASKS, InProcessPool(WORLD.make), 16, 4)], ScriptedPolicy(half_hearted)).iterate(number)
+    return Loop([Collector(method, TASKS, InProcessPool(WORLD.make), 16, 4)], ScriptedPolicy(half_hearted)).iterate(number)
 
 
 def advantages(method: Method) -> list[list[float]]:

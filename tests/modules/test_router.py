@@ -181,5 +181,5 @@ def test_a_task_names_its_player(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
     task = Task("alfworld", "x", "pick2", "seen", 0, "put two mug in cabinet.")
     assert router.name(task) == "pick"
-    context, policy = router.player("pick")
+    context, policy = router.agent("pick")
     assert context.style == "bare" and policy is router.policy(router.modules["pick"])

@@ -11,7 +11,7 @@ import pytest
 from guessing import SAME, Say
 from scripted import ScriptedPolicy
 
-from tacit.config.players import open_target
+from tacit.config.agents import open_target
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
@@ -22,9 +22,9 @@ from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import Run
+from tacit.training.collect import WorldSetup
 from tacit.training.demonstrations import HOPELESS, demonstrate, relabel, samples
 from tacit.training.imitation import demonstrated
-from tacit.training.practice import Practice
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -83,7 +83,7 @@ def train(path, kind, untrained: bool = True) -> str:
     run = Run.create(path, {})
     try:
         policy = ScriptedPolicy(lambda prompt, seed: prompt.strip()[-1])
-        Trainer(run, policy, [Practice.of(world, method, settings)], settings, PlainReporter(out, 0.0)).train()
+        Trainer(run, policy, [WorldSetup.of(world, method, settings)], settings, PlainReporter(out, 0.0)).train()
     finally:
         run.close()
     return out.getvalue()
@@ -144,7 +144,9 @@ def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
     with pytest.raises(
         TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"
     ):
-        demonstrated(Practice.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
+        demonstrated(
+            WorldSetup.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None
+        )
 
 
 class Pondering:
@@ -167,9 +169,9 @@ LATE = "TimeoutError: no answer of the expert within 0.05 s"
 def test_an_expert_that_hangs_is_given_up_in_imitation():
     settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.05)
     method = GRPO(wording="terse", style="bare", admissible=False).build(PONDERED)
-    practice = Practice.of(PONDERED, method, settings)
+    setup = WorldSetup.of(PONDERED, method, settings)
     with pytest.raises(TacitError, match=f"won none of 2 tasks .*2 broke; the first: {LATE}, in task"):
-        demonstrated(practice, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
+        demonstrated(setup, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
 
 
 def test_an_expert_that_hangs_is_given_up_in_relabelling():
@@ -184,7 +186,7 @@ def test_an_expert_that_hangs_is_given_up_in_relabelling():
 
 
 def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):
-    monkeypatch.setattr("tacit.config.players.open_world", lambda name: PONDERED)
+    monkeypatch.setattr("tacit.config.agents.open_world", lambda name: PONDERED)
     target = open_target("expert", {("world",): "same", ("world_timeout_s",): 0.05})
     (episode,) = rollout(
         [EpisodePlan(PONDERED.tasks("train", 1, 0)[0], 0)],

@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.runs.directory import Run
-from tacit.training.practice import Course, Practice
+from tacit.training.collect import TaskSets, WorldSetup
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -30,7 +30,7 @@ def train(path, also: str) -> dict:
     try:
         policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt))
         settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)
-        return Trainer(run, policy, [Practice.of(WORLD, method, settings)], settings, PlainReporter(io.StringIO())).train()
+        return Trainer(run, policy, [WorldSetup.of(WORLD, method, settings)], settings, PlainReporter(io.StringIO())).train()
     finally:
         run.close()
 
@@ -63,12 +63,12 @@ def test_what_is_not_on_this_machine_may_be_left_out_where_that_is_said(monkeypa
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     house = get_environment("alfworld")
 
-    def course(also: str) -> Course:
-        return Course.of(house, TrainSettings(tasks=2, evaluation=EvaluationSettings(split="unseen", tasks=3, also=also)))
+    def task_sets(also: str) -> TaskSets:
+        return TaskSets.of(house, TrainSettings(tasks=2, evaluation=EvaluationSettings(split="unseen", tasks=3, also=also)))
 
-    found = course("valid_seen?, seen:2?, valid_unseen:9?")
+    found = task_sets("valid_seen?, seen:2?, valid_unseen:9?")
     assert [panel.name for panel in found.further] == ["alfworld/seen/2"]
     assert [note.partition(": ")[0] for note in found.notes] == ["not measured on valid_seen", "not measured on valid_unseen"]
     assert "set ALFWORLD_DATA" in found.notes[0]
     with pytest.raises(TacitError, match="set ALFWORLD_DATA"):
-        course("valid_seen")
+        task_sets("valid_seen")

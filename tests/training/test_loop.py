@@ -20,8 +20,8 @@ from tacit.methods import METHODS, get_method
 from tacit.methods.grpo import GRPO
 from tacit.methods.grpo_variants import DAPO
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop, total, update
-from tacit.training.practice import Playground
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -41,7 +41,7 @@ def build(settings=GRPO, groups=3, size=4, **schedule):
 
 def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):
     policy = ScriptedPolicy(answer)
-    return Loop([Playground(method, tasks, InProcessPool(make), 16, 4)], policy, seed).iterate(number), policy
+    return Loop([Collector(method, tasks, InProcessPool(make), 16, 4)], policy, seed).iterate(number), policy
 
 
 def test_one_iteration():
@@ -119,7 +119,7 @@ def test_broken_episodes_are_counted_and_not_trained_on():
 
 
 def collected(method, answer, tasks=TASKS):
-    found = Loop([Playground(method, tasks, InProcessPool(WORLD.make), 16, 4)], ScriptedPolicy(answer)).collect(1)
+    found = Loop([Collector(method, tasks, InProcessPool(WORLD.make), 16, 4)], ScriptedPolicy(answer)).collect(1)
     return found.played[0], found.groups[0]
 
 

@@ -13,7 +13,7 @@ from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK
 from tacit.runs.directory import Run
-from tacit.training.practice import Practice
+from tacit.training.collect import WorldSetup
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -42,8 +42,8 @@ def test_the_threads_of_the_experience_end_with_the_run(stopped, tmp_path):
         if stopped and len(seen) == 2:
             raise TacitError("enough")
 
-    practices = [Practice.of(WORLD, method, settings)]
-    trainer = Trainer(run, ScriptedPolicy(asking), practices, settings, PlainReporter(io.StringIO()), callbacks=[watch])
+    setups = [WorldSetup.of(WORLD, method, settings)]
+    trainer = Trainer(run, ScriptedPolicy(asking), setups, settings, PlainReporter(io.StringIO()), callbacks=[watch])
     try:
         trainer.train()
     except TacitError as error:

@@ -18,8 +18,8 @@ from tacit.methods import METHODS, get_method
 from tacit.methods.opid import OPID
 from tacit.methods.reuserl import ReuseRL
 from tacit.rollout.worlds import InProcessPool
+from tacit.training.collect import Collector
 from tacit.training.loop import Loop, check_held, check_overlap
-from tacit.training.practice import Playground
 from tacit.training.settings import TrainSettings
 
 
@@ -55,7 +55,7 @@ class Waiting(ScriptedPolicy):
 
 
 def loop_of(policy, iterations: int = 4, behind: bool = True) -> Loop:
-    return Loop([Playground(build(), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, iterations, behind=behind)
+    return Loop([Collector(build(), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, iterations, behind=behind)
 
 
 def test_each_iteration_is_played_one_update_behind():
@@ -121,7 +121,7 @@ def test_only_an_experience_bank_is_read_in_play(name):
     check_overlap(TrainSettings(overlap=1), [method])
     seen, fresh = Versioned(), Versioned()
     loop, without = (
-        Loop([Playground(made, TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 2)
+        Loop([Collector(made, TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 2)
         for made, policy in ((method, seen), (build(get_method(name)), fresh))
     )
     loop.iterate(1)
@@ -165,13 +165,13 @@ class Versioned(Waiting):
 def test_credits_of_episodes_that_are_behind_are_those_of_the_policy_that_learns(settings):
     """Ratios are against what was said when it was said; whoever scores afterwards asks the policy before its update."""
     policy, collected = Versioned(), []
-    loop = Loop([Playground(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 4, behind=True)
+    loop = Loop([Collector(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 4, behind=True)
     plays = loop.collect
     loop.collect = lambda number: collected.append(plays(number)) or collected[-1]
     done = [loop.iterate(number) for number in range(1, 5)]
     assert [d.metrics["versions_behind"] for d in done] == [0, 1, 1, 1]
     # The companion of the calm one has observed as many iterations, each before its update.
-    calm = Loop([Playground(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], Versioned(), 0, 4)
+    calm = Loop([Collector(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], Versioned(), 0, 4)
     calm.policy._ids, calm.policy._words = policy._ids, policy._words
     for n, (batch, *_) in enumerate(policy.updates):
         written_by = max(0, n - 1)
@@ -193,5 +193,5 @@ def test_the_gap_is_that_of_the_first_step():
 
     policy = Moving()
     method = build(epochs=3)
-    done = Loop([Playground(method, TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0).iterate(1)
+    done = Loop([Collector(method, TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0).iterate(1)
     assert done.metrics["behaviour_gap"] == pytest.approx(0.3) and done.metrics["sampler_gap"] == pytest.approx(0.1)

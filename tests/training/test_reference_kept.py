@@ -12,7 +12,7 @@ from tacit.core.errors import NoRoom, TacitError
 from tacit.core.method import Schedule
 from tacit.methods import METHODS, get_method
 from tacit.runs.directory import Run
-from tacit.training.practice import Practice
+from tacit.training.collect import WorldSetup
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -45,8 +45,8 @@ def practise(method, path, policy):
     run = Run(path) if (path / "settings.json").exists() else Run.create(path, {})
     try:
         settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)
-        practices = [Practice.of(WORLD, method, settings)]
-        Trainer(run, policy, practices, settings, PlainReporter(io.StringIO())).train()
+        setups = [WorldSetup.of(WORLD, method, settings)]
+        Trainer(run, policy, setups, settings, PlainReporter(io.StringIO())).train()
     finally:
         run.close()
 

@@ -16,7 +16,7 @@ from tacit.methods.grpo import GRPO
 from tacit.runs.alarms import ALARMS, Watcher, read_alarms
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
-from tacit.training.practice import Practice
+from tacit.training.collect import WorldSetup
 from tacit.training.reporting import Attended, Played
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -115,7 +115,7 @@ def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
         tasks=8, max_steps=6, evaluation=EvaluationSettings(tasks=3, every=0, untrained=False, max_steps=4)
     )
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
-    summary = Trainer(run, Fading(), [Practice.of(WORLD, method, settings)], settings, listener).train()
+    summary = Trainer(run, Fading(), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
     warnings = [text for text in listener.said if text.startswith("warning at rl")]
     assert {alarm.name for alarm in read_alarms(tmp_path / "run")} == {
@@ -142,7 +142,7 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
         listener, run = Listener(), Run(tmp_path / "run")
         policy = Mumbling(lambda prompt, seed: "I would rather\nnot.")
         shorter = replace(method, schedule=replace(schedule, iterations=iterations))
-        Trainer(run, policy, [Practice.of(WORLD, shorter, settings)], settings, listener).train()
+        Trainer(run, policy, [WorldSetup.of(WORLD, shorter, settings)], settings, listener).train()
         run.close()
         return listener
 
@@ -233,7 +233,7 @@ def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
     method = GRPO(wording="full", style="tags", schedule=Schedule(groups=2, group_size=2, iterations=1)).build(WORLD)
     settings = TrainSettings(tasks=8, max_steps=2, evaluation=EvaluationSettings(split="test", tasks=2, untrained=False))
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
-    Trainer(run, Slow(listener), [Practice.of(WORLD, method, settings)], settings, listener).train()
+    Trainer(run, Slow(listener), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
     told = [text for text in listener.said if text.startswith("now rl 1: ")]
     assert told[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")

@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.worlds import WORLDS, get_environment
 
@@ -112,6 +112,6 @@ def test_every_skill_serves_known_families_and_every_family_has_one() -> None:
 
 def test_a_course_of_some_families() -> None:
     settings = TrainSettings(tasks=5, families="heat, cool,heat", evaluation=EvaluationSettings(split="seen", tasks=4))
-    course = Course.of(get_environment("alfworld"), settings)
-    assert {t.family for t in course.tasks} == {t.family for t in course.panel.tasks} == {"heat", "cool"}
-    assert len(course.tasks) == 5 and course.panel.name == "alfworld/seen/4[heat,cool]"
+    found = TaskSets.of(get_environment("alfworld"), settings)
+    assert {t.family for t in found.training} == {t.family for t in found.panel.tasks} == {"heat", "cool"}
+    assert len(found.training) == 5 and found.panel.name == "alfworld/seen/4[heat,cool]"

@@ -14,7 +14,7 @@ from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import Panel, choose_panel
-from tacit.training.practice import Course
+from tacit.training.collect import TaskSets
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.worlds import get_environment
 
@@ -33,9 +33,9 @@ def small(tmp_path, monkeypatch):
 
 def test_a_further_split_is_measured_whole_however_many_tasks_the_panel_has(small):
     evaluation = EvaluationSettings(split="valid_seen", tasks=5, also="valid_unseen, seen, valid_seen:2, unseen:4")
-    course = Course.of(small, TrainSettings(tasks=4, evaluation=evaluation))
-    assert course.panel.name == "alfworld/valid_seen/5"
-    assert [panel.name for panel in course.further] == [
+    found = TaskSets.of(small, TrainSettings(tasks=4, evaluation=evaluation))
+    assert found.panel.name == "alfworld/valid_seen/5"
+    assert [panel.name for panel in found.further] == [
         "alfworld/valid_unseen/3",
         "alfworld/seen/5",
         "alfworld/valid_seen/2",
@@ -45,8 +45,8 @@ def test_a_further_split_is_measured_whole_however_many_tasks_the_panel_has(smal
 
 def test_where_no_number_is_named_a_published_split_is_all_of_it(small):
     settings = TrainSettings(split="published_train", evaluation=EvaluationSettings(split="valid_seen", also="valid_unseen"))
-    course = Course.of(small, settings)
-    assert [len(tasks) for tasks in (course.tasks, course.panel.tasks, course.further[0].tasks)] == [6, 6, 3]
+    found = TaskSets.of(small, settings)
+    assert [len(tasks) for tasks in (found.training, found.panel.tasks, found.further[0].tasks)] == [6, 6, 3]
     assert choose_panel(get_environment("countdown"), "test", 0).name == "countdown/test/128"
 
 
@@ -81,7 +81,7 @@ def test_all_of_the_real_split(shared_data, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
     panel = choose_panel(WORLD, "valid_seen", 0)
     assert panel.name == "alfworld/valid_seen/140" and panel.hash == WORLD.panels["valid_seen"][140]
-    course = Course.of(
+    found = TaskSets.of(
         WORLD, TrainSettings(tasks=3, evaluation=EvaluationSettings(split="unseen", tasks=200, also="valid_seen"))
     )
-    assert [p.name for p in course.further] == ["alfworld/valid_seen/140"]
+    assert [p.name for p in found.further] == ["alfworld/valid_seen/140"]

@@ -26,8 +26,8 @@ def run(argv: Sequence[str]) -> int:
     if not 0 < arguments.discount <= 1:
         raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
     from tacit.cli.terminal import make_console, say
-    from tacit.config.credit_quality import circumstances, credited_groups, geometries_of, ground_of
-    from tacit.config.players import open_target
+    from tacit.config.agents import open_target
+    from tacit.config.credit_quality import circumstances, credited_groups, geometries_of, rollout_setup
     from tacit.evaluation.credit_agreement import Geometry, Measured, quality
     from tacit.evaluation.credit_truth import value_group
     from tacit.runs.files import write_json
@@ -36,28 +36,28 @@ def run(argv: Sequence[str]) -> int:
     methods = [part.strip() for part in arguments.methods.split(",") if part.strip()]
     console = make_console()
     target = open_target(arguments.target, said, arguments.checkpoint)
-    ground = ground_of(target, arguments.groups, arguments.group_size)
+    setup = rollout_setup(target, arguments.groups, arguments.group_size)
     measured = []
     try:
-        groups = ground.collect(ground.iteration)
-        say(console, f"{target.label}: iteration {ground.iteration}, {number_of(len(groups), 'group')} of {ground.group_size}")
+        groups = setup.collect(setup.iteration)
+        say(console, f"{target.label}: iteration {setup.iteration}, {number_of(len(groups), 'group')} of {setup.group_size}")
         geometries = chosen or geometries_of(target)
         credited, radii, left_out = credited_groups(target, groups, geometries, arguments.discount, methods)
         for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
-            truth = value_group(ground, group, arguments.rollouts, arguments.discount, ground.seed)
+            truth = value_group(setup, group, arguments.rollouts, arguments.discount, setup.seed)
             measured.append(Measured.of(known, truth))
             took = duration(time.monotonic() - began)
             played = f"{truth.episodes} continuations, {truth.per_state:.0f} through each state"
             told = f"{number_of(len(group.steps), 'step')}, {known.ending}; {played}"
             say(console, f"  group {number} of {len(groups)}: {told}, {took}", style="dim")
     finally:
-        ground.worlds.close()
+        setup.worlds.close()
     found = quality(measured)
     show(console, found, radii, left_out)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        where = circumstances(target, ground, radii, left_out, arguments.rollouts, arguments.discount)
+        where = circumstances(target, setup, radii, left_out, arguments.rollouts, arguments.discount)
         write_json(arguments.json, {**where, **found.to_json()})
         say(console, f"\nwritten to {arguments.json}")
     return 0

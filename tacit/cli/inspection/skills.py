@@ -122,7 +122,7 @@ def _probe(arguments: Any, said: Any) -> int:
     from dataclasses import asdict
 
     from tacit.cli.terminal import make_console, percent, say, table
-    from tacit.config.players import open_target
+    from tacit.config.agents import open_target
     from tacit.evaluation.hints import probe, spots
 
     if arguments.tasks < 2:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.config.checks import AGENTS, EXPERT, READER, check_sampling, check_values, open_world, open_worlds, with_split
 from tacit.config.recipe import Document, PolicyRecipe, Recipe, Said, anchored_name, override
-from tacit.config.toolbox import load_policy
+from tacit.config.resources import load_policy
 from tacit.config.values import to_data
 from tacit.core.actions import BARE, ActionFormat
 from tacit.core.chat import Chat
@@ -33,7 +33,7 @@ from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.worlds import TimedExpert
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
-from tacit.training.practice import Practice, completion_limit, evaluation_sampling
+from tacit.training.collect import WorldSetup, completion_limit, evaluation_sampling
 
 # Who stands in for a policy: the expert or a person, who act on observations, and a reader, which answers by a rule.
 
@@ -105,13 +105,13 @@ def advised_by_expert(world: Environment, timeout_s: float) -> Advised:
     return Advised(partial(TimedExpert, world.expert(), timeout_s))
 
 
-def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
+def as_policy(name: str, setup: WorldSetup) -> tuple[Policy, WorldSetup]:
     """The expert or the reader in the place of a policy that a run trains: it can be measured there, and that is all."""
     if name == EXPERT:
-        advised = advised_by_expert(practice.world, practice.settings.world_timeout_s)
-        return cast(Policy, Echo()), replace(practice, method=replace(practice.method, context=advised))
-    assert practice.world.reader is not None, "refused before"
-    return cast(Policy, ByRule(practice.world.reader)), practice
+        advised = advised_by_expert(setup.world, setup.settings.world_timeout_s)
+        return cast(Policy, Echo()), replace(setup, method=replace(setup.method, context=advised))
+    assert setup.world.reader is not None, "refused before"
+    return cast(Policy, ByRule(setup.world.reader)), setup
 
 
 HUMAN = "human"

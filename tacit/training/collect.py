@@ -21,10 +21,10 @@ from tacit.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class Course:
+class TaskSets:
     """What a run trains on and what it is measured on."""
 
-    tasks: Sequence[Task]
+    training: Sequence[Task]
     panel: Panel
     further: tuple[Panel, ...] = ()
     """measured after each stage only"""
@@ -32,7 +32,7 @@ class Course:
     """which of these there is nothing of on this machine"""
 
     @classmethod
-    def of(cls, world: Environment, settings: TrainSettings) -> Course:
+    def of(cls, world: Environment, settings: TrainSettings) -> TaskSets:
         """Found before anything is written, so that a world without its data costs nothing."""
         families, measured = settings.family_names, settings.evaluation
         if not world.playable:
@@ -54,19 +54,19 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Practice:
+class WorldSetup:
     world: Environment
     method: Method
     """built for this world"""
     settings: TrainSettings
     """the run's, with what was said of this world alone"""
-    course: Course
+    tasks: TaskSets
     share: float = 1.0
     """of the groups of an iteration"""
 
     @classmethod
-    def of(cls, world: Environment, method: Method, settings: TrainSettings, share: float = 1.0) -> Practice:
-        return cls(world, method, settings, Course.of(world, settings), share)
+    def of(cls, world: Environment, method: Method, settings: TrainSettings, share: float = 1.0) -> WorldSetup:
+        return cls(world, method, settings, TaskSets.of(world, settings), share)
 
     @property
     def name(self) -> str:
@@ -103,7 +103,7 @@ def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:
 
 
 @dataclass(frozen=True)
-class Playground:
+class Collector:
     method: Method
     tasks: Sequence[Task]
     worlds: WorldPool

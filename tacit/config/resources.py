@@ -140,7 +140,7 @@ def encoder_of_bank(embedder: str) -> Encode:
     return load_encoder(model, url)
 
 
-class Toolbox:
+class RunResources:
     def __init__(self, recipe: Recipe, worlds: Sequence[Environment]) -> None:
         self.recipe, self._worlds = recipe, worlds
         self._encoders: dict[tuple[str, ...], Any] = {}

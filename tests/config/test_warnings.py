@@ -9,39 +9,39 @@ from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe, run_recipe
 
 
-def doubts(*words: str, method: str = "grpo") -> str:
+def warnings(*words: str, method: str = "grpo") -> str:
     _, said = make_parser(method).parse(["--world", "countdown", *words])
     return "\n".join(prepare(Recipe.resolve(None, said)).recipe.notes)
 
 
 def test_a_policy_from_scratch_with_nothing_to_imitate_and_a_language_models_learning_rate():
-    notes = doubts("--model", "tiny", "--iterations", "3")
+    notes = warnings("--model", "tiny", "--iterations", "3")
     assert "tiny begins as noise and imitates nobody first" in notes and "add --sft.steps 300" in notes
     assert "lr = 1e-06 is meant for language models, and tiny will hardly move by it; try --lr 3e-4" in notes
-    assert "tiny-base has never been shown what to do" in doubts("--model", "tiny-base")
+    assert "tiny-base has never been shown what to do" in warnings("--model", "tiny-base")
 
 
 def test_a_language_model_that_would_imitate_at_the_rate_of_a_tiny_policy():
-    notes = doubts("--model", "owner/language-model", "--sft.steps", "60", "--iterations", "0")
+    notes = warnings("--model", "owner/language-model", "--sft.steps", "60", "--iterations", "0")
     assert "sft.lr = 0.001 is meant for policies of a million parameters" in notes and "try --sft.lr 1e-4" in notes
-    assert "sft.lr" not in doubts("--model", "owner/language-model", "--sft.steps", "60", "--sft.lr", "1e-4")
-    assert "sft.lr" not in doubts("--model", "owner/language-model") + doubts("--model", "tiny-base", "--sft.steps", "60")
+    assert "sft.lr" not in warnings("--model", "owner/language-model", "--sft.steps", "60", "--sft.lr", "1e-4")
+    assert "sft.lr" not in warnings("--model", "owner/language-model") + warnings("--model", "tiny-base", "--sft.steps", "60")
 
 
 def test_an_extractor_that_is_shown_lines_and_asked_for_json():
     shown = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
-    assert "add --extractor-style terse" in doubts("--model", "owner/language-model", *shown, method="complementary")
-    said = doubts("--model", "owner/language-model", *shown, "--extractor-style", "terse", method="complementary")
-    assert "lines" not in said + doubts("--model", "tiny-base", *shown, method="complementary")
+    assert "add --extractor-style terse" in warnings("--model", "owner/language-model", *shown, method="complementary")
+    said = warnings("--model", "owner/language-model", *shown, "--extractor-style", "terse", method="complementary")
+    assert "lines" not in said + warnings("--model", "tiny-base", *shown, method="complementary")
     both = (*shown[2:], "--method", "reuserl+complementary", "--invalid-penalty", "0.1")
-    said = doubts("--model", "owner/language-model", *both, method="reuserl+complementary")
+    said = warnings("--model", "owner/language-model", *both, method="reuserl+complementary")
     assert said.count("add --extractor-style terse") == 1, "it is said by whom it concerns, and once"
 
 
 def test_settings_that_learn_are_not_doubted():
-    assert not {"imitates", "hardly"} & set(doubts("--model", "tiny", "--sft.steps", "300", "--lr", "3e-4").split())
-    assert "hardly" not in doubts("--model", "owner/language-model")
-    assert "hardly" not in doubts("--model", "tiny", "--sft.steps", "3", "--iterations", "0"), "nothing is practised"
+    assert not {"imitates", "hardly"} & set(warnings("--model", "tiny", "--sft.steps", "300", "--lr", "3e-4").split())
+    assert "hardly" not in warnings("--model", "owner/language-model")
+    assert "hardly" not in warnings("--model", "tiny", "--sft.steps", "3", "--iterations", "0"), "nothing is practised"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "countdown", "household-published"])
