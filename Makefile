@@ -1,36 +1,49 @@
-# make train   set up and run the quickstart        make test          set up, lint, type-check and test
-#                                                   make test-cluster  test with Ray and vLLM, in an environment of its own
+# make train       install, then run the quickstart
+# make test        lint, types and fast tests (about six minutes on two cores)
+# make test-all    lint, types and all tests; what CI runs
+# make test-cluster  tests with Ray and vLLM in an environment of their own
+# make docs        build the documentation site; fails on dead links and broken snippets
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 QUICKSTART ?= runs/quickstart
+# Keep compiled bytecode between test processes, whatever the shell says.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: setup train test test-cluster lint clean
+.PHONY: setup train test test-all test-cluster docs lint clean
 
 setup: $(READY)
 
-# torch is installed before anything that wants it, at a pinned version: left to a range, pip takes the newest build.
+# torch first and pinned: with an open range pip would take the newest CUDA build.
 $(READY): requirements.txt pyproject.toml
+	@echo "Installing into $(VENV) (torch is about 200 MB; a few minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# A quickstart that was interrupted goes on where it was.
+# Resumes an interrupted quickstart.
 train: $(READY)
 	@if [ -f $(QUICKSTART)/settings.json ]; then $(BIN)/tacit train --resume $(QUICKSTART); \
 	else $(BIN)/tacit train --config quickstart --out $(QUICKSTART); fi
 	@$(BIN)/tacit eval $(QUICKSTART) --tokens
 	@$(BIN)/tacit report $(QUICKSTART)
 
-# What one of the tests' processes has compiled, the next need not: bytecode is kept, whatever the shell says.
 test: $(READY) lint
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-all: $(READY) lint
+	$(PYTEST)
 
 test-cluster:
 	@PYTHON=$(PYTHON) .ci/test-cluster
+
+docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1
+	$(BIN)/mkdocs build --strict
+	$(PYTEST) tests/docs
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -91,7 +91,7 @@ def name_worlds(worlds: Worlds) -> str:
     if hasattr(worlds, "reset") and hasattr(worlds, "step"):
         raise TacitError(
             f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={_called(worlds)}, "
-            "its tasks and its wording (docs/extending.md)."
+            "its tasks and its wording (docs/tutorials/own_world.md)."
         )
     raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
 

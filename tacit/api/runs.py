@@ -133,7 +133,7 @@ class OpenRun:
 
     def turns(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
         """One row per recorded turn of the episodes of `rl`, or of an evaluation (`eval-untrained`, `eval-sft`, `eval-rl`): of
-        one step, or of all. The fields are those of docs/trajectories.md."""
+        one step, or of all. The fields are those of docs/reference/trajectories.md."""
         found = self._rows(stage, step, turn_rows)
         return list(found) if rows else table(found)
 

@@ -55,7 +55,7 @@ def make_parser(method: str) -> Parser:
         "plan",
         SUMMARY_LINE,
         usage="tacit plan --model 8B --gpus 64 --world alfworld [settings]",
-        epilog="docs/scaling.md has the equations, what they were checked against, and how far off they were.",
+        epilog="docs/guides/planning.md has the equations, what they were checked against, and how far off they were.",
     )
     sizes = ", ".join(SIZES)
     parser.add_argument(

@@ -256,7 +256,7 @@ def _ungraded(records: Sequence[Record], t: Thresholds) -> str:
         return ""
     return (
         f"the judge's answers have no grade that can be read, in {values[-1]:.0%} of episodes: it adds nothing to rewards; "
-        "see that its model or endpoint answers as docs/rewards.md shows"
+        "see that its model or endpoint answers as docs/guides/rewards.md shows"
     )
 
 

@@ -24,9 +24,9 @@ def code_in(page: str) -> str:
 
 
 def test_the_alphabet_of_a_world_of_ones_own(monkeypatch):
-    """The page's example on the world of docs/extending.md: the expert's successes, projected, merged and priced."""
+    """The page's example on the world of docs/tutorials/own_world.md: the expert's successes, projected, merged and priced."""
     guess = ModuleType("guess")
-    exec(code_in((ROOT / "docs" / "extending.md").read_text(encoding="utf-8")), guess.__dict__)
+    exec(code_in((ROOT / "docs" / "tutorials" / "own_world.md").read_text(encoding="utf-8")), guess.__dict__)
     monkeypatch.setitem(sys.modules, "guess", guess)
     written: dict[str, Any] = {}
     exec(code_in(PAGE), written)

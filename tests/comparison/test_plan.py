@@ -85,7 +85,7 @@ def test_settings_for_all_methods_are_for_those_that_have_them():
 
 
 def test_the_page_about_it_shows_a_file_that_works():
-    page = (Path(__file__).parents[2] / "docs" / "comparing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "compare_methods.md").read_text()
     plan = plan_of(page.split("```toml\n")[1].split("```")[0])
     assert plan.name == "step-credit" and plan.methods == ("grpo", "gigpo", "bipace-ngram") and len(plan.cells) == 30
     assert cell(plan, "puzzles/bipace-ngram/4").document["method"]["embedder"] == "ngram"

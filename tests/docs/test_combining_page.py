@@ -1,4 +1,4 @@
-"""docs/combining.md: its table says of every pair of methods whether they can be added together, and why not."""
+"""docs/guides/combine_methods.md: its table says of every pair of methods whether they can be added together, and why not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.core.errors import TacitError
 from tacit.methods import METHODS, get_method
 from tacit.worlds import get_environment
 
-PAGE = Path(__file__).parents[2] / "docs" / "combining.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "combine_methods.md"
 WORLD = get_environment("alfworld")
 NAMES = [name for name in METHODS if name != "grpo"]
 """grpo adds nothing, so it goes with everybody"""
@@ -43,8 +43,8 @@ def test_the_table_is_what_the_methods_say():
     matrix, letters = table()
     text = PAGE.read_text(encoding="utf-8")
     legend = "\n".join(f"- **{letter}**: {reason}" for letter, reason in letters.items())
-    assert matrix in text, f"docs/combining.md should have this table:\n{matrix}"
-    assert legend in text, f"docs/combining.md should have this legend:\n{legend}"
+    assert matrix in text, f"docs/guides/combine_methods.md should have this table:\n{matrix}"
+    assert legend in text, f"docs/guides/combine_methods.md should have this legend:\n{legend}"
 
 
 @pytest.mark.parametrize("names", [("bipace", "reuserl"), ("rloo", "gigpo"), ("constant_context", "bipace", "reuserl")])

@@ -15,7 +15,7 @@ from tacit.credit.step_relative import Same
 from tacit.evaluation.credit_agreement import standard
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "credit_quality.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "experiments" / "credit_quality.md").read_text(encoding="utf-8")
 COMMANDS = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}((?:tacit|python) .*)$", PAGE, re.MULTILINE)]
 
 

@@ -16,7 +16,7 @@ from tacit.evaluation.scores import PanelScore
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluation.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "evaluation.md").read_text()
 COMMANDS = re.findall(r"^    tacit eval ([^#\n]+)", PAGE, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md are run, word for word."""
+"""The examples of docs/tutorials/own_world.md are run, word for word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.engines import get_engine
 from tacit.methods import METHODS, get_method
 from tacit.worlds import get_environment
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "own_world.md"
 FILES = ("guess", "more", "look_up", "finish", "hurry", "my_engine")
 SMALL = """
 model = "tiny-0.5m"

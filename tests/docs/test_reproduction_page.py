@@ -14,7 +14,7 @@ from tacit.cli.train import TrainParser, add_training_options, glance
 from tacit.config.recipe import FOLDER, find_recipe, packaged, run_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "experiments" / "reproduction.md").read_text(encoding="utf-8")
 COMMANDS = {letter: told.split("   ")[0] for letter, told in re.findall(r"^    ([A-Z]\d?) {2,3}(\S.*)$", PAGE, re.MULTILINE)}
 ROWS = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
 

@@ -59,6 +59,6 @@ def test_it_trains(policy, names, tmp_path):
 
 
 def test_there_are_as_many_pairs_as_the_page_says():
-    page = (Path(__file__).parents[2] / "docs" / "combining.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "combine_methods.md").read_text(encoding="utf-8")
     with_grpo = len(METHODS) - 1
     assert len([names for names in ALLOWED if len(names) == 2]) == page.count("✓") / 2 + with_grpo

@@ -17,7 +17,7 @@ from tacit.modules import Agent
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "modules.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "modules.md"
 
 
 def by_hand(agent: Agent, task, seed: int, steps: int) -> list[str]:

@@ -1,6 +1,6 @@
-"""The arithmetic of a plan beside what was measured (LOG.md, Speed; one H200 and one CPU core) and published. Where a figure
+"""The arithmetic of a plan beside what was measured (docs/experiments/log.md, Speed; one H200 and one CPU core) and published. Where a figure
 was used to find the shares in devices.py, it must come back closely; the others are held to the factor that stands in
-docs/scaling.md."""
+docs/guides/planning.md."""
 
 from __future__ import annotations
 

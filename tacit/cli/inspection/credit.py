@@ -135,7 +135,7 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
     ]
     console.print()
     console.print(table("what partitions leave of V's variance", columns, rows, numbers=columns[1:]))
-    say(console, "\nIntervals: 95%, tasks drawn again. docs/credit_quality.md says what is measured and how.")
+    say(console, "\nIntervals: 95%, tasks drawn again. docs/experiments/credit_quality.md says what is measured and how.")
 
 
 def _number(value: float | None) -> str:

@@ -110,7 +110,7 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
     def enough(_: int) -> int:
         if (free := free_bytes(device)) < size * (count + copied):
             raise torch.OutOfMemoryError(
-                f"{name}; this GPU has {_gib(free)} free. Take a smaller model, a larger GPU or several (docs/sharded.md), or "
+                f"{name}; this GPU has {_gib(free)} free. Take a smaller model, a larger GPU or several (docs/guides/sharded.md), or "
                 "let fewer runs share this one."
             )
         return free
@@ -133,7 +133,7 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
             + (
                 f"set {would.flags(settings)}, which takes {would.told()}."
                 if would
-                else "take a larger GPU, or several (docs/sharded.md)."
+                else "take a larger GPU, or several (docs/guides/sharded.md)."
             ),
             stacklevel=2,
         )
