@@ -1,4 +1,5 @@
-"""Credit against the true advantage of each step, at several points of training. docs/experiments/credit_quality.md says what is measured.
+"""Estimated credit against the true advantage, estimator by estimator, over the stages of training.
+docs/experiments/credit_quality.md says what is measured.
 
     python benchmarks/credit_quality.py RUN … --jobs 16 --json credit.json        # about ten minutes on 16 cores
     python benchmarks/credit_quality.py RUN --checkpoints start,rl-000004 --groups 4 --rollouts 4

@@ -110,8 +110,8 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
     def enough(_: int) -> int:
         if (free := free_bytes(device)) < size * (count + copied):
             raise torch.OutOfMemoryError(
-                f"{name}; this GPU has {_gib(free)} free. Take a smaller model, a larger GPU or several (docs/guides/sharded.md), or "
-                "let fewer runs share this one."
+                f"{name}; this GPU has {_gib(free)} free. Use a smaller model, a larger GPU or several GPUs "
+                "(docs/guides/sharded.md), or let fewer runs share this one."
             )
         return free
 
