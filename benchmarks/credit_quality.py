@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.runs.directory import read_settings, saved_checkpoints
+from tacit.runs.directory import open_checkpoints, read_settings
 from tacit.runs.files import write_json
 
 MOMENTS = ("start", "middle", "end")
@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
 def cells_of(run: str, wanted: Sequence[str]) -> list[Cell]:
     """A run's policies by moment. Two moments at the same checkpoint are one."""
     read_settings(Path(run))  # says so where this is no run
-    saved = [checkpoint.path.name for checkpoint in saved_checkpoints(Path(run)).all()]
+    saved = [checkpoint.path.name for checkpoint in open_checkpoints(Path(run)).all()]
     practised = [name for name in saved if name.startswith("rl-")]
     imitated = [name for name in saved if name.startswith("sft-")]
     known = {"start": imitated[-1] if imitated else "untrained"}

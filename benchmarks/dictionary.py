@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from tacit.companions.dictionary.extraction import Dictionary, Phrase, merge
+from tacit.companions.dictionary.extraction import Dictionary, Phrase, extract_dictionary
 from tacit.core.errors import TacitError
 from tacit.runs.metrics import read_metrics
 
@@ -78,10 +78,10 @@ def cpu_ms(work: Callable[[], object], repeats: int) -> float:
 def section_f1(name: str, groups: int, originals: int) -> dict[str, float]:
     corpora = synthetic_groups(groups, WEIGHTS[name])
     few = corpora[:originals]
-    greedy, best = [merge(c, FIVE) for c in corpora], [all_singletons(c, FIVE) for c in corpora]
+    greedy, best = [extract_dictionary(c, FIVE) for c in corpora], [all_singletons(c, FIVE) for c in corpora]
     told: dict[str, float] = {
         "groups": groups,
-        "greedy_ms": cpu_ms(lambda: [merge(c, FIVE) for c in corpora], 5) / groups,
+        "greedy_ms": cpu_ms(lambda: [extract_dictionary(c, FIVE) for c in corpora], 5) / groups,
         "all_singletons_ms": cpu_ms(lambda: [all_singletons(c, FIVE) for c in corpora], 1) / groups,
         "greedy_bits": sum(g.description_length for g in greedy) / groups,
         "all_singletons_bits": sum(b.description_length for b in best) / groups,
@@ -104,7 +104,7 @@ def planted(sequences: int, groups: int = 40, seed: int = 0) -> dict[str, float]
     for _ in range(groups):
         phrases = tuple(dict.fromkeys(tuple(rng.choices(FIVE, k=rng.randint(2, 4))) for _ in range(3)))
         corpus = [phrase_made(rng, phrases, FIVE, rng.randint(2, 6)) for _ in range(sequences)]
-        greedy = merge(corpus, FIVE)
+        greedy = extract_dictionary(corpus, FIVE)
         choices = (chosen for size in range(4) for chosen in combinations(phrases, size))
         best = min(Dictionary(FIVE, chosen).description_length(corpus) for chosen in choices)
         told["found"] += len(set(phrases) & set(greedy.dictionary.merged))
@@ -129,8 +129,8 @@ def show_planted() -> dict[str, dict[str, float]]:
 
 def e_step(kind: str, sequences: int = 384, alphabet: int = 26, repeats: int = 7) -> dict[str, float]:
     corpus, skills = training_corpus(kind, sequences, alphabet), names(alphabet)
-    found = merge(corpus, skills)
-    told = {"ms": cpu_ms(lambda: merge(corpus, skills), repeats), "merged": len(found.dictionary.merged)}
+    found = extract_dictionary(corpus, skills)
+    told = {"ms": cpu_ms(lambda: extract_dictionary(corpus, skills), repeats), "merged": len(found.dictionary.merged)}
     batch = corpus[:128]
     return told | {"reward_ms": cpu_ms(lambda: [found.dictionary.seg(s) for s in batch], repeats)}
 

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 
 from tacit.companions.experience.bank import Bank, Origin
-from tacit.companions.experience.companion import Experience, Halves
+from tacit.companions.experience.companion import Experience, GuidedHalf
 from tacit.companions.experience.extractor import Extractor
-from tacit.companions.experience.manager import Asked, DistillRequest, Manager
-from tacit.companions.experience.retrieval import Ngrams
+from tacit.companions.experience.manager import DistillRequest, ExperienceManager, QuerySettings
+from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.method import Alike
 from tacit.core.protocols import ModelSource, Sampling
 from tacit.core.types import PLAIN, Completion, Condition, Group, IterationInfo, Task
@@ -92,7 +92,7 @@ class AsksOnce:
 
 def filled(path: Path, entries: int, goals: Sequence[str]) -> Bank:
     """As many entries as asked for, each about one of the goals."""
-    embed = Ngrams()
+    embed = NgramEmbedding()
     bank = Bank(path, embed.name, embed.dimensions)
     texts = [f"{goals[i % len(goals)]}: look at number {i} first, then at the others" for i in range(entries)]
     bank.replace((), [(t, v, Origin(), None) for t, v in zip(texts, embed(texts), strict=True)], "")
@@ -119,8 +119,8 @@ def main() -> int:
 
     def experience(background: bool) -> Experience:
         extractor = Extractor(Slow, "terse", max_tokens=64)  # type: ignore[arg-type]
-        manager = Manager(bank, Ngrams(), extractor, background=background)
-        return Experience(lambda: manager, asked=Asked(refined=False))
+        manager = ExperienceManager(bank, NgramEmbedding(), extractor, background=background)
+        return Experience(lambda: manager, asked=QuerySettings(refined=False))
 
     calm, beside = experience(False), experience(True)
     asking = Asking(context, calm.ask, ("experience",), brief=True)
@@ -135,7 +135,7 @@ def main() -> int:
         for usage in bank.usage.values():
             usage.retrieved, usage.last_retrieved = 0, -(10**9)
 
-    found = play(Halves(calm))
+    found = play(GuidedHalf(calm))
     known = Known({group.task.id: [t.condition for t in group.trajectories] for group in found})
     assert any(c != PLAIN for told in known.told.values() for c in told)
 
@@ -143,14 +143,14 @@ def main() -> int:
         for group in found:
             for trajectory in group.trajectories:
                 beside.manager.submit(DistillRequest(trajectory, None, IterationInfo(0, 1), "benchmark"))
-        return play(Halves(beside))
+        return play(GuidedHalf(beside))
 
     cases = {
         "none": lambda: play(Alike()),
         "notes": lambda: play(known),
-        "bank": lambda: play(Halves(calm)),
+        "bank": lambda: play(GuidedHalf(calm)),
         "slow": slow,
-        "asking": lambda: play(Halves(calm), asking, AsksOnce(policy)),
+        "asking": lambda: play(GuidedHalf(calm), asking, AsksOnce(policy)),
     }
     wall: dict[str, list[float]] = {name: [] for name in cases}
     cpu: dict[str, list[float]] = {name: [] for name in cases}

@@ -23,8 +23,8 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tacit.companions.hindsight.analyzers import ByModel
-from tacit.companions.hindsight.companion import Hindsight, Routed
+from tacit.companions.hindsight.analyzers import ModelAnalyzer
+from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
 from tacit.core.method import Method, Schedule
 from tacit.core.types import flat_steps
 from tacit.credit.skill_shift import SkillShift
@@ -116,9 +116,9 @@ def waiting(groups: int, steps: int, policy: LocalPolicy, pause_s: float, concur
     answered: list[float] = []
     with slow_server(pause_s, answered) as url:
         chat = ChatPolicy(ChatClient(url, "analyst"), concurrency)
-        hindsight = Hindsight(ByModel(lambda: chat))
+        hindsight = Hindsight(ModelAnalyzer(lambda: chat))
         method = replace(build("opid", groups), companions=(hindsight,))
-        credits = (method.credits[0], SkillShift(Routed(hindsight)))
+        credits = (method.credits[0], SkillShift(RoutedSkills(hindsight)))
         loop = loop_of(replace(method, credits=credits), policy, steps)
         collected = loop.collect(1)
         began = time.perf_counter()

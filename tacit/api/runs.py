@@ -22,9 +22,9 @@ from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, SamplingPolicy
-from tacit.runs.directory import SETTINGS, find_summary, read_settings, saved_checkpoints
+from tacit.runs.directory import SETTINGS, find_summary, read_settings, open_checkpoints
 from tacit.runs.metrics import read_metrics
-from tacit.runs.trajectories import read_records, recorded_steps, replay, trajectory_record
+from tacit.runs.trajectories import read_records, list_recordings, read_trajectories, trajectory_record
 from tacit.training.collect import TaskSets
 from tacit.training.reporting import Callback, PlainReporter, Reporter
 
@@ -124,7 +124,7 @@ class OpenRun:
     @property
     def checkpoints(self) -> list[str]:
         """Names, oldest first."""
-        return [checkpoint.path.name for checkpoint in saved_checkpoints(self.path).all()]
+        return [checkpoint.path.name for checkpoint in open_checkpoints(self.path).all()]
 
     def metrics(self, stage: str | None = None, rows: bool = False) -> Any:
         """One row per step: of `sft`, of `rl`, or of both. A pandas table, or with `rows` plain dicts."""
@@ -145,7 +145,7 @@ class OpenRun:
     def trajectories(self, stage: str = "rl", step: int | None = None) -> list[Trajectory]:
         """The recorded episodes as objects: what was seen, done and achieved; of tokens only how many."""
         tasks = self._tasks()
-        return [trajectory for _, file in self._files(stage, step) for trajectory in replay(file, tasks)]
+        return [trajectory for _, file in self._files(stage, step) for trajectory in read_trajectories(file, tasks)]
 
     def policy(self, checkpoint: str = "newest", world: str | None = None) -> SamplingPolicy:
         """Loaded: it can be sampled from, scored with, and trained further."""
@@ -168,7 +168,7 @@ class OpenRun:
             yield from rows_of(stage, number, read_records(file))
 
     def _files(self, stage: str, step: int | None) -> Iterable[tuple[int, Path]]:
-        found = recorded_steps(self.path, stage)
+        found = list_recordings(self.path, stage)
         if not found:
             files = (file.name.removesuffix(".jsonl.gz").rpartition("-")[0] for file in self._recorded())
             raise unknown(f"stage of the run {str(self.path)!r}", stage, set(files))

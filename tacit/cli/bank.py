@@ -12,8 +12,8 @@ from typing import Any
 
 from tacit.cli.terminal import make_console, say, say_pairs, table
 from tacit.companions.experience.bank import Bank, Entry, Usage
-from tacit.companions.experience.files import embedding_named, exported, find_bank, open_bank, read_bank, take_in
-from tacit.companions.experience.retrieval import ORDERS, Embedding, Ngrams, ranked
+from tacit.companions.experience.files import export_lines, find_bank, import_lines, load_embedding, open_bank, read_bank
+from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import number_of
@@ -71,7 +71,7 @@ def list_entries(argv: Sequence[str]) -> int:
     )
     _add_most_and_json(parser, 20)
     arguments, bank = _parsed(parser, argv)
-    found = ranked(bank, arguments.by)
+    found = rank_entries(bank, arguments.by)
     if arguments.json:
         print(json.dumps([_told(*pair) for pair in found[: arguments.most]], ensure_ascii=False))
         return 0
@@ -129,7 +129,7 @@ def export(argv: Sequence[str]) -> int:
     parser = _parser("export", "Write the living entries as JSON lines.")
     parser.add_argument("file", metavar="FILE", help="where to; - prints them")
     arguments, bank = _parsed(parser, argv)
-    lines = "".join(f"{line}\n" for line in exported(bank))
+    lines = "".join(f"{line}\n" for line in export_lines(bank))
     if arguments.file == "-":
         sys.stdout.write(lines)
         return 0
@@ -152,7 +152,7 @@ def bring_in(argv: Sequence[str]) -> int:
         raise TacitError(f"there is no file {arguments.file} to import.")
     bank, embedding = _bank_to_fill(path, arguments.embedding)
     with arguments.file.open("rb") as lines:
-        taken = take_in(bank, embedding, lines)
+        taken = import_lines(bank, embedding, lines)
     for number, problem in taken.bad[:MOST_TOLD]:
         say(console, f"{arguments.file}, line {number}: {problem}", "red")
     more = f" ({len(taken.bad) - MOST_TOLD} more)" if len(taken.bad) > MOST_TOLD else ""
@@ -167,19 +167,19 @@ def _bank_to_fill(place: Path, name: str | None) -> tuple[Bank, Embedding]:
     """One that is there, with its own embedding; or a new one."""
     if place.is_dir() or place.exists():
         bank = open_bank(find_bank(place))
-        wanted = Ngrams().name if name == "ngram" else name
+        wanted = NgramEmbedding().name if name == "ngram" else name
         if wanted not in (None, bank.embedder):
             raise TacitError(
                 f"{bank.path} is a bank of {bank.embedder}, not of {wanted}: vectors of two models cannot be compared. Leave "
                 "--embedding out, or name a file that is not there yet, which becomes a bank of that embedding."
             )
         return bank, _embedding_of(bank)
-    embedding: Embedding = Ngrams() if name in (None, "ngram") else embedding_named(name, 0, _encoder)
+    embedding: Embedding = NgramEmbedding() if name in (None, "ngram") else load_embedding(name, 0, _encoder)
     return Bank(place, embedding.name, embedding.dimensions, sys.maxsize), embedding
 
 
 def _embedding_of(bank: Bank) -> Embedding:
-    embedding = embedding_named(bank.embedder, bank.dimensions, _encoder)
+    embedding = load_embedding(bank.embedder, bank.dimensions, _encoder)
     if embedding.dimensions != bank.dimensions:
         raise TacitError(
             f"{bank.path} was made with {bank.embedder} of {bank.dimensions} dimensions, and the one here has "

@@ -19,13 +19,13 @@ from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo, Trajectory
 from tacit.losses.regularizers import Imitation
 
-Choice = Callable[[Group], list[Trajectory]]
+Selector = Callable[[Group], list[Trajectory]]
 Examples = tuple[list[np.ndarray], list[np.ndarray]]
 """what was read, and what was written, turn by turn"""
-Telling = Callable[[Sequence[Trajectory], Policy], Examples]
+ExampleMaker = Callable[[Sequence[Trajectory], Policy], Examples]
 
 
-def above_their_group(group: Group, share: float = 1.0, quickest: bool = False) -> list[Trajectory]:
+def select_above_mean(group: Group, share: float = 1.0, quickest: bool = False) -> list[Trajectory]:
     """Nobody where all are alike. `share`: of the members that may be chosen, the first so many. `quickest`: only those who
     took the fewest turns."""
     mean, members = np.mean([trajectory.score for trajectory in group.trajectories]), group.trajectories
@@ -34,13 +34,13 @@ def above_their_group(group: Group, share: float = 1.0, quickest: bool = False) 
     return [trajectory for trajectory in better if not quickest or len(trajectory) == fewest]
 
 
-def as_it_was(trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
+def make_examples(trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
     """Every turn whose completion was an action."""
     turns = [step for trajectory in trajectories for step in trajectory.steps if step.valid]
     return [turn.prompt_tokens for turn in turns], [turn.completion.tokens for turn in turns]
 
 
-class Imitating:
+class ImitationCompanion:
     """Learns from the batch before it, and remembers nothing."""
 
     remembers = False
@@ -50,8 +50,8 @@ class Imitating:
         self,
         lr: float,
         every: int = 1,
-        chosen: Choice = above_their_group,
-        told: Telling = as_it_was,
+        chosen: Selector = select_above_mean,
+        told: ExampleMaker = make_examples,
         name: str = "imitating",
         metric: str = "self_imitation/imitated",
     ) -> None:

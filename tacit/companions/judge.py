@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.companions.answers import Answer, Answers, key_of
+from tacit.companions.answers import Answer, AnswerCache, answer_key
 from tacit.core.credit import Rewards
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.resources import FREE, Prices
@@ -26,7 +26,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, Prompt, Trajectory
 from tacit.rollout.encoding import fit_prompt, open_scheduler
 
-BEST = 10.0
+MAX_GRADE = 10.0
 REQUEST = """Grade the agent by the rubric, from 0 (worst) to 10 (best). Give your reasons in a sentence or two, then end with
 grade: N"""
 _GRADE = re.compile(r"\bgrade\b[^\w\n-]{0,6}(\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -49,20 +49,20 @@ class EpisodeJudge:
     read_in_play: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the trajectory, of this iteration's"""
-    _answers: Answers | None = field(default=None, init=False, compare=False, repr=False)
+    _answers: AnswerCache | None = field(default=None, init=False, compare=False, repr=False)
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         if self._answers is None:
-            self._answers = Answers(self.place)
+            self._answers = AnswerCache(self.place)
         judged = [trajectory for group in groups for trajectory in group.trajectories]
         before, found = len(self._answers), self._ask(judged, info)
         fresh = self._answers.since(before)
         self._grades = {}
         for group in groups:
-            read = {id(t): grade for t in group.trajectories if (grade := grade_of(found[id(t)].text)) is not None}
+            read = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
             usual = float(np.mean(list(read.values()))) if read else 0.0
             self._grades |= {id(t): read.get(id(t), usual) for t in group.trajectories}
-        unread = sum(grade_of(found[id(t)].text) is None for t in judged)
+        unread = sum(parse_grade(found[id(t)].text) is None for t in judged)
         return {
             "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
             "judge_unread": unread / len(judged) if judged else 0.0,
@@ -75,7 +75,8 @@ class EpisodeJudge:
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [
-            Rewards.at_the_end(g, self.weight / BEST * np.array([self._grades[id(t)] for t in g.trajectories])) for g in groups
+            Rewards.at_the_end(g, self.weight / MAX_GRADE * np.array([self._grades[id(t)] for t in g.trajectories]))
+            for g in groups
         ]
 
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
@@ -101,8 +102,8 @@ class EpisodeJudge:
         """request id -> key and tokens of the question"""
         with contextlib.closing(open_scheduler(judge, sampling, None)) as scheduler:
             for trajectory in judged:
-                prompt = question(self.rubric, trajectory)
-                key = key_of(who, self.tokens, prompt.text)
+                prompt = render_question(self.rubric, trajectory)
+                key = answer_key(who, self.tokens, prompt.text)
                 if key not in self._answers and key not in keys.values():
                     _, tokens, _ = fit_prompt(prompt, judge, self.tokens)
                     request = Request(tokens, derive(info.seed, "judge", key))
@@ -116,7 +117,7 @@ class EpisodeJudge:
         return {place: self._answers.get(key) or Answer("", 0, 0) for place, key in keys.items()}
 
 
-def question(rubric: str, trajectory: Trajectory) -> Prompt:
+def render_question(rubric: str, trajectory: Trajectory) -> Prompt:
     """What the judge reads: a long episode loses its oldest turns, as any prompt does."""
     turns = tuple(
         f"Turn {number}. It saw: {step.observation.text}\nIt did: {step.action}"
@@ -132,7 +133,7 @@ def question(rubric: str, trajectory: Trajectory) -> Prompt:
     )
 
 
-def grade_of(text: str) -> float | None:
+def parse_grade(text: str) -> float | None:
     """The last grade that is said, if it is one.
 
     >>> grade_of("Slow but right.\\ngrade: 7")
@@ -140,4 +141,4 @@ def grade_of(text: str) -> float | None:
     """
     found = _GRADE.findall(text)
     grade = float(found[-1]) if found else -1.0
-    return grade if 0 <= grade <= BEST else None
+    return grade if 0 <= grade <= MAX_GRADE else None

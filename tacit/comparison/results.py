@@ -30,7 +30,7 @@ from tacit.evaluation.statistics import (
     t_interval,
     worth,
 )
-from tacit.runs.directory import read_summary, saved_checkpoints, versions
+from tacit.runs.directory import open_checkpoints, read_summary, versions
 from tacit.runs.files import write_json, write_text
 from tacit.runs.metrics import read_metrics
 
@@ -44,7 +44,7 @@ FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s",
 def read_start(start: Planned, directory: Path) -> Found:
     path = directory / start.place
     evaluations = _evaluations(path, status_of(path, start.iterations))
-    newest = saved_checkpoints(path).newest()
+    newest = open_checkpoints(path).newest()
     return {
         "run": start.place.as_posix(),
         "status": status_of(path, start.iterations),
@@ -118,7 +118,7 @@ def check_alike(world: str, measured: dict[str, Found]) -> Found | None:
 def _evaluations(path: Path, status: str) -> list[Found]:
     if status == "finished":
         return read_summary(path)["evaluations"]
-    newest = saved_checkpoints(path).newest()
+    newest = open_checkpoints(path).newest()
     return newest.state()["evaluations"] if newest else []
 
 

@@ -24,7 +24,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
 from tacit.runs.directory import SETTINGS, find_summary, read_settings
-from tacit.runs.files import disk_errors, write_json, write_text
+from tacit.runs.files import explain_disk_errors, write_json, write_text
 
 # `tacit` commands in fresh processes, forked from a server that has imported everything once (see `warm`): a small run would
 # else take longer to import torch than to train, and an edit of the code would divide a comparison into before and after.
@@ -220,7 +220,7 @@ def carry_out(
 
 def _lock(directory: Path) -> IO[str]:
     """Two commands in one directory would each take the other's runs for abandoned ones."""
-    with disk_errors(directory):
+    with explain_disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / ".lock").open("w")
     try:
@@ -251,7 +251,7 @@ def _undone(runs: Sequence[Planned], directory: Path) -> list[Planned]:
 
 def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
     path = directory / run.place
-    with disk_errors(path):
+    with explain_disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     (path / FAILURE).unlink(missing_ok=True)
     document = run.with_start(directory)

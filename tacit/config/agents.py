@@ -32,7 +32,7 @@ from tacit.rollout.encoding import check_chat_support
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.worlds import TimedExpert
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
+from tacit.runs.directory import SETTINGS, read_settings, find_runs, open_checkpoints, describe_directory
 from tacit.training.collect import WorldSetup, completion_limit, evaluation_sampling
 
 # Who stands in for a policy: the expert or a person, who act on observations, and a reader, which answers by a rule.
@@ -255,7 +255,7 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
         )
     found = None
     if name != UNTRAINED:
-        saved = saved_checkpoints(path)
+        saved = open_checkpoints(path)
         if not saved.all():
             raise TacitError(
                 f"{path} has no checkpoint yet. Continue it with `tacit train --resume {path}`, or look at what it starts "
@@ -340,7 +340,7 @@ def _needs_world(name: str, said: Said, place: bool = False) -> None:
         if not place or name in (*TINY_SIZES, *BASES):
             where = "add --world, or world=… from Python (see `tacit list worlds`)"
             raise TacitError(f"{name!r} can play in any world, so one must be named: {where}.")
-        there = what_is_there(Path(name))
-        here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""
+        there = describe_directory(Path(name))
+        here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := find_runs(Path())) else ""
         model = "A model needs a world: add --world (see `tacit list worlds`)."
         raise TacitError(f"{name!r} is no run directory: {there} {model}{here}")

@@ -20,7 +20,7 @@ from tacit.core.world import Environment
 from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES, base_named, is_small
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
+from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints
 from tacit.training.collect import WorldSetup, completion_limit
 from tacit.training.demonstrations import check_adviser
 from tacit.training.loop import check_overlap
@@ -343,7 +343,7 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
         impatient = before.train.evaluation.patience == after.train.evaluation.patience
         if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
             return True
-    newest = saved_checkpoints(path).newest()
+    newest = open_checkpoints(path).newest()
     if newest is not None and newest.stage == "rl" and newest.step > after.schedule.iterations:
         raise TacitError(
             f"iterations = {after.schedule.iterations}, but {path} has already done {newest.step}; "

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tacit.calibration.probe import late_layer
-from tacit.companions.hindsight.analyzers import ByRule
-from tacit.companions.hindsight.companion import Hindsight, Routed
+from tacit.companions.hindsight.analyzers import RuleAnalyzer
+from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
 from tacit.companions.radius import AdaptiveRadius
 from tacit.config.agents import Target
 from tacit.core.credit import Rewards
@@ -23,7 +23,7 @@ from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups,
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
 from tacit.runs.checkpoints import COMPANIONS
-from tacit.runs.directory import saved_checkpoints
+from tacit.runs.directory import open_checkpoints
 from tacit.training.collect import Collector, completion_limit, make_worlds
 from tacit.training.loop import Loop, total
 
@@ -96,7 +96,7 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
 
 def _kept(target: Target, companion: str) -> Path | None:
     """Where the run last saved a companion; a run in several worlds has one for each."""
-    saved = saved_checkpoints(target.run).all() if target.run else []
+    saved = open_checkpoints(target.run).all() if target.run else []
     names = (companion, f"{target.world.name}/{companion}")
     places = [checkpoint.path / COMPANIONS / name for checkpoint in saved if checkpoint.stage == "rl" for name in names]
     return next((place for place in reversed(places) if place.is_dir()), None)
@@ -137,9 +137,9 @@ def credited_groups(
     return credit_groups(groups, policy, estimators, parts, others), radii, left_out
 
 
-def rule_of(target: Target) -> ByRule:
+def rule_of(target: Target) -> RuleAnalyzer:
     """The world's own analyzer, with as many critical steps as the run's method has, or else the world's."""
-    return ByRule.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
+    return RuleAnalyzer.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
 
 
 def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
@@ -147,7 +147,7 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
     policy: Any = target.policy
     hindsight = Hindsight(rule_of(target))
     hindsight.observe(groups, policy, IterationInfo())
-    return credit_per_step((SkillShift(Routed(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
+    return credit_per_step((SkillShift(RoutedSkills(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
 
 
 def circumstances(

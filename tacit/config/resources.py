@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tacit.calibration.calibrate import place_of, read_calibration
-from tacit.companions.experience.retrieval import served_model
+from tacit.companions.experience.retrieval import parse_endpoint_model
 from tacit.config.recipe import PolicyRecipe, Recipe
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
@@ -129,7 +129,7 @@ def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY")
 
 def encoder_of_bank(embedder: str) -> Encode:
     """What a bank says its vectors were made with."""
-    model = served_model(embedder)
+    model = parse_endpoint_model(embedder)
     if model is None:
         return load_encoder(embedder)
     url = os.environ.get(ADDRESS, "")

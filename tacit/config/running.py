@@ -13,7 +13,7 @@ from tacit.core.errors import EngineLost
 from tacit.core.progress import duration, reminded
 from tacit.core.protocols import Policy
 from tacit.rollout.encoding import check_chat_support
-from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
+from tacit.runs.directory import SETTINGS, Run, open_checkpoints, read_settings
 from tacit.runs.files import write_json
 from tacit.training.collect import WorldSetup
 from tacit.training.loop import check_held
@@ -41,7 +41,7 @@ def carry_out(
             return _carry_out(prepared, resume, make_reporter, callbacks, begun)
         except EngineLost as lost:
             settings = lost.settings
-            newest = saved_checkpoints(out).newest() if (out / SETTINGS).exists() else None
+            newest = open_checkpoints(out).newest() if (out / SETTINGS).exists() else None
             losses.append(newest.path.name if newest else "")
             if not (out / SETTINGS).exists() or losses[-REBUILT - 1 :].count(losses[-1]) > REBUILT:
                 raise

@@ -26,7 +26,7 @@ from tacit.core.types import PLAIN, Completion, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.rollout.encoding import open_scheduler
 from tacit.rollout.episodes import SamplingPolicy
-from tacit.runs.files import disk_errors
+from tacit.runs.files import explain_disk_errors
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
 # Completions of episodes that are not over yet, on disk: an evaluation that was killed asks nobody for them twice.
@@ -65,7 +65,7 @@ class KeptTurns:
         if usable:
             # A line feed first: the last write may have been cut off.
             text = "".join(f"\n{json.dumps(_record(name, c), ensure_ascii=False)}" for name, c in usable.items())
-            with disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            with explain_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
 
     def drop(self) -> None:
@@ -301,7 +301,7 @@ class Journal:
 
     def _append(self, records: Any, newline: bool = False) -> None:
         text = ("\n" if newline else "") + "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+        with explain_disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(text)
 
 

@@ -21,7 +21,7 @@ from tacit.core.world import Wording, World
 from tacit.prompts.history import History
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import iterate_trajectory, render_turns, replay_actions
-from tacit.runs.files import disk_errors
+from tacit.runs.files import explain_disk_errors
 
 REACT = {"ReAct-1step": 1, "ReAct-full": None}
 """past turns that are read; None is all of them"""
@@ -182,7 +182,7 @@ def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
     below.set_ylabel("episodes")
     below.set_xlabel("turn")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    with disk_errors(file):
+    with explain_disk_errors(file):
         figure.savefig(file, dpi=110)
     pyplot.close(figure)
 

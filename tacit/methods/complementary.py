@@ -22,11 +22,17 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
-from tacit.companions.experience.companion import GUIDED, Experience, Halves, internalising
+from tacit.companions.experience.companion import GUIDED, Experience, GuidedHalf, make_self_distillation
 from tacit.companions.experience.extractor import Extractor, Style
-from tacit.companions.experience.files import fill
-from tacit.companions.experience.manager import Asked, Critic, Manager
-from tacit.companions.experience.retrieval import Diversity, Embedding, Ngrams, Sentences, served_name
+from tacit.companions.experience.files import fill_bank
+from tacit.companions.experience.manager import Critic, ExperienceManager, QuerySettings
+from tacit.companions.experience.retrieval import (
+    Diversity,
+    Embedding,
+    NgramEmbedding,
+    SentenceEmbedding,
+    endpoint_embedding_name,
+)
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
@@ -133,16 +139,16 @@ class Complementary(GRPO):
         if self.extraction == "none":
             return ()
         self.check_halves()
-        asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
+        asked = QuerySettings(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
         critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
         writes = self.extraction != "offline"
         made = partial(Experience, self.manager(world, resources), self.merge_every, asked, writes, critic)
         experience = resources.shared("experience", self.shared(), made)
         may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
-        inner = internalising(self.context(world), self.internalise, self.internalise_every)
+        inner = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
-            replaces("conditions", "how it is told", Halves(experience, self.guided)),
+            replaces("conditions", "how it is told", GuidedHalf(experience, self.guided)),
             adds("companions", "experience", experience),
             *([] if self.search_and_ask == "none" else [adds("context", "somebody to ask", may_ask)]),
             *([adds("companions", "internalising", inner)] if self.internalise else ()),
@@ -179,7 +185,7 @@ class Complementary(GRPO):
         place = resources.directory("experience") / "bank.sqlite"
         embedding = self.vectors(resources)
 
-        def opened() -> Manager:
+        def opened() -> ExperienceManager:
             extractor = Extractor(
                 policy,
                 self.extractor_style,
@@ -195,8 +201,8 @@ class Complementary(GRPO):
             bank = Bank(None if resources is NO_RESOURCES else place, embedding.name, embedding.dimensions, self.capacity)
             bank.clear()  # a run killed before its first checkpoint begins again; from one on, the bank comes back with it
             if offline:
-                fill(bank, embedding, world, self.bank, self.beforehand)
-            return Manager(
+                fill_bank(bank, embedding, world, self.bank, self.beforehand)
+            return ExperienceManager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )
 
@@ -204,8 +210,8 @@ class Complementary(GRPO):
 
     def vectors(self, resources: Resources) -> Embedding:
         if self.embedding == "sentence":
-            return Sentences(self.encoder, resources.sentences(self.encoder))
+            return SentenceEmbedding(self.encoder, resources.sentences(self.encoder))
         if self.embedding == "endpoint":
             served = resources.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
-            return Sentences(served_name(self.encoder), served)
-        return Ngrams()
+            return SentenceEmbedding(endpoint_embedding_name(self.encoder), served)
+        return NgramEmbedding()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight.companion import handbook_of
+from tacit.companions.hindsight.companion import load_handbook
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.resources import Resources
@@ -53,7 +53,7 @@ class OPSD(GRPO):
     """of the divergence"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        teacher = handbook_of(world, self.handbook)
+        teacher = load_handbook(world, self.handbook)
         if self.divergence == "sampled":
             column = TeacherLogprobs(teacher, self.schedule.temperature)
             return adds("columns", "teacher", column), replaces(
@@ -92,7 +92,7 @@ class GRPOwithOPSD(GRPO):
     """w"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        teacher = handbook_of(world, self.handbook)
+        teacher = load_handbook(world, self.handbook)
         if self.divergence == "released":
             column = TeacherLogprobs(teacher, self.schedule.temperature)
             loss = GatedLikelihood(self.distillation_weight, beta=0.0)
@@ -121,7 +121,7 @@ class SkillSD(GRPO):
     """w"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        column = TeacherLogprobs(handbook_of(world, self.handbook), self.schedule.temperature)
+        column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)
         return adds("columns", "teacher", column), adds("losses", "distillation", SkillK3(self.distillation_weight))
 
 
@@ -150,7 +150,7 @@ class RLSD(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
-        teacher = handbook_of(world, self.handbook)
+        teacher = load_handbook(world, self.handbook)
         credit = Modulated(episode, teacher, self.modulation, self.modulation_bound, self.modulation_iterations)
         return (replaces("credits", "episode credit", credit),)
 
@@ -177,6 +177,6 @@ class SDAR(GRPO):
     """β: how sharply the gate opens"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        column = TeacherLogprobs(handbook_of(world, self.handbook), self.schedule.temperature)
+        column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)
         loss = GatedLikelihood(self.distillation_weight, self.gate)
         return adds("columns", "teacher", column), adds("losses", "distillation", loss)

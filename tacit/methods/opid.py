@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight.analyzers import Analyzer, ByModel, ByRule
-from tacit.companions.hindsight.companion import Hindsight, Routed, Routing
+from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
+from tacit.companions.hindsight.companion import Hindsight, RoutedSkills, Routing
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
 from tacit.core.composition import Part, adds
 from tacit.core.resources import Prices, Resources
@@ -61,14 +61,14 @@ class OPID(GRPO):
             return ()
         prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
         hindsight = Hindsight(self.looking_back(world, resources), prices)
-        teacher = Routed(hindsight, self.routing)
+        teacher = RoutedSkills(hindsight, self.routing)
         shift = SkillShift(teacher, self.skill_weight, self.normalise_shift, self.clip_shift)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
     def looking_back(self, world: Environment, resources: Resources) -> Analyzer:
         most = self.critical_steps or world.critical_steps
         if self.analyzer == "rule":
-            return ByRule.of(world, most)
+            return RuleAnalyzer.of(world, most)
         asked = resources.helper("analyzer") if self.analyzer == "model" else None
         kept = resources.directory("hindsight")
-        return ByModel(asked, most, self.analyzer_temperature, self.analyzer_tokens, kept)
+        return ModelAnalyzer(asked, most, self.analyzer_temperature, self.analyzer_tokens, kept)

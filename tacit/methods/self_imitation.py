@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tacit.companions.imitation import Imitating, above_their_group
+from tacit.companions.imitation import ImitationCompanion, select_above_mean
 from tacit.core.bounds import AtLeastOne, NotNegative, Share
 from tacit.core.composition import Part, adds
 from tacit.core.resources import Resources
@@ -39,5 +39,5 @@ class SelfImitation(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr
-        chosen = partial(above_their_group, share=self.imitation_share, quickest=self.imitation_quickest)
-        return (adds("companions", "self-imitation", Imitating(lr, self.imitation_every, chosen)),)
+        chosen = partial(select_above_mean, share=self.imitation_share, quickest=self.imitation_quickest)
+        return (adds("companions", "self-imitation", ImitationCompanion(lr, self.imitation_every, chosen)),)

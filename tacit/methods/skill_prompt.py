@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tacit.companions.hindsight.companion import Told, handbook_of
+from tacit.companions.hindsight.companion import HandbookConditions, load_handbook
 from tacit.core.composition import Part, replaces
 from tacit.core.method import Schedule
 from tacit.core.resources import Resources
@@ -28,7 +28,7 @@ class SkillPrompt(GRPO):
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=0))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        return (replaces("conditions", "how it is told", Told(handbook_of(world, self.handbook))),)
+        return (replaces("conditions", "how it is told", HandbookConditions(load_handbook(world, self.handbook))),)
 
 
 # Skill-GRPO: GRPO whose agent reads the handbook's page for its kind of task while it practises.
@@ -47,4 +47,4 @@ class SkillGRPO(GRPO):
     """file of skills by family (TOML); empty: the world's own"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        return (replaces("conditions", "how it is told", Told(handbook_of(world, self.handbook))),)
+        return (replaces("conditions", "how it is told", HandbookConditions(load_handbook(world, self.handbook))),)

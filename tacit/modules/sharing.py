@@ -39,7 +39,7 @@ from tacit.modules.logs import NAME as WORK_NAME
 from tacit.modules.module import MANIFEST, Module, find_modules, licence_of, read_module
 from tacit.modules.router import module_recipe
 from tacit.modules.verify import Verdict, problems, remeasure
-from tacit.runs.files import disk_errors, write_directory
+from tacit.runs.files import explain_disk_errors, write_directory
 
 PACKAGE, CARD = "package.json", "README.md"
 FORMAT = 1
@@ -75,7 +75,7 @@ def pack(module: Module, file: Path, base_licence: str = "") -> str:
         "files": listed,
     }
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with disk_errors(file):
+    with explain_disk_errors(file):
         try:
             with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
                 archive.writestr(_entry(PACKAGE), json.dumps(told, indent=2) + "\n")

@@ -27,7 +27,7 @@ from tacit.modules.logs import Coverage, Logged, Logs, as_lines, cover, family_i
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, read_module
 from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
+from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
 from tacit.training.collect import completion_limit, evaluation_sampling
 from tacit.training.recordings import Known, Reading, read_recordings, stranger, untellable
@@ -144,7 +144,7 @@ def trained_by(run: Path, where: str = "") -> Trained:
 
 
 def find_checkpoint(run: Path, name: str) -> Checkpoint:
-    saved = saved_checkpoints(run)
+    saved = open_checkpoints(run)
     if not saved.all():
         raise TacitError(f"{run} has no checkpoint yet, so there is nothing to export.")
     return saved.find(name)

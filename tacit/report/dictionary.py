@@ -20,10 +20,10 @@ from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.rewards.segmentation import world_alphabet
-from tacit.runs.directory import read_settings, saved_checkpoints
-from tacit.runs.files import disk_errors
+from tacit.runs.directory import read_settings, open_checkpoints
+from tacit.runs.files import explain_disk_errors
 from tacit.runs.metrics import read_metrics
-from tacit.runs.trajectories import recorded_steps, replay
+from tacit.runs.trajectories import list_recordings, read_trajectories
 from tacit.training.collect import TaskSets
 
 # A run's skill dictionary and how it came to be: read from its checkpoint, or extracted from its recorded episodes.
@@ -125,7 +125,7 @@ def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, c
     method = recipe.settings.build(world)
     for companion in method.companions:
         if isinstance(companion, SkillDictionary):
-            practised = [saved for saved in saved_checkpoints(path).all() if saved.stage == "rl"]
+            practised = [saved for saved in open_checkpoints(path).all() if saved.stage == "rl"]
             if checkpoint or practised:
                 return _saved(path, companion, checkpoint, f"{name}/" if name else "")
             return _replayed(path, companion, played)
@@ -136,7 +136,7 @@ def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, c
 
 def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str) -> Story:
     """`prefix` is before the names of what belongs to one of several worlds."""
-    found = saved_checkpoints(path).find(checkpoint or "newest")
+    found = open_checkpoints(path).find(checkpoint or "newest")
     if found.stage != "rl":
         raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
     companion.load(found.companion(f"{prefix}{companion.name}"))
@@ -146,7 +146,7 @@ def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str)
 
 
 def _replayed(path: Path, companion: SkillDictionary, played: Played) -> Story:
-    files = recorded_steps(path)
+    files = list_recordings(path)
     if not files:
         raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
     steps = []
@@ -190,7 +190,7 @@ def inspect_dictionary(
     own = {task.id for task in (*task_sets[recipe.world].training, *task_sets[recipe.world].panel.tasks)}
 
     def played(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
-        return [trajectory for trajectory in replay(file, tasks) if trajectory.task.id in own]
+        return [trajectory for trajectory in read_trajectories(file, tasks) if trajectory.task.id in own]
 
     practised = [task for tasks in task_sets.values() for task in tasks.training]
     name = world.name if len(task_sets) > 1 else ""
@@ -200,7 +200,7 @@ def inspect_dictionary(
     if file is not None:
         episodes = _in_order(played(file, practised))
         behaviours[f"training, iteration {step}"] = behaviour(episodes, world.alphabet, world.failure, world.place)
-    if evaluations := recorded_steps(run, "eval-rl"):
+    if evaluations := list_recordings(run, "eval-rl"):
         last = max(evaluations)
         measured = played(evaluations[last], [task for tasks in task_sets.values() for task in tasks.panel.tasks])
         behaviours[f"evaluation after rl {last}"] = behaviour(measured, world.alphabet, world.failure, world.place)
@@ -209,7 +209,7 @@ def inspect_dictionary(
 
 
 def _recorded(run: Path, iteration: int | None) -> tuple[int, Path | None]:
-    files = recorded_steps(run)
+    files = list_recordings(run)
     if iteration is not None and iteration not in files:
         there = f"there are {min(files)} to {max(files)}" if files else "there are none"
         raise TacitError(f"iteration {iteration} is not recorded in {run}; {there}.")
@@ -257,7 +257,7 @@ def plot_dictionary(file: Path, title: str, story: Story) -> None:
     _bound(below, readings)
     below.set_xlabel("iteration")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    with disk_errors(file):
+    with explain_disk_errors(file):
         figure.savefig(file, dpi=110)
     pyplot.close(figure)
 

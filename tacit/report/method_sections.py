@@ -14,15 +14,15 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.companions.dictionary.companion import FILE, History, SkillDictionary
-from tacit.companions.experience.files import IN_A_RUN, read_bank
-from tacit.companions.experience.retrieval import Order, ranked
+from tacit.companions.experience.files import BANK_FILE, read_bank
+from tacit.companions.experience.retrieval import Order, rank_entries
 from tacit.core.errors import TacitError
 from tacit.evaluation.plots import Point, Series, mean_series
 from tacit.report.charts import draw, thinned
 from tacit.report.page import is_number, percent, short
 from tacit.report.run_files import Comparison, Record, read_metrics, read_table
 from tacit.runs.checkpoints import COMPANIONS
-from tacit.runs.directory import saved_checkpoints
+from tacit.runs.directory import open_checkpoints
 
 SHARE, FROM_ZERO = {"share": True, "floor": 0.0}, {"floor": 0.0}
 MOST_POINTS = 60
@@ -195,7 +195,7 @@ def experience_charts(found: dict[str, list[Series]], word: str) -> list[Markup]
 
 def standing_out(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]] | None:
     """Title -> rows (entry, won, lost, where it came from, text), of the entries whose readers won or lost most."""
-    path = run / IN_A_RUN
+    path = run / BANK_FILE
     if not path.is_file():
         return None
     try:
@@ -206,7 +206,10 @@ def standing_out(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any,
     try:
         orders: dict[str, Order] = {"Most useful entries": "useful", "Most harmful entries": "harmful"}
         several = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1
-        return {title: [_row(*pair, several) for pair in ranked(bank, order)[:MOST_ENTRIES]] for title, order in orders.items()}
+        return {
+            title: [_row(*pair, several) for pair in rank_entries(bank, order)[:MOST_ENTRIES]]
+            for title, order in orders.items()
+        }
     finally:
         bank.close()
 
@@ -228,7 +231,7 @@ MOST_PHRASES = 20
 
 def phrases_of(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]]:
     """Title -> rows (phrase, uses, since, share of E-steps), those used most first; one table for each world that has one."""
-    for checkpoint in reversed(saved_checkpoints(run).all()):
+    for checkpoint in reversed(open_checkpoints(run).all()):
         home = checkpoint.path / COMPANIONS
         if files := sorted(home.glob(f"**/{SkillDictionary.name}/{FILE}")):
             told: dict[str, Sequence[tuple[Any, ...]]] = {}

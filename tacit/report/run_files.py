@@ -20,8 +20,8 @@ from tacit.core.world import Environment
 from tacit.report.page import is_number
 from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
-from tacit.runs.directory import SETTINGS, SUMMARY, saved_checkpoints
-from tacit.runs.trajectories import recorded_steps, trajectory_from_record
+from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
+from tacit.runs.trajectories import list_recordings, trajectory_from_record
 from tacit.training.collect import TaskSets
 from tacit.training.settings import TrainSettings
 
@@ -98,7 +98,7 @@ def read_run(path: Path) -> RunFiles:
     summary = read_table(path / SUMMARY, notices) if (path / SUMMARY).exists() else {}
     metrics = read_metrics(path, notices)
     alarms = _lines(path, path / ALARMS, lambda line: has(line, {"name": str, "step": int, "message": str}), notices)
-    versions, newest = read_table(path / "versions.json", notices), saved_checkpoints(path).newest()
+    versions, newest = read_table(path / "versions.json", notices), open_checkpoints(path).newest()
     measured = summary or (read_table(newest.path / STATE, notices) if newest else {})
     if (path / "failed").is_dir():
         notices.append(f"The run met a loss that was not a number; the batch and the policy are kept in {path / 'failed'}.")
@@ -117,7 +117,7 @@ def read_metrics(path: Path, notices: list[str]) -> list[Record]:
 def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> list[Episodes]:
     """The newest readable file over `stages` (later stages count as newer), if there is one."""
     for stage in reversed(stages):
-        for step, file in sorted(recorded_steps(path, stage).items(), reverse=True):
+        for step, file in sorted(list_recordings(path, stage).items(), reverse=True):
             if records := read_episodes(path, file, notices):
                 return [Episodes(stage, step, records)]
     return []

@@ -10,7 +10,7 @@ from tacit.report.comparison_page import comparison_page
 from tacit.report.run_files import COMPARISON, read_comparison
 from tacit.report.run_page import run_page
 from tacit.report.viewer import MOST_TRAJECTORIES
-from tacit.runs.directory import SETTINGS, runs_below
+from tacit.runs.directory import SETTINGS, find_runs
 from tacit.runs.files import write_text
 
 PAGE = "report.html"
@@ -40,6 +40,6 @@ def neither(path: Path) -> TacitError:
         return TacitError(f"{path} is a file; name a run (runs/NAME) or the directory of a comparison.")
     if not path.is_dir():
         return TacitError(f"there is no directory {path}; name a run (runs/NAME) or the directory of a comparison.")
-    inside = runs_below(path)
+    inside = find_runs(path)
     hint = f"It holds runs, though: {', '.join(inside)}; name one of them." if inside else "`tacit train` makes runs."
     return TacitError(f"{path} is neither a run nor a comparison: it has no {SETTINGS} and no {COMPARISON}. {hint}")

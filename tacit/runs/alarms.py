@@ -90,7 +90,7 @@ class Alarm:
         return f"{self.message}. This is one: {self.example}" if self.example else self.message
 
 
-def alarms_at(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -> list[Alarm]:
+def check_alarms(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -> list[Alarm]:
     """The alarms that ring after the last of these iterations, the first of which are the start of practice."""
     if not records:
         return []
@@ -103,7 +103,7 @@ def first_alarms(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -
     """Each alarm that rang at any time, once, at the iteration it first rang: what a run that is resumed has already said."""
     first: dict[str, Alarm] = {}
     for end in range(1, len(records) + 1):
-        for alarm in alarms_at(records[:end], thresholds):
+        for alarm in check_alarms(records[:end], thresholds):
             first.setdefault(alarm.name, alarm)
     return list(first.values())
 
@@ -157,7 +157,7 @@ def _over_groups(records: Sequence[Record]) -> tuple[float, float]:
     return mean, (within + between) / max(1, groups - 1)
 
 
-def measured_falls(evaluations: Sequence[Record], t: Thresholds = DEFAULTS) -> list[Alarm]:
+def evaluation_alarms(evaluations: Sequence[Record], t: Thresholds = DEFAULTS) -> list[Alarm]:
     """The first evaluation of practice that is below the last one before it, where their intervals leave no doubt: what is
     practised may go well while what is kept back is lost."""
     before = [e for e in evaluations if e["stage"] != "rl"][-1:]
@@ -306,7 +306,7 @@ def _values(records: Sequence[Record], name: str) -> list[float]:
 ALARMS = "alarms.jsonl"
 
 
-class Watcher:
+class AlarmMonitor:
     """Holds the numbers of every iteration of practice. Alarms follow from them alone, so a resumed run, given the numbers it
     kept, ends with the file of one that was never killed."""
 
@@ -321,7 +321,7 @@ class Watcher:
         examples = {(alarm.name, alarm.step): alarm.example for alarm in read_alarms(self._path.parent)}
         self._rung = {
             alarm.name: replace(alarm, example=examples.get((alarm.name, alarm.step), ""))
-            for alarm in sorted([*first_alarms(self._records), *measured_falls(evaluations)], key=lambda alarm: alarm.step)
+            for alarm in sorted([*first_alarms(self._records), *evaluation_alarms(evaluations)], key=lambda alarm: alarm.step)
         }
         if self._rung or self._path.exists():
             self._write()
@@ -329,12 +329,12 @@ class Watcher:
     def see(self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None) -> list[Alarm]:
         """Alarms that ring for the first time. `examples` are what they would show, by name."""
         self._records.append({"step": step, **metrics})
-        found = alarms_at(self._records)
+        found = check_alarms(self._records)
         return self._ring([replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in found])
 
     def see_measured(self, evaluations: Sequence[Mapping[str, Any]]) -> list[Alarm]:
         """The same of all evaluations until now."""
-        return self._ring(measured_falls(evaluations))
+        return self._ring(evaluation_alarms(evaluations))
 
     def _ring(self, alarms: Sequence[Alarm]) -> list[Alarm]:
         fresh = [alarm for alarm in alarms if alarm.name not in self._rung]

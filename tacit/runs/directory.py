@@ -27,7 +27,7 @@ from tacit.runs.metrics import Metrics
 
 STAGES = ("sft", "rl")
 SETTINGS, SUMMARY = "settings.json", "summary.json"
-NEWBORN = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}
+UNSTARTED_FILES = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}
 """what a run may have before it has settings"""
 
 
@@ -35,7 +35,7 @@ class Run:
     def __init__(self, path: Path, keep: int = 2, wandb: str = "") -> None:
         self.path = path
         self._lock = _lock(path)
-        self.checkpoints = saved_checkpoints(path, keep)
+        self.checkpoints = open_checkpoints(path, keep)
         self.checkpoints.clear_leftovers()
         self.metrics = Metrics(path, wandb, path.name)
 
@@ -62,14 +62,14 @@ class Run:
         self._lock.close()
 
 
-def saved_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
+def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
     """The checkpoints of a run, which may be alive: looking at them changes nothing."""
     return Checkpoints(path / "checkpoints", STAGES, keep)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     if not (path / SETTINGS).exists():
-        raise TacitError(f"{path} is no run directory: {what_is_there(path)}")
+        raise TacitError(f"{path} is no run directory: {describe_directory(path)}")
     return _read(path, SETTINGS, "")
 
 
@@ -77,20 +77,20 @@ MOST_NAMED = 5
 """runs that a message names"""
 
 
-def what_is_there(path: Path) -> str:
+def describe_directory(path: Path) -> str:
     """In place of a run, as a sentence; where there are runs below it, they are named."""
     if path.is_file():
         return "it is a file."
     if not path.is_dir():
         return "there is nothing of that name."
-    if inside := runs_below(path):
+    if inside := find_runs(path):
         return f"it holds runs, though: {', '.join(inside)}; name one of them."
     there = {own.name for own in path.iterdir()}
     stopped = " A run was stopped here before it had begun: give the command that began it again."
-    return f"it has no {SETTINGS}.{stopped if there and there <= NEWBORN else ''}"
+    return f"it has no {SETTINGS}.{stopped if there and there <= UNSTARTED_FILES else ''}"
 
 
-def runs_below(path: Path) -> list[str]:
+def find_runs(path: Path) -> list[str]:
     """A few of the runs in this directory, or in the `runs` of it."""
     found = sorted(p.parent for pattern in ("*", "runs/*") for p in path.glob(f"{pattern}/{SETTINGS}"))
     return [str(run) for run in found[:MOST_NAMED]]

@@ -42,7 +42,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace `path` in one move: a reader, or a crash, sees the old file or the new one."""
-    with disk_errors(path):
+    with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("w", encoding="utf-8") as file:
@@ -56,7 +56,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write a directory under a temporary name, then move it into place in one step."""
-    with disk_errors(path):
+    with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         previous = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -78,7 +78,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def explain_disk_errors(path: Path) -> Iterator[None]:
     """Say a full or read-only disk plainly. What was there before is still there."""
     try:
         yield

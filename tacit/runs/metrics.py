@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install
-from tacit.runs.files import disk_errors, write_text
+from tacit.runs.files import explain_disk_errors, write_text
 
 
 class Metrics:
@@ -32,7 +32,7 @@ class Metrics:
 
     def write(self, stage: str, step: int, values: dict[str, float]) -> None:
         record = {"stage": stage, "step": step, **{k: _plain(v) for k, v in values.items()}, "at": round(time.time(), 1)}
-        with disk_errors(self._path):
+        with explain_disk_errors(self._path):
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
             if stage not in self._tensorboard:

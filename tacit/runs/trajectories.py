@@ -13,7 +13,7 @@ import numpy as np
 from tacit.core.credit import Batch, Credit, Iteration, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Completion, Condition, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
-from tacit.runs.files import disk_errors
+from tacit.runs.files import explain_disk_errors
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
         record["score"],
         StopReason(record["stop"]),
         Observation(record["saw"]),
-        recorded_condition(record),
+        condition_from_record(record),
         record["detail"],
         record["seed"],
     )
@@ -70,7 +70,7 @@ def condition_record(condition: Condition) -> dict[str, str]:
     return {"condition": condition.name, **told}
 
 
-def recorded_condition(record: Mapping[str, Any]) -> Condition:
+def condition_from_record(record: Mapping[str, Any]) -> Condition:
     """The inverse. A record from before notes were kept has a name and no `note`: what was told is lost."""
     return Condition(record["condition"], record.get("note", ""), record.get("entry", ""))
 
@@ -149,7 +149,7 @@ def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:
 
 
 def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    with disk_errors(path):
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
         try:
@@ -170,13 +170,13 @@ def read_records(path: Path) -> Sequence[dict[str, Any]]:
 # Recorded episodes as trajectories again: what was seen, done and achieved; of tokens only how many.
 
 
-def recorded_steps(run: Path, stage: str = "rl") -> dict[int, Path]:
+def list_recordings(run: Path, stage: str = "rl") -> dict[int, Path]:
     """The files of recorded episodes by step; `stage` is `rl`, or `eval-rl` and the like for evaluations."""
     named = {file.name.removesuffix(".jsonl.gz").rpartition("-"): file for file in (run / "trajectories").glob("*.jsonl.gz")}
     return {int(number): named[own, dash, number] for own, dash, number in sorted(named) if own == stage and number.isdigit()}
 
 
-def replay(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
+def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
     """The episodes of one file. Records name their task; what set it up is found among `tasks`."""
     known = {task.id: task for task in tasks}
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tacit.companions.experience.companion import GUIDED
-from tacit.companions.experience.extractor import distilling, weighing
+from tacit.companions.experience.extractor import render_critic_prompt, render_distill_prompt
 from tacit.core.errors import TacitError, told_of
 from tacit.core.hindsight import Lesson, Skills
 from tacit.core.method import Context
@@ -27,7 +27,7 @@ from tacit.rollout.encoding import encode_action, fit_prompt
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
 from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
-from tacit.runs.files import disk_errors
+from tacit.runs.files import explain_disk_errors
 from tacit.runs.trajectories import trajectory_record
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
@@ -213,7 +213,7 @@ class Scribe:
         given = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
         word = "update" if given and rng.random() < 0.5 else "add"
         room = 3 * max(64, tokenizer.context_limit - ANSWER_TOKENS)
-        prompt = tokenizer.encode_prompt(distilling(trajectory, given, "terse", room))
+        prompt = tokenizer.encode_prompt(render_distill_prompt(trajectory, given, "terse", room))
         completion = tokenizer.encode_completion(f"{word}: {text}" if text else "return")
         return (prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None
 
@@ -273,7 +273,7 @@ def scribed(
         success, turns = play(live, player, task, context, tokenizer, max_steps, Condition(GUIDED, note))
         won += success
         shown += turns if success else []
-        question, verdict = weighing(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
+        question, verdict = render_critic_prompt(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
         shown.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
     for i in range(settings.step_notes):
         shown += scribe.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
@@ -425,7 +425,7 @@ def tasks_of_round(tasks: Sequence[Task], shown: int, number: int, count: int) -
 
 def keep(shown: Demonstrations, place: Path) -> None:
     """What was relabelled, as tokens: a killed run goes on with exactly these."""
-    with disk_errors(place):
+    with explain_disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = place.with_name(f".{place.name}.tmp")
         try:

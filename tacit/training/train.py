@@ -18,7 +18,7 @@ from tacit.core.protocols import Policy
 from tacit.evaluation.behaviour import repeated
 from tacit.rollout.episodes import describe_completion
 from tacit.rollout.worlds import first_crash, refuse_if_all_crashed
-from tacit.runs.alarms import Watcher
+from tacit.runs.alarms import AlarmMonitor
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, Run, read_settings
 from tacit.runs.files import write_directory
@@ -61,7 +61,7 @@ class Trainer:
         self._alike = [name for name in self.beside if name in alike]
         self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
         self.progress = Progress()
-        self.watcher = Watcher(run.path)
+        self.watcher = AlarmMonitor(run.path)
         self._shown = False
         self._began = time.monotonic()
 

@@ -32,7 +32,7 @@ from tacit.report.run_page import (
 )
 from tacit.report.viewer import choose, viewer
 from tacit.report.writing import neither
-from tacit.runs.directory import NEWBORN, SETTINGS
+from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
 
 READ = (
     "*.json",
@@ -85,7 +85,7 @@ def _check(path: Path) -> None:
         runs = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"runs/**/{SETTINGS}"))
         named = f" Name some of its runs instead: {', '.join(runs[:5])}." if runs else ""
         raise TacitError(f"{path} is a comparison; `tacit report {path}` shows it.{named}")
-    if any(not own.name.endswith(".tmp") and own.name not in NEWBORN for own in path.iterdir()):
+    if any(not own.name.endswith(".tmp") and own.name not in UNSTARTED_FILES for own in path.iterdir()):
         raise neither(path)
 
 

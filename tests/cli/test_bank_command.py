@@ -8,10 +8,10 @@ import sqlite3
 import pytest
 
 from tacit.cli.main import main
-from tacit.companions.experience.bank import LONGEST, Bank, Origin
-from tacit.companions.experience.retrieval import Ngrams
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Origin
+from tacit.companions.experience.retrieval import NgramEmbedding
 
-EMBED = Ngrams()
+EMBED = NgramEmbedding()
 TEXTS = ("look in the red drawer first", "heat it in the microwave", "the blue door is locked")
 
 
@@ -98,7 +98,7 @@ def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsy
         b"\xff\xfe",
         b"",
         json.dumps({"text": 3}).encode(),
-        json.dumps({"text": "x" * (LONGEST + 1)}).encode(),
+        json.dumps({"text": "x" * (MAX_ENTRY_CHARS + 1)}).encode(),
         json.dumps({"text": "  "}).encode(),
         b'{"text": "\\ud800"}',
         json.dumps({"text": "odd", "origin": {"step": "two"}}).encode(),

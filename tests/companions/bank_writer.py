@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from tacit.companions.experience.bank import Bank, Call, Origin
-from tacit.companions.experience.retrieval import Ngrams
+from tacit.companions.experience.retrieval import NgramEmbedding
 
-EMBED = Ngrams(3, 16)
+EMBED = NgramEmbedding(3, 16)
 
 
 def opened(path: Path | None) -> Bank:

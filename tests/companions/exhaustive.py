@@ -20,7 +20,7 @@ from math import inf, log2
 
 from plain import count_subsequences
 
-from tacit.companions.dictionary.extraction import STRICTLY, Phrase, Sequences, phrase_bits
+from tacit.companions.dictionary.extraction import MIN_GAIN_BITS, Phrase, Sequences, phrase_bits
 from tacit.core.errors import TacitError
 
 RENTS = (8.0, 14.0, 4.0, 20.0, 0.0, 30.0, 50.0)
@@ -80,13 +80,13 @@ class Search:
     def _descend(self, chosen: tuple[int, ...], open_: frozenset[int]) -> None:
         if chosen:
             total = self._total(chosen)
-            if total < self._best_bits - STRICTLY:
+            if total < self._best_bits - MIN_GAIN_BITS:
                 self._best, self._best_bits = chosen, total
         bits = sum(self._bits[i] for i in chosen)
         cheapest = min((self._bits[i] for i in open_), default=inf)
         for more in range(1, len(open_) + 1):
             index = log2(len(chosen) + more)
-            if bits + more * cheapest + sum(self._weights) * index >= self._best_bits - STRICTLY:
+            if bits + more * cheapest + sum(self._weights) * index >= self._best_bits - MIN_GAIN_BITS:
                 return  # dearer than the best even if every sequence were one phrase, and more so with more phrases
             hired = self._relax(chosen, open_, bits, more, index)
             if hired is not None:
@@ -106,7 +106,7 @@ class Search:
                 cost[i] = index
             spelled, uses = self._spell(cost)
             bound = bits - rent * more + spelled
-            if bound >= self._best_bits - STRICTLY:
+            if bound >= self._best_bits - MIN_GAIN_BITS:
                 return None
             fresh = [i for i in uses if i in open_]
             if bound > highest and fresh:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import log2
 
-from tacit.companions.dictionary.extraction import STRICTLY, Dictionary, Phrase, phrase_bits, spell
+from tacit.companions.dictionary.extraction import MIN_GAIN_BITS, Dictionary, Phrase, phrase_bits, spell
 
 
 def merge(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> Dictionary:
@@ -20,7 +20,7 @@ def merge(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: in
 
         def pays(saved: int, length: int, segments=segments, size=size) -> bool:
             after = (segments - saved) * log2(size + 1) + phrase_bits(length, len(skills), max_phrase)
-            return segments * log2(size) - after > STRICTLY
+            return segments * log2(size) - after > MIN_GAIN_BITS
 
         pairs: Counter[tuple[Phrase, Phrase]] = Counter()
         for sequence, weight in weights.items():

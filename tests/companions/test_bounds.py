@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.bounds import complexity, normalised_loss, proposition_4, theorem_3
-from tacit.companions.dictionary.extraction import Dictionary, merge
+from tacit.companions.dictionary.bounds import complexity, normalized_loss, proposition_4, theorem_3
+from tacit.companions.dictionary.extraction import Dictionary, extract_dictionary
 from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")
@@ -29,7 +29,7 @@ def log_normaliser(alphabet: int, max_phrase: int) -> float:
 
 def mean_loss(corpus, code: Dictionary, horizon: int) -> float:
     """The empirical side of Eq. 7: mean ℓ̃_m over the m sequences of the corpus."""
-    return sum(normalised_loss(code.seg(s), code, len(corpus), horizon) for s in corpus) / len(corpus)
+    return sum(normalized_loss(code.seg(s), code, len(corpus), horizon) for s in corpus) / len(corpus)
 
 
 @given(
@@ -39,19 +39,19 @@ def mean_loss(corpus, code: Dictionary, horizon: int) -> float:
 )
 def test_the_loss_is_in_the_unit_interval(corpus, merged, horizon):
     code = Dictionary(ABC, tuple(sorted(merged)))
-    losses = [normalised_loss(code.seg(s), code, len(corpus), horizon) for s in corpus]
+    losses = [normalized_loss(code.seg(s), code, len(corpus), horizon) for s in corpus]
     assert all(0 < loss <= 1 for loss in losses)
     assert mean_loss(corpus, code, horizon) == pytest.approx(float(np.mean(losses)))
     segments = sum(map(code.seg, corpus)) / len(corpus)
-    assert mean_loss(corpus, code, horizon) == pytest.approx(normalised_loss(segments, code, len(corpus), horizon)), "affine"
+    assert mean_loss(corpus, code, horizon) == pytest.approx(normalized_loss(segments, code, len(corpus), horizon)), "affine"
 
 
 def test_the_loss_at_its_ends():
     code = Dictionary(ABC)
-    assert normalised_loss(20, code, 5, 20) == 1.0, "T segments of the dearest kind"
+    assert normalized_loss(20, code, 5, 20) == 1.0, "T segments of the dearest kind"
     shared = code.bits / 5
-    assert normalised_loss(1, code, 5, 20) == pytest.approx((shared + log2(3)) / (shared + 20 * log2(3)))
-    assert normalised_loss(1, Dictionary(("A",), (), 1), 1, 1) == 0.0, "one skill, phrases of one: nothing to say"
+    assert normalized_loss(1, code, 5, 20) == pytest.approx((shared + log2(3)) / (shared + 20 * log2(3)))
+    assert normalized_loss(1, Dictionary(("A",), (), 1), 1, 1) == 0.0, "one skill, phrases of one: nothing to say"
 
 
 @pytest.mark.parametrize(("alphabet", "longest"), [(1, 1), (1, 2), (1, 4), (2, 2), (2, 3), (3, 2)])
@@ -113,8 +113,8 @@ def test_the_bounds_hold_in_simulation():
         m = (5, 30, 200)[trial % 3]
         drawn = np.random.default_rng(trial).choice(len(support), size=m, p=probability)
         sample = [support[i] for i in drawn]
-        found = merge(sample, ABC).dictionary
-        losses = [normalised_loss(found.seg(s), found, m, horizon) for s in support]
+        found = extract_dictionary(sample, ABC).dictionary
+        losses = [normalized_loss(found.seg(s), found, m, horizon) for s in support]
         expected, seen = float(probability @ losses), mean_loss(sample, found, horizon)
         segments = sum(map(found.seg, sample)) / m
         failed += expected > theorem_3(segments, found, m, horizon, delta)
@@ -128,10 +128,10 @@ def test_the_bounds_hold_in_simulation():
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (lambda c: normalised_loss(1, c, 0, 5), "m = 0"),
-        (lambda c: normalised_loss(1, c, 5, 0), "T = 0"),
-        (lambda c: normalised_loss(0, c, 5, 5), "outside of 1 … T = 5"),
-        (lambda c: normalised_loss(6, c, 5, 5), "outside of 1 … T = 5"),
+        (lambda c: normalized_loss(1, c, 0, 5), "m = 0"),
+        (lambda c: normalized_loss(1, c, 5, 0), "T = 0"),
+        (lambda c: normalized_loss(0, c, 5, 5), "outside of 1 … T = 5"),
+        (lambda c: normalized_loss(6, c, 5, 5), "outside of 1 … T = 5"),
         (lambda c: complexity(10.0, 5, 0.0), "delta = 0.0"),
         (lambda c: complexity(10.0, 0, 0.5), "m = 0"),
         (lambda c: proposition_4([], c), "at least one success"),

@@ -8,7 +8,7 @@ import literal
 import pytest
 from exhaustive import all_singletons, disjoint, original
 
-from tacit.companions.dictionary.extraction import Dictionary, merge
+from tacit.companions.dictionary.extraction import Dictionary, extract_dictionary
 from tacit.core.errors import TacitError
 
 SKILLS = tuple("ABCDE")
@@ -35,7 +35,7 @@ def test_the_search_leaves_nothing_out(seed):
 def test_the_order_of_the_three():
     """The true minimum is never above the one with all single skills, and that never above the greedy dictionary."""
     for corpus in synthetic_groups(6, seed=5, weights=(9, 4, 2, 1, 1)):
-        greedy, matched, true = merge(corpus, SKILLS), all_singletons(corpus, SKILLS), original(corpus, SKILLS)
+        greedy, matched, true = extract_dictionary(corpus, SKILLS), all_singletons(corpus, SKILLS), original(corpus, SKILLS)
         assert true.description_length <= matched.description_length + 1e-9
         assert matched.description_length <= greedy.description_length + 1e-9
         assert set(matched.phrases) >= {(s,) for s in SKILLS}
@@ -57,7 +57,7 @@ def test_section_f1_on_uniform_sequences():
     paid, taken = [], []
     for seed in (1, 3, 5, 6):
         for number, corpus in enumerate(synthetic_groups(205, seed=seed)):
-            greedy, best = merge(corpus, SKILLS), all_singletons(corpus, SKILLS)
+            greedy, best = extract_dictionary(corpus, SKILLS), all_singletons(corpus, SKILLS)
             assert best.description_length <= greedy.description_length <= 1.0035 * best.description_length
             paid += [(seed, number, phrase) for phrase in best.merged]
             taken += [(seed, number, phrase) for phrase in greedy.dictionary.merged]
@@ -70,7 +70,7 @@ def test_section_f1_where_some_skills_are_common():
     gaps = recovered = there = 0.0
     groups = synthetic_groups(100, seed=0, weights=(60, 30, 20, 15, 12))
     for corpus in groups:
-        greedy, best = merge(corpus, SKILLS), all_singletons(corpus, SKILLS)
+        greedy, best = extract_dictionary(corpus, SKILLS), all_singletons(corpus, SKILLS)
         gaps += greedy.description_length / best.description_length - 1
         there += len(best.merged)
         recovered += len(set(best.merged) & set(greedy.dictionary.merged))

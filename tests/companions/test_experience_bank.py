@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
-from tacit.companions.experience.bank import LONGEST, Bank, Call, Disk, Origin, normalised
-from tacit.companions.experience.retrieval import Diversity, Ngrams, Remembered, retrieve, score
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, BankStore, Call, Origin, normalize
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, retrieve, score
 from tacit.core.errors import TacitError
 
-EMBED = Ngrams()
+EMBED = NgramEmbedding()
 FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "matrix", "retrieval")]
 
 
@@ -44,7 +44,7 @@ def test_search_is_exact(count, wanted, seed):
     for i, vector in enumerate(vectors):
         bank.add(f"entry {i}", vector, Origin())
     query = rng.normal(size=6).astype(np.float32)
-    by_hand = sorted(range(count), key=lambda i: -float(normalised(vectors[i]) @ normalised(query)))[:wanted]
+    by_hand = sorted(range(count), key=lambda i: -float(normalize(vectors[i]) @ normalize(query)))[:wanted]
     assert bank.nearest(query[None], wanted) == [[i + 1 for i in by_hand]]
 
 
@@ -99,7 +99,7 @@ def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
     for kind, which in writes:
         living = list(bank.entries)
         old = [living[which % len(living)]] if living and kind != "a" else []
-        new = [normalised(rng.normal(size=3).astype(np.float32)) for _ in range({"r": 0, "b": 2 * which}.get(kind, 1))]
+        new = [normalize(rng.normal(size=3).astype(np.float32)) for _ in range({"r": 0, "b": 2 * which}.get(kind, 1))]
         made = bank.replace(old, [("text", vector, Origin(), None) for vector in new], "why")
         vectors |= {entry.id: vector for entry, vector in zip(made, new, strict=True)}
         seen = bank.snapshot()
@@ -120,7 +120,7 @@ def test_entries_take_the_place_of_others_all_at_once():
     assert bank.explain(3)["retired"] is None
 
 
-@pytest.mark.parametrize("text", ["", "   ", "x" * (LONGEST + 1), "x" * 100_000, "half a \ud83d"])
+@pytest.mark.parametrize("text", ["", "   ", "x" * (MAX_ENTRY_CHARS + 1), "x" * 100_000, "half a \ud83d"])
 def test_texts_that_are_none_are_refused(text):
     bank = bank_of(None, ["one"])
     with pytest.raises(TacitError):
@@ -298,7 +298,7 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
     child = os.fork()
     if not child:
         try:
-            Disk(tmp_path / "bank.sqlite").sign(Deadly(format="1", embedder=EMBED.name))
+            BankStore(tmp_path / "bank.sqlite").sign(Deadly(format="1", embedder=EMBED.name))
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -384,7 +384,7 @@ def test_retrieval_by_hand():
 
 def test_those_who_ask_the_same_do_not_all_get_the_same():
     bank = bank_of(None, ["open the red box", "open the red chest", "open the red bag", "paint a wall"])
-    embed = Remembered(EMBED)
+    embed = CachedEmbedding(EMBED)
     found = retrieve(bank, embed, ["open the red thing"] * 4, step=1, diversity=Diversity(candidates=3, penalty=2.0))
     assert len({entry.id for entry in found}) >= 2 and embed.computed == 1
     before = {i: vars(u).copy() for i, u in bank.usage.items()}

@@ -11,10 +11,10 @@ import pytest
 
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.manager import QueryQueue
-from tacit.companions.experience.retrieval import Diversity, Ngrams, Remembered, retrieve
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, retrieve
 from tacit.core.errors import TacitError
 
-EMBED = Ngrams(3, 64)
+EMBED = NgramEmbedding(3, 64)
 
 
 def bank_of(count: int) -> Bank:
@@ -35,7 +35,7 @@ def in_threads(count: int, work) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_every_query_is_answered_as_a_single_search_would(workers):
-    bank, remembered = bank_of(60), Remembered(EMBED, most=20)
+    bank, remembered = bank_of(60), CachedEmbedding(EMBED, most=20)
     queries = [f"where is thing {i % 45}" for i in range(240)]
     alone = {q: retrieve(bank, EMBED, [q], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
@@ -128,7 +128,7 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
 
 
 def test_of_what_is_remembered_only_the_oldest_goes():
-    embed = Remembered(EMBED, most=3)
+    embed = CachedEmbedding(EMBED, most=3)
     for text in "abcd":
         embed([text])
     embed(["b", "c", "d"])
@@ -138,7 +138,7 @@ def test_of_what_is_remembered_only_the_oldest_goes():
 def test_readers_pass_over_what_goes_away_under_their_hands():
     """Entries are replaced without end while others search: before, a search met an entry that had just gone and failed."""
     bank, stop, wrong = bank_of(40), threading.Event(), []
-    embed = Remembered(EMBED, most=3)
+    embed = CachedEmbedding(EMBED, most=3)
 
     def read(i: int) -> None:
         n = 0

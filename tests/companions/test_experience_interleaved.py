@@ -18,7 +18,7 @@ from turns import TurnLock, Turns
 import tacit.companions.experience as package
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.extractor import Extractor
-from tacit.companions.experience.manager import Manager
+from tacit.companions.experience.manager import ExperienceManager
 from tacit.core.types import IterationInfo
 
 FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "disk", "matrix", "retrieval", "manager")]
@@ -60,7 +60,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
     bank = Bank(place / "bank.sqlite", "numbered", DIMENSIONS, capacity=12)
     bank._writing = TurnLock(turns)
     extractor = Extractor(lambda: ScriptedPolicy(newest_pairs), "terse", max_tokens=64)
-    manager = Manager(bank, Numbered(), extractor)
+    manager = ExperienceManager(bank, Numbered(), extractor)
     texts: dict[int, str] = {}
     """id -> text of every entry that ever was acknowledged or found"""
     acknowledged: list[tuple[set[int], set[int]]] = []

@@ -10,10 +10,10 @@ import pytest
 from scripted import Kit, ScriptedPolicy, make_group
 
 from tacit.companions.experience.bank import Bank, Entry
-from tacit.companions.experience.companion import GUIDED, entry_of, verdict_of, winners
-from tacit.companions.experience.files import fill
-from tacit.companions.experience.manager import Critic, critic_reward, read_verdict
-from tacit.companions.experience.retrieval import Ngrams
+from tacit.companions.experience.companion import GUIDED, critic_verdict, guiding_entry, select_guided_winners
+from tacit.companions.experience.files import fill_bank
+from tacit.companions.experience.manager import Critic, critic_reward, parse_verdict
+from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
 from tacit.core.types import PLAIN, Condition, Group
@@ -86,19 +86,19 @@ def test_an_offline_bank_from_a_file_or_another_run(tmp_path):
 
 
 def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
-    ngrams = Ngrams()
+    ngrams = NgramEmbedding()
     bank = Bank(tmp_path / "b.sqlite", ngrams.name, ngrams.dimensions)
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"text": "good"}\nnonsense\n')
     with pytest.raises(TacitError, match=r"broken\.jsonl, line 2: not JSON"):
-        fill(Bank(None, ngrams.name, ngrams.dimensions), ngrams, WORLD, str(broken), 4)
+        fill_bank(Bank(None, ngrams.name, ngrams.dimensions), ngrams, WORLD, str(broken), 4)
     with pytest.raises(TacitError, match="there is no experience bank"):
-        fill(bank, ngrams, WORLD, str(tmp_path / "nowhere"), 4)
+        fill_bank(bank, ngrams, WORLD, str(tmp_path / "nowhere"), 4)
     with pytest.raises(TacitError, match="no hindsight to make a bank by"):
-        fill(bank, ngrams, replace(WORLD, hindsight=None), "", 4)
-    fill(bank, ngrams, WORLD, "", 8)
+        fill_bank(bank, ngrams, replace(WORLD, hindsight=None), "", 4)
+    fill_bank(bank, ngrams, WORLD, "", 8)
     before = list(bank.entries)
-    fill(bank, ngrams, WORLD, str(broken), 4)
+    fill_bank(bank, ngrams, WORLD, str(broken), 4)
     assert list(bank.entries) == before, "one that is there already is not filled again"
 
 
@@ -115,21 +115,21 @@ def build(place, **settings):
 
 
 def test_verdicts_and_rewards_by_hand():
-    assert read_verdict("accept", "m") == ("accept", "m") == read_verdict(" Accept: yes\nmore", "m")
-    assert read_verdict("refine: mug behind red", "m") == ("refine", "mug behind red")
-    assert read_verdict("reject", "m") == ("reject", "")
-    assert read_verdict("<think>\nreject?\n</think>\n\naccept", "m") == ("accept", "m"), "what was thought is no verdict"
+    assert parse_verdict("accept", "m") == ("accept", "m") == parse_verdict(" Accept: yes\nmore", "m")
+    assert parse_verdict("refine: mug behind red", "m") == ("refine", "mug behind red")
+    assert parse_verdict("reject", "m") == ("reject", "")
+    assert parse_verdict("<think>\nreject?\n</think>\n\naccept", "m") == ("accept", "m"), "what was thought is no verdict"
     for unread in ("", "refine:", "I think so", "\n\n", "<think>\naccept", "refine: half a \ud83d"):
-        assert read_verdict(unread, "m") == ("unread", "m")
+        assert parse_verdict(unread, "m") == ("unread", "m")
     assert [critic_reward(v, True) for v in ("accept", "refine", "unread", "reject")] == [2.0, 1.5, 1.0, 0.0]
     assert [critic_reward(v, False) for v in ("accept", "refine", "unread", "reject")] == [0.0, -0.5, -1.0, 0.0]
     assert (
-        verdict_of(Condition(GUIDED, "x", "17 refine")) == (17, "refine")
-        and entry_of(Condition(GUIDED, "x", "17 refine")) == 17
+        critic_verdict(Condition(GUIDED, "x", "17 refine")) == (17, "refine")
+        and guiding_entry(Condition(GUIDED, "x", "17 refine")) == 17
     )
     rejected = Condition("plain", "", "17 reject")
-    assert verdict_of(rejected) == (17, "reject") and entry_of(rejected) is None
-    assert verdict_of(Condition(GUIDED, "x", "17")) is None and entry_of(Condition(GUIDED, "x", "17")) == 17
+    assert critic_verdict(rejected) == (17, "reject") and guiding_entry(rejected) is None
+    assert critic_verdict(Condition(GUIDED, "x", "17")) is None and guiding_entry(Condition(GUIDED, "x", "17")) == 17
 
 
 def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
@@ -152,7 +152,7 @@ def test_the_extractor_is_paid_what_critic_and_outcome_come_to(tmp_path):
     earned: dict[int, list[float]] = {}
     words = set()
     for trajectory in (t for g in done[1].groups for t in g.trajectories):
-        if (verdict := verdict_of(trajectory.condition)) is not None:
+        if (verdict := critic_verdict(trajectory.condition)) is not None:
             entry, said = verdict
             words.add(said)
             earned.setdefault(entry, []).append(critic_reward(said, trajectory.success))
@@ -176,14 +176,14 @@ def test_the_critic_remembers_how_episodes_ended_also_when_it_is_found_again(tmp
     assert again.critic.wins == experience.critic.wins
     waiting = [(s.entry, s.reward, s.episodes) for s in experience.manager.extractor.buffer]
     assert waiting == [(s.entry, s.reward, s.episodes) for s in again.manager.extractor.buffer]
-    guided = [verdict_of(t.condition)[0] for t in ended if verdict_of(t.condition)]
+    guided = [critic_verdict(t.condition)[0] for t in ended if critic_verdict(t.condition)]
     assert {entry: count for entry, _, count in waiting} == {entry: guided.count(entry) for entry in guided}
 
 
 def test_without_a_critic_the_actor_is_asked_nothing(tmp_path):
     _, done, actor, _ = play(tmp_path)
     assert not any("accept, refine or reject:" in prompt for call in actor.asked for prompt, _ in call)
-    assert all(verdict_of(t.condition) is None for d in done for g in d.groups for t in g.trajectories)
+    assert all(critic_verdict(t.condition) is None for d in done for g in d.groups for t in g.trajectories)
 
 
 def guided_group(scores, guided):
@@ -195,16 +195,16 @@ def guided_group(scores, guided):
 
 def test_guided_winners_are_those_above_the_mean_of_the_free_by_hand():
     group = guided_group([1.0, 0.5, 0.25, 1.0, 0.0], [True, True, True, False, False])
-    assert [t.score for t in winners(group)] == [1.0], "0.5 is the free mean, and not above it"
-    assert not winners(guided_group([1.0, 1.0], [True, True])), "nobody was free"
-    assert not winners(guided_group([1.0, 1.0, 1.0], [True, False, False])), "the free do as well"
-    assert not winners(guided_group([0.0, 1.0], [True, False]))
+    assert [t.score for t in select_guided_winners(group)] == [1.0], "0.5 is the free mean, and not above it"
+    assert not select_guided_winners(guided_group([1.0, 1.0], [True, True])), "nobody was free"
+    assert not select_guided_winners(guided_group([1.0, 1.0, 1.0], [True, False, False])), "the free do as well"
+    assert not select_guided_winners(guided_group([0.0, 1.0], [True, False]))
 
 
 def test_guided_winners_are_imitated_without_their_note(tmp_path):
     _, done, actor, _ = play(tmp_path, internalise=3e-4)
     steps = [(batch, losses, lr) for batch, losses, lr in actor.updates if losses == (Imitation(),)]
-    won = [t for g in done[-1].groups for t in winners(g)]
+    won = [t for g in done[-1].groups for t in select_guided_winners(g)]
     assert won and len(steps) >= 1 and done[-1].metrics["experience/internalised"] == len(won)
     batch, _, lr = steps[-1]
     assert lr == 3e-4 and len(batch) == sum(len(t) for t in won) and not batch.sampled
@@ -220,7 +220,7 @@ def test_what_was_no_action_is_not_imitated(tmp_path):
 
     _, done, actor, _ = play(tmp_path, iterations=4, actor=ScriptedPolicy(sometimes_mute), internalise=3e-4)
     batches = [batch for batch, losses, _ in actor.updates if losses == (Imitation(),)]
-    won = [[t for g in d.groups for t in winners(g)] for d in done]
+    won = [[t for g in d.groups for t in select_guided_winners(g)] for d in done]
     steps = [step for each in won if each for t in each for step in t.steps]
     assert not all(step.valid for step in steps), "some won all the same"
     assert sum(map(len, batches)) == sum(step.valid for step in steps)
@@ -239,7 +239,7 @@ def test_the_share_of_useful_entries_by_hand(tmp_path):
     earned = {}
     for g in done[-1].groups:
         for t in g.trajectories:
-            if (entry := entry_of(t.condition)) is not None:
+            if (entry := guiding_entry(t.condition)) is not None:
                 earned.setdefault(entry, []).append(1 if t.success else -1)
     assert done[-1].metrics["experience/useful"] == np.mean([np.mean(own) > 0 for own in earned.values()])
     assert "experience/useful" not in done[0].metrics, "nobody was guided"

@@ -11,8 +11,8 @@ from guessing import SAME
 from scripted import TASK, ScriptedPolicy, make_group
 
 import tacit
-from tacit.companions.answers import FILE, Answer, Answers
-from tacit.companions.judge import EpisodeJudge, grade_of, question
+from tacit.companions.answers import FILE, Answer, AnswerCache
+from tacit.companions.judge import EpisodeJudge, parse_grade, render_question
 from tacit.core.errors import TacitError
 from tacit.core.resources import Prices
 from tacit.core.types import Group, IterationInfo
@@ -44,7 +44,7 @@ def by_success(prompt: str, seed: int) -> str:
      ("grade: 11", None), ("seven", None), ("", None), ("upgrade the agent to 7", None)],
 )  # fmt: skip
 def test_grades_are_read(text, grade):
-    assert grade_of(text) == grade
+    assert parse_grade(text) == grade
 
 
 def test_it_pays_the_grade_at_the_end(tmp_path):
@@ -58,7 +58,7 @@ def test_it_pays_the_grade_at_the_end(tmp_path):
 
 
 def test_it_reads_the_rubric_the_task_and_what_happened():
-    text = question("Be quick.", two_groups()[0].trajectories[1]).text
+    text = render_question("Be quick.", two_groups()[0].trajectories[1]).text
     assert all(part in text for part in ("Rubric: Be quick.", "goal a", "Turn 2. It saw: here\nIt did: act", "did not succeed"))
     assert text.endswith("grade: N")
 
@@ -84,12 +84,12 @@ def test_nothing_is_asked_twice_also_after_a_kill(tmp_path):
     again = ScriptedPolicy(by_success)
     judge = EpisodeJudge("r", lambda: again, tmp_path)
     metrics = judge.observe(two_groups(), None, IterationInfo())
-    assert sum(map(len, again.asked)) == 1 == metrics["judge_asked"] and len(Answers(tmp_path)) == 4
+    assert sum(map(len, again.asked)) == 1 == metrics["judge_asked"] and len(AnswerCache(tmp_path)) == 4
     assert judge.observe(two_groups(), None, IterationInfo())["judge_asked"] == 0
     other = ScriptedPolicy(by_success)
     EpisodeJudge("another rubric", lambda: other, tmp_path).observe(two_groups(), None, IterationInfo())
     assert sum(map(len, other.asked)) == 4
-    assert Answers(tmp_path).since(0)[0] == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
+    assert AnswerCache(tmp_path).since(0)[0] == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
 
 
 def test_a_run_with_a_judge_at_an_endpoint(tmp_path):

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.extraction import Cut, Dictionary, gain, least_saving, merge, phrase_bits
+from tacit.companions.dictionary.extraction import (
+    Dictionary,
+    Segmentation,
+    extract_dictionary,
+    merge_gain,
+    min_saved_segments,
+    phrase_bits,
+)
 from tacit.core.errors import TacitError
 
 
@@ -36,7 +43,7 @@ def corpora(draw) -> tuple[list[tuple[str, ...]], tuple[str, ...], int]:
 @given(corpora())
 def test_merging_is_the_definition(drawn):
     corpus, skills, max_phrase = drawn
-    found = merge(corpus, skills, max_phrase)
+    found = extract_dictionary(corpus, skills, max_phrase)
     assert found.dictionary.merged == literal.merge(corpus, skills, max_phrase)
     assert found.uses == Counter(chain.from_iterable(map(found.dictionary.segment, corpus)))
 
@@ -47,7 +54,7 @@ def test_a_word_with_a_phrase_more_is_cut_as_its_sequence_is(seed):
     rng = random.Random(seed)
     skills, merged = tuple("ABC"), []
     motifs = ["".join(rng.choices(skills, k=rng.randint(1, 4))) for _ in range(4)]
-    cuts = [Cut.into_letters("".join(rng.choices(motifs, k=rng.randint(1, 6)))) for _ in range(12)]
+    cuts = [Segmentation.into_letters("".join(rng.choices(motifs, k=rng.randint(1, 6)))) for _ in range(12)]
     for _ in range(6):
         word = rng.choice([cut.word for cut in cuts if len(cut.word) > 1])
         start = rng.randrange(len(word) - 1)
@@ -75,7 +82,7 @@ def test_long_sequences_go_the_same_way_as_the_plain_loop():
                 sequence += rng.choice(motifs) if rng.random() < 0.8 else (rng.choice(skills),)
             corpus += [sequence] * rng.choice([1, 1, 3])
         L = rng.choice([2, 4, 6])
-        found = merge(corpus, skills, L)
+        found = extract_dictionary(corpus, skills, L)
         assert found.dictionary == plain.merge(Counter(corpus), skills, L)
         assert found.uses == Counter(chain.from_iterable(map(found.dictionary.segment, corpus)))
         assert found.segments == sum(found.uses.values())
@@ -87,7 +94,7 @@ def test_long_sequences_go_the_same_way_as_the_plain_loop():
 def test_by_hand():
     """Twenty times ABAB over {A, B}: 80 single segments of one bit. AB costs 2·1 + 2 = 4 bits and leaves 40 segments of
     log₂ 3 = 1.585 bits: 63.4 + 4 < 80. Then ABAB costs 6 and leaves 20 of two bits: 46 < 67.4. Nothing is left to pair."""
-    found = merge(corpus_of("ABAB " * 20), ("A", "B"))
+    found = extract_dictionary(corpus_of("ABAB " * 20), ("A", "B"))
     assert found.dictionary.merged == (("A", "B"), ("A", "B", "A", "B"))
     assert (found.sequences, found.segments, found.skills) == (20, 20, 80)
     assert found.uses == {tuple("ABAB"): 20}
@@ -96,19 +103,19 @@ def test_by_hand():
 
 def test_a_merge_that_only_breaks_even_is_not_made():
     """Of |C| = 1 nothing ever pays, since one phrase needs no bits."""
-    assert merge(corpus_of("AAAA " * 50), ("A",)).dictionary.merged == ()
+    assert extract_dictionary(corpus_of("AAAA " * 50), ("A",)).dictionary.merged == ()
     # |C| = 3 → 4 with 60 segments, saving so that (60 − x)·2 + 2·2 + 2 equals 60·log₂3: no whole x, so one below and one above
     bits = phrase_bits(2, alphabet=4, max_phrase=4)
-    least = least_saving(60, 3, bits)
-    assert gain(60, 3, least, bits) > 0 > gain(60, 3, least - 1, bits)
+    least = min_saved_segments(60, 3, bits)
+    assert merge_gain(60, 3, least, bits) > 0 > merge_gain(60, 3, least - 1, bits)
     # |C| = 1 → 2: x of 60 segments leaves 60 − x bits and those of the phrase, beside none: it never pays
-    assert least_saving(60, 1, bits) > 60
+    assert min_saved_segments(60, 1, bits) > 60
 
 
 def test_ties_go_by_text_and_not_by_order_of_arrival():
     forward, backward = corpus_of("CD " * 20 + "AB " * 20), corpus_of("AB " * 20 + "CD " * 20)
-    first = merge(forward, tuple("ABCD")).dictionary
-    assert first == merge(backward, tuple("ABCD")).dictionary
+    first = extract_dictionary(forward, tuple("ABCD")).dictionary
+    assert first == extract_dictionary(backward, tuple("ABCD")).dictionary
     assert first.merged == (("A", "B"), ("C", "D"))
 
 
@@ -117,14 +124,14 @@ def test_names_with_spaces_are_not_taken_apart():
     skills = ("A", "B", "A B", "C")
     corpus = [("A", "B", "C")] * 40 + [("A B", "C")] * 40
     for arrived in (corpus, corpus[::-1]):
-        assert merge(arrived, skills, 4).dictionary.merged == (("A", "B"), ("A", "B", "C"), ("A B", "C"))
+        assert extract_dictionary(arrived, skills, 4).dictionary.merged == (("A", "B"), ("A", "B", "C"), ("A B", "C"))
 
 
 def test_what_is_no_corpus_is_refused():
     with pytest.raises(TacitError, match="unknown skill 'X'"):
-        merge([("A", "X")], ("A", "B"))
+        extract_dictionary([("A", "X")], ("A", "B"))
     with pytest.raises(TacitError, match="there are none"):
-        merge([], ("A",))
+        extract_dictionary([], ("A",))
 
 
 def test_thousands_of_long_sequences():
@@ -134,7 +141,7 @@ def test_thousands_of_long_sequences():
     motifs = [tuple(rng.choices(skills, k=4)) for _ in range(10)]
     corpus = [tuple(chain.from_iterable(rng.choices(motifs, k=50))) for _ in range(1000)]
     began = time.process_time()
-    found = merge(corpus, skills)
+    found = extract_dictionary(corpus, skills)
     assert time.process_time() - began < 20
     assert set(motifs) <= set(found.dictionary.merged) and found.segments == 1000 * 50
 
@@ -142,20 +149,20 @@ def test_thousands_of_long_sequences():
 def test_phrases_stop_at_the_longest_allowed():
     corpus = corpus_of("ABCDABCD " * 40)
     for longest in (1, 2, 3, 4):
-        merged = merge(corpus, tuple("ABCD"), longest).dictionary.merged
+        merged = extract_dictionary(corpus, tuple("ABCD"), longest).dictionary.merged
         assert all(len(phrase) <= longest for phrase in merged) and bool(merged) == (longest > 1)
 
 
 def test_no_structure_no_phrase():
     rng = random.Random(1)
     corpus = [tuple(rng.choices("ABCDEFGH", k=20)) for _ in range(100)]
-    found = merge(corpus, tuple("ABCDEFGH"))
+    found = extract_dictionary(corpus, tuple("ABCDEFGH"))
     assert found.dictionary == Dictionary(tuple("ABCDEFGH")) and found.segments == found.skills == 2000
 
 
 def test_every_merge_lowers_the_description_length():
     rng = random.Random(2)
     corpus = [tuple(rng.choice(["ABC", "DE", "ABD"]) + rng.choice("ABCDE")) * 3 for _ in range(80)]
-    merged = merge(corpus, tuple("ABCDE")).dictionary.merged
+    merged = extract_dictionary(corpus, tuple("ABCDE")).dictionary.merged
     lengths = [Dictionary(tuple("ABCDE"), merged[:n]).description_length(corpus) for n in range(len(merged) + 1)]
     assert len(merged) >= 3 and all(after < before for before, after in pairwise(lengths))

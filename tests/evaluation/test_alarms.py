@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tacit.runs.alarms import Thresholds, alarms_at, first_alarms
+from tacit.runs.alarms import Thresholds, check_alarms, first_alarms
 
 HEALTHY = {"entropy": 0.8, "completion_tokens": 20.0, "repeated": 0.1, "valid": 0.95, "parts_largest": 0.2}
 
@@ -17,7 +17,7 @@ def run(*later: dict, healthy: int = 5) -> list[dict]:
 
 
 def names(records) -> list[str]:
-    return [alarm.name for alarm in alarms_at(records)]
+    return [alarm.name for alarm in check_alarms(records)]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def names(records) -> list[str]:
     ],
 )
 def test_each_alarm(change, name, words):
-    (alarm,) = alarms_at(run(*[change] * 3))
+    (alarm,) = check_alarms(run(*[change] * 3))
     assert alarm.name == name and words in alarm.message and alarm.step == 8
     assert names(run(change)) == [], "one odd iteration is no collapse"
     assert names(run(*[change] * 3, *[{}] * 3)) == [], "and it falls silent when all is well again"
@@ -42,7 +42,7 @@ def test_each_alarm(change, name, words):
 def test_a_policy_that_learns_rings_nothing():
     learning = [{"entropy": 0.8 - 0.02 * i, "completion_tokens": 20 + i, "repeated": 0.1, "valid": 0.95} for i in range(20)]
     assert first_alarms(run(*learning)) == []
-    assert alarms_at([]) == [] and names(run()) == []
+    assert check_alarms([]) == [] and names(run()) == []
 
 
 def test_too_few_iterations_say_nothing():
@@ -64,8 +64,8 @@ def test_a_giant_is_told_of_in_the_first_iterations():
 
 def test_what_is_on_already_is_not_advised():
     giant = [{"step": i, "parts_largest": 1.0} for i in range(1, 4)]
-    assert "a smaller --epsilon (or --adaptive), another --layer" in alarms_at(giant)[0].message
-    (alarm,) = alarms_at([{**record, "radius": 0.3125} for record in giant])
+    assert "a smaller --epsilon (or --adaptive), another --layer" in check_alarms(giant)[0].message
+    (alarm,) = check_alarms([{**record, "radius": 0.3125} for record in giant])
     assert "an --epsilon below the 0.31 of --adaptive, another --layer" in alarm.message
 
 
@@ -88,20 +88,22 @@ def test_first_alarms_come_once_and_at_their_step():
 
 
 def test_thresholds_can_be_others():
-    assert [a.name for a in alarms_at(run(*[{"completion_tokens": 30.0}] * 3), Thresholds(length_high=1.2))] == ["length_high"]
+    assert [a.name for a in check_alarms(run(*[{"completion_tokens": 30.0}] * 3), Thresholds(length_high=1.2))] == [
+        "length_high"
+    ]
 
 
 def test_completions_none_of_which_parses_ring_at_once():
-    (alarm,) = alarms_at([{"step": 1, "valid": 0.0, "turns": 40}])
+    (alarm,) = check_alarms([{"step": 1, "valid": 0.0, "turns": 40}])
     assert alarm.name == "unparsed" and "--sft.steps" in alarm.message and "--max-tokens" in alarm.message
     assert names([{"step": 1, "valid": 0.05, "turns": 40}]) == [] == names([{"step": 1, "valid": 0.0, "turns": 0}])
 
 
 def test_groups_that_are_all_alike_ring_while_few_succeed():
     alike = {"credited_groups": 0.0, "success": 0.0}
-    (alarm,) = alarms_at([{"step": 1, **alike}])
+    (alarm,) = check_alarms([{"step": 1, **alike}])
     assert alarm.name == "uncredited" and "no group of this iteration is mixed, and 0% of the episodes" in alarm.message
-    assert "the last 3 iterations" in alarms_at([{"step": i, **alike} for i in range(4)])[0].message
+    assert "the last 3 iterations" in check_alarms([{"step": i, **alike} for i in range(4)])[0].message
     assert names([{"step": 1, **alike}, {"step": 2, **alike, "credited_groups": 0.1}]) == []
     assert names([{"step": 1, "credited_groups": 0.0, "success": 1.0}]) == [], "what is mastered is no trouble"
     assert names([{"step": 1, **alike, "crashed": 14, "episodes": 16}]) == ["crashed"], "the world is the trouble"
@@ -156,25 +158,25 @@ def test_a_collapse_rings_within_the_iterations_it_is_a_mean_over(alike):
 
 def test_few_groups_say_little_and_a_run_that_counted_none_nothing():
     fell = (0.5, 0.5, 0.5, 0.3, 0.3, 0.3)
-    assert [a.name for a in alarms_at(practised(*fell, groups=64))] == ["fall"]
+    assert [a.name for a in check_alarms(practised(*fell, groups=64))] == ["fall"]
     assert names(practised(*fell, groups=2)) == [] == names(practised(*(0.5, 0.5, 0.5, 0.45, 0.45, 0.45), groups=64))
     assert names([{"step": i, "success": p, "episodes": 512} for i, p in enumerate(fell)]) == []
 
 
 def test_a_world_that_broke_rings():
-    (alarm,) = alarms_at([{"step": 1, "crashed": 3, "episodes": 64}])
+    (alarm,) = check_alarms([{"step": 1, "crashed": 3, "episodes": 64}])
     assert alarm.name == "crashed" and alarm.message.startswith("3 of 64 episodes ended because the world broke")
 
 
 def test_a_sampler_with_other_weights_rings_at_once():
-    (alarm,) = alarms_at([{"step": 1, "sampler_gap": 0.3, "versions_behind": 0.0}])
+    (alarm,) = check_alarms([{"step": 1, "sampler_gap": 0.3, "versions_behind": 0.0}])
     assert alarm.name == "sampler" and "0.3 from what the sampler said" in alarm.message
     assert names([{"step": 1, "sampler_gap": 0.02}]) == [], "number formats differ by as much"
     assert names([{"step": 1, "sampler_gap": 0.3, "versions_behind": 1.0}]) == [], "the weights have moved since"
 
 
 def test_hindsight_that_has_no_skills_is_told_of_at_once():
-    (alarm,) = alarms_at([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.75}])
+    (alarm,) = check_alarms([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.75}])
     assert alarm.name == "unskilled" and "no skill for 75% of episodes" in alarm.message
     assert names([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.25}]) == []
     of_one_world = {"countdown/hindsight/without_skill": 1.0, "cooking/hindsight/without_skill": 0.0}
@@ -182,6 +184,6 @@ def test_hindsight_that_has_no_skills_is_told_of_at_once():
 
 
 def test_a_judge_whose_answers_have_no_grade_is_told_of_at_once():
-    (alarm,) = alarms_at([{"step": 1, **HEALTHY, "judge_unread": 1.0}])
+    (alarm,) = check_alarms([{"step": 1, **HEALTHY, "judge_unread": 1.0}])
     assert alarm.name == "ungraded" and "100% of episodes" in alarm.message
     assert names([{"step": 1, **HEALTHY, "judge_unread": 0.4}]) == names([{"step": 1, **HEALTHY}]) == []

@@ -15,7 +15,7 @@ from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
 from tacit.rollout.worlds import InProcessPool
-from tacit.runs.trajectories import recorded_condition, trajectory_from_record, trajectory_record
+from tacit.runs.trajectories import condition_from_record, trajectory_from_record, trajectory_record
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -93,7 +93,7 @@ def test_what_was_told_is_recorded_and_read_back():
     assert (record["condition"], record["note"], record["entry"]) == ("guided", "Multiply first.", "bank/3")
     assert trajectory_from_record(record, told.task).condition == GUIDED
     _, (alone, *_), _ = measure(RULES)
-    assert "note" not in trajectory_record(alone) and recorded_condition(trajectory_record(alone)) == PLAIN
+    assert "note" not in trajectory_record(alone) and condition_from_record(trajectory_record(alone)) == PLAIN
     unnamed = Condition("plain", "but with a note")
-    assert recorded_condition(trajectory_record(replace(alone, condition=unnamed))) == unnamed
-    assert recorded_condition({"condition": "guided"}) == Condition("guided"), "from before notes were kept"
+    assert condition_from_record(trajectory_record(replace(alone, condition=unnamed))) == unnamed
+    assert condition_from_record({"condition": "guided"}) == Condition("guided"), "from before notes were kept"

@@ -15,16 +15,16 @@ import pytest
 from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
 from tacit.companions.experience.bank import Call, Origin, Usage
-from tacit.companions.experience.companion import GUIDED, Halves
+from tacit.companions.experience.companion import GUIDED, GuidedHalf
 from tacit.companions.experience.extractor import (
     Extractor,
-    Malformed,
+    MalformedAnswer,
     Operation,
     Sample,
-    read_advice,
-    read_merged,
-    read_operations,
-    reweighted,
+    parse_advice,
+    parse_merged,
+    parse_operations,
+    training_weight,
 )
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
@@ -139,10 +139,10 @@ def test_the_extractor_is_trained_on_what_its_entries_earned():
 
 
 def test_an_entry_that_was_trained_on_counts_less_by_hand():
-    assert reweighted(Usage(), 3, 0.5, 1) == 1.0
-    assert reweighted(Usage(trained=3, last_trained=1), 3, 0.5, 1) == pytest.approx(0.5)
-    assert reweighted(Usage(trained=3, last_trained=3), 3, 0.5, 1) == 0.0
-    assert reweighted(Usage(trained=3, last_trained=3), 3, 0.5, 0) == pytest.approx(0.5)
+    assert training_weight(Usage(), 3, 0.5, 1) == 1.0
+    assert training_weight(Usage(trained=3, last_trained=1), 3, 0.5, 1) == pytest.approx(0.5)
+    assert training_weight(Usage(trained=3, last_trained=3), 3, 0.5, 1) == 0.0
+    assert training_weight(Usage(trained=3, last_trained=3), 3, 0.5, 0) == pytest.approx(0.5)
 
 
 def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
@@ -325,7 +325,7 @@ def test_a_merge_that_says_one_thing_twice_is_one_entry():
     method, _ = make(ScriptedPolicy(lambda p, s: "entry: a\nentry: a" if p.endswith("merged:") else f"add: {s}"), merge_every=1)
     done = loop_of(method).iterate(1)
     assert done.metrics["experience/entries"] == 1
-    assert read_merged("entry: a\nentry: b", "terse", 1) is None, "a merge makes no more of them"
+    assert parse_merged("entry: a\nentry: b", "terse", 1) is None, "a merge makes no more of them"
 
 
 def test_a_merge_that_says_nothing_loses_nothing():
@@ -445,7 +445,7 @@ def test_an_extractor_that_fails_in_the_background_is_heard_of():
     ],
 )
 def test_operations_are_read(answer, style, guided, expected):
-    assert read_operations(answer, style, guided) == expected
+    assert parse_operations(answer, style, guided) == expected
 
 
 @pytest.mark.parametrize(
@@ -470,27 +470,27 @@ def test_operations_are_read(answer, style, guided, expected):
     ],
 )
 def test_or_refused_whole(answer, style, guided, problem):
-    with pytest.raises(Malformed, match=problem):
-        read_operations(answer, style, guided)
+    with pytest.raises(MalformedAnswer, match=problem):
+        parse_operations(answer, style, guided)
 
 
 @pytest.mark.parametrize("piece", ["<answer>", "```json ", "{", "<think>", '{"operations": [', "</think>", "add: a\n"])
 @pytest.mark.parametrize("style", ["json", "terse"])
 def test_an_answer_of_100_kb_is_refused_at_once(piece, style):
     began = time.process_time()
-    with pytest.raises(Malformed):
-        read_operations(piece * (100_000 // len(piece)), style, True)
+    with pytest.raises(MalformedAnswer):
+        parse_operations(piece * (100_000 // len(piece)), style, True)
     assert time.process_time() - began < 2.0
 
 
 def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_character():
-    assert read_merged('keep {a}</think>{"entries": ["x"]}', "json", 3) == ["x"]
-    assert read_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]
-    assert read_advice('hm {x}</think>{"advice": "go"}', "json") == "go"
-    assert read_advice("hm\n</think>\ngo", "terse") == "go"
-    assert read_merged('<think>{"entries": ["x"]}', "json", 3) is None and read_advice("<think>go", "terse") == ""
-    assert read_merged('{"entries": ["x", "\\ud83d"]}', "json", 3) is None
-    assert read_advice('{"advice": "go \\ud83d"}', "json") == "" == read_advice("go \ud83d", "terse")
+    assert parse_merged('keep {a}</think>{"entries": ["x"]}', "json", 3) == ["x"]
+    assert parse_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]
+    assert parse_advice('hm {x}</think>{"advice": "go"}', "json") == "go"
+    assert parse_advice("hm\n</think>\ngo", "terse") == "go"
+    assert parse_merged('<think>{"entries": ["x"]}', "json", 3) is None and parse_advice("<think>go", "terse") == ""
+    assert parse_merged('{"entries": ["x", "\\ud83d"]}', "json", 3) is None
+    assert parse_advice('{"advice": "go \\ud83d"}', "json") == "" == parse_advice("go \ud83d", "terse")
 
 
 def test_an_extractor_that_writes_half_characters_is_refused_and_the_run_goes_on():
@@ -541,4 +541,4 @@ def test_a_thousand_hostile_entries_neither_break_the_bank_nor_leave_their_place
 
 def test_conditions_are_made_when_they_are_asked_for():
     method, _ = make()
-    assert isinstance(method.conditions, Halves) and method.companions[0]._manager is None, "building opens nothing"
+    assert isinstance(method.conditions, GuidedHalf) and method.companions[0]._manager is None, "building opens nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.cli.main import main
-from tacit.runs.directory import read_summary, saved_checkpoints
+from tacit.runs.directory import open_checkpoints, read_summary
 
 TRAIN = (
     "train --world errands --model tiny --method complementary --sft.steps 3 --sft.tasks 3 --sft.batch 4 --iterations 2 "
@@ -22,7 +22,7 @@ def weights(place: Path) -> dict[str, bytes]:
 def trained(out: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes]]:
     """(the actor after imitation, the extractor then, the extractor after practice)"""
     assert main([*TRAIN.split(), *more, "--out", str(out)]) == 0
-    kept = {checkpoint.stage: checkpoint.path for checkpoint in saved_checkpoints(out).all()}
+    kept = {checkpoint.stage: checkpoint.path for checkpoint in open_checkpoints(out).all()}
     return weights(kept["sft"] / "policy"), *(weights(kept[stage] / "policies" / "extractor") for stage in ("sft", "rl"))
 
 

@@ -16,14 +16,14 @@ from tacit.cli.main import main
 from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import Operation
-from tacit.companions.experience.manager import merged_origin
+from tacit.companions.experience.manager import merge_origins
 from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.runs.directory import read_summary, saved_checkpoints
+from tacit.runs.directory import read_summary, open_checkpoints
 from tacit.training.collect import Collector
 from tacit.training.loop import Loop
 from tacit.worlds import get_environment
@@ -117,8 +117,8 @@ def test_saved_and_found_again_both_go_on_as_they_would_have(tmp_path):
 
 def test_what_was_made_of_several_worlds_belongs_to_none():
     here, there = Origin("a", "x", "a/1", 3, True, 1), Origin("b", "y", "b/1", 4, True, 1)
-    assert merged_origin([here, there], 5, [7, 8]) == Origin(step=5, operation="merge", made_from=(7, 8))
-    assert merged_origin([here, replace(here, family="z")], 5, [7]) == Origin("a", "", "a/1", 3, True, 5, "merge", (7,))
+    assert merge_origins([here, there], 5, [7, 8]) == Origin(step=5, operation="merge", made_from=(7, 8))
+    assert merge_origins([here, replace(here, family="z")], 5, [7]) == Origin("a", "", "a/1", 3, True, 5, "merge", (7,))
 
 
 def test_worlds_cannot_have_it_made_differently(tmp_path):
@@ -156,7 +156,7 @@ def extractor_weights(checkpoint: Path) -> dict[str, bytes]:
 def taken_as_it_is():
     """An untrained extractor babbles, and would be refused: here whatever it writes is an entry."""
     with pytest.MonkeyPatch.context() as patch:
-        reading = "tacit.companions.experience.extractor.read_operations"
+        reading = "tacit.companions.experience.extractor.parse_operations"
         patch.setattr(reading, lambda answer, style, guided: (Operation("add", answer.strip() or "nothing"),))
         yield
 
@@ -165,7 +165,7 @@ def taken_as_it_is():
 def whole(tmp_path_factory, taken_as_it_is) -> Path:
     path = tmp_path_factory.mktemp("shared-bank") / "run"
     assert main([*TRAIN.split(), "--out", str(path)]) == 0
-    first, *_, last = saved_checkpoints(path).all()
+    first, *_, last = open_checkpoints(path).all()
     assert [p.name for p in (last.path / "companions").iterdir()] == ["experience"]
     assert all(on_disk(path)) and extractor_weights(first.path) != extractor_weights(last.path), "there is something to lose"
     rows = [row for row in map(json.loads, (path / "metrics.jsonl").read_text().splitlines()) if row["stage"] == "rl"]
@@ -180,12 +180,12 @@ def test_a_killed_run_goes_on_bit_for_bit(left, tmp_path, whole):
     """As after a kill: checkpoints up to some iteration, and a bank into which later ones have written already."""
     run = tmp_path / "run"
     shutil.copytree(whole, run)
-    for checkpoint in saved_checkpoints(run).all():
+    for checkpoint in open_checkpoints(run).all():
         if checkpoint.step > left:
             shutil.rmtree(checkpoint.path)
     (run / "summary.json").unlink()
     assert main(["train", "--resume", str(run)]) == 0
     assert read_summary(run)["digest"] == read_summary(whole)["digest"]
-    ours, theirs = (saved_checkpoints(place).newest().path for place in (run, whole))
+    ours, theirs = (open_checkpoints(place).newest().path for place in (run, whole))
     assert extractor_weights(ours) == extractor_weights(theirs)
     assert on_disk(run) == on_disk(whole)

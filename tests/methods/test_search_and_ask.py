@@ -12,8 +12,8 @@ from scripted import Kit, ScriptedPolicy, solve_countdown
 
 from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
-from tacit.companions.experience.extractor import read_advice
-from tacit.companions.experience.manager import InOrder
+from tacit.companions.experience.extractor import parse_advice
+from tacit.companions.experience.manager import SyncQueryQueue
 from tacit.core.method import Schedule, measured_under
 from tacit.core.protocols import Sampling
 from tacit.losses.regularizers import Imitation
@@ -196,15 +196,15 @@ def test_in_each_style(style, written, tmp_path):
 
 def test_questions_in_order_are_searched_together_when_somebody_waits():
     searched: list[list[str]] = []
-    desk = InOrder(lambda asked: searched.append(list(asked)) or list(asked), size=2)
+    desk = SyncQueryQueue(lambda asked: searched.append(list(asked)) or list(asked), size=2)
     futures = [desk.ask(name) for name in "abc"]
     assert searched == [] and [f.result() for f in futures] == ["a", "b", "c"] and searched == [["a", "b"], ["c"]]
 
 
 def test_advice_is_read_or_refused():
-    assert read_advice('Well: {"advice": " go "}', "json") == "go" and read_advice("\n go \nadd: x", "terse") == "go"
+    assert parse_advice('Well: {"advice": " go "}', "json") == "go" and parse_advice("\n go \nadd: x", "terse") == "go"
     for answer in ("", "{}", '{"advice": 3}', '["advice"]', "{" * 5000, '{"advice": "' + "x" * 5000 + '"}'):
-        assert read_advice(answer, "json") == ""
+        assert parse_advice(answer, "json") == ""
 
 
 def test_a_method_that_is_only_looked_at_touches_no_bank(tmp_path, monkeypatch):

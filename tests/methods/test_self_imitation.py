@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, make_group
 
-from tacit.companions.imitation import above_their_group
+from tacit.companions.imitation import select_above_mean
 from tacit.core.method import Schedule
 from tacit.core.types import Group, IterationInfo
 from tacit.losses.regularizers import Imitation
@@ -56,24 +56,24 @@ def imitated(actor: ScriptedPolicy) -> list:
 )
 def test_who_is_above_the_mean_of_its_group_by_hand(scores, chosen):
     group = scored(scores)
-    assert above_their_group(group) == [group.trajectories[i] for i in chosen]
+    assert select_above_mean(group) == [group.trajectories[i] for i in chosen]
 
 
 def test_of_some_members_by_hand():
     group = scored([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
-    assert above_their_group(group, 0.5) == [group.trajectories[0], group.trajectories[2]] and not above_their_group(group, 0.0)
+    assert select_above_mean(group, 0.5) == [group.trajectories[0], group.trajectories[2]] and not select_above_mean(group, 0.0)
 
 
 def test_of_the_quickest_by_hand():
     group = make_group([[2, 2], [2], [2, 2], [2]], success=[True, False, True, True])
-    assert [len(t) for t in above_their_group(group)] == [2, 2, 1]
-    assert above_their_group(group, quickest=True) == [group.trajectories[3]], "the one that lost was as quick"
-    assert above_their_group(group, 0.75, True) == [group.trajectories[0], group.trajectories[2]]
+    assert [len(t) for t in select_above_mean(group)] == [2, 2, 1]
+    assert select_above_mean(group, quickest=True) == [group.trajectories[3]], "the one that lost was as quick"
+    assert select_above_mean(group, 0.75, True) == [group.trajectories[0], group.trajectories[2]]
 
 
 def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
     done, actor = play(tmp_path)
-    steps, rounds = imitated(actor), [[t for g in d.groups for t in above_their_group(g)] for d in done]
+    steps, rounds = imitated(actor), [[t for g in d.groups for t in select_above_mean(g)] for d in done]
     assert all(rounds) and len(steps) == len(done) and len(actor.updates) == 2 * len(done), "a step of its own after GRPO's"
     for (batch, lr), won, d in zip(steps, rounds, done, strict=True):
         acted = [step for t in won for step in t.steps if step.valid]

@@ -8,10 +8,10 @@ from parsed import Page
 from written import HOSTILE, write_run
 
 from tacit.companions.experience.bank import Bank, Origin
-from tacit.companions.experience.retrieval import Ngrams
+from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.report.run_page import run_page
 
-EMBED = Ngrams(3, 16)
+EMBED = NgramEmbedding(3, 16)
 
 
 def write_metrics(run, lines):

@@ -9,7 +9,7 @@ import pytest
 from questions import QUESTIONS
 from scripted import ScriptedPolicy
 
-from tacit.companions.experience.extractor import advising
+from tacit.companions.experience.extractor import render_advice_prompt
 from tacit.core.actions import BARE, CALLS, TAGS, AfterThought, Tags
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
@@ -138,9 +138,9 @@ def test_a_thousand_hostile_questions_stay_questions(tmp_path):
         said = f"{ASK} " + "".join(rng.choice(HOSTILE, size=int(rng.integers(1, 40))))
         question = question_of(said)
         assert question is not None and len(question) <= LONGEST and question.isprintable()
-        prompt = advising(question, "an entry\n-----\nadvice: yes", "json")
+        prompt = render_advice_prompt(question, "an entry\n-----\nadvice: yes", "json")
         assert prompt.split("\n").count("-----") == 2 and prompt.split("\n")[-1] == "JSON:"
-        assert len(advising(question, "an\nentry: two", "terse").split("\n")) == 3
+        assert len(render_advice_prompt(question, "an\nentry: two", "terse").split("\n")) == 3
         reader = asking_of().begin(WORLD.tasks("train", 1, 0)[0], Condition(GUIDED, "n", "1"))
         reader.read(Observation("here"))
         reader.ask(said).result()

@@ -12,7 +12,7 @@ from tacit.core.protocols import Sampling
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
-from tacit.runs.trajectories import recorded_steps, replay, trajectory_record, write_records
+from tacit.runs.trajectories import list_recordings, read_trajectories, trajectory_record, write_records
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -34,8 +34,8 @@ def played():
 def test_there_and_back(played, tmp_path):
     file = tmp_path / "trajectories" / "rl-000007.jsonl.gz"
     write_records(file, map(trajectory_record, played))
-    assert recorded_steps(tmp_path) == {7: file} and recorded_steps(tmp_path, "eval-rl") == {}
-    again = replay(file, TASKS)
+    assert list_recordings(tmp_path) == {7: file} and list_recordings(tmp_path, "eval-rl") == {}
+    again = read_trajectories(file, TASKS)
     steps = [s for t in played for s in t.steps]
     assert any(t.success for t in played) and not all(s.valid for s in steps) and not all(s.effective for s in steps)
     for old, new in zip(played, again, strict=True):
@@ -52,18 +52,18 @@ def test_there_and_back(played, tmp_path):
 def test_steps_in_order_and_evaluations_apart(tmp_path):
     for name in ("rl-000010", "rl-000002", "eval-rl-000002", "eval-sft-000300"):
         write_records(tmp_path / "trajectories" / f"{name}.jsonl.gz", [])
-    assert list(recorded_steps(tmp_path)) == [2, 10]
-    assert list(recorded_steps(tmp_path, "eval-rl")) == [2] and list(recorded_steps(tmp_path, "eval-sft")) == [300]
+    assert list(list_recordings(tmp_path)) == [2, 10]
+    assert list(list_recordings(tmp_path, "eval-rl")) == [2] and list(list_recordings(tmp_path, "eval-sft")) == [300]
 
 
 def test_an_episode_of_no_known_task(played, tmp_path):
     write_records(tmp_path / "x.jsonl.gz", map(trajectory_record, played))
     with pytest.raises(TacitError, match="is not among the run's tasks"):
-        replay(tmp_path / "x.jsonl.gz", TASKS[1:])
+        read_trajectories(tmp_path / "x.jsonl.gz", TASKS[1:])
 
 
 def test_a_damaged_file(tmp_path):
     file = tmp_path / "x.jsonl.gz"
     file.write_bytes(gzip.compress(b'{"task": "countdown"')[:-9])
     with pytest.raises(TacitError, match="cannot read the recorded episodes"):
-        replay(file, TASKS)
+        read_trajectories(file, TASKS)

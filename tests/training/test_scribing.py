@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from scripted import Words
 
-from tacit.companions.experience.extractor import distilling, read_operations
-from tacit.companions.experience.manager import read_verdict
+from tacit.companions.experience.extractor import parse_operations, render_distill_prompt
+from tacit.companions.experience.manager import parse_verdict
 from tacit.core.errors import TacitError
 from tacit.methods import get_method
 from tacit.rollout.replay import build_trajectory, play_episode
@@ -33,12 +33,12 @@ def test_entries_are_what_hindsight_says_in_the_words_an_extractor_writes():
     shown, pairs = show(entries=300)
     assert len(pairs) == 300 and shown.too_long == 0
     for prompt, answer in pairs:
-        (operation,) = read_operations(answer, "terse", "\nentry: " in prompt)
+        (operation,) = parse_operations(answer, "terse", "\nentry: " in prompt)
         assert prompt.endswith("experience:")
         if operation.kind != "return":
             thing, _, door = operation.text.partition(" behind ")
             assert f"> behind {door}: " in prompt and thing in prompt, "nothing that was not seen"
-    kinds = {read_operations(answer, "terse", True)[0].kind for _, answer in pairs}
+    kinds = {parse_operations(answer, "terse", True)[0].kind for _, answer in pairs}
     assert kinds >= {"add", "update"}
 
 
@@ -46,7 +46,7 @@ def test_a_record_reads_as_the_extractor_will_read_it():
     (prompt, _) = show(entries=1)[1][0]
     task = TASKS[0]
     straight = build_trajectory(task, play_episode(WORLD.make(), task, WORLD.expert()(task), 3))
-    assert distilling(straight, "", "terse", 2000).splitlines()[0] == prompt.splitlines()[0] == task.goal
+    assert render_distill_prompt(straight, "", "terse", 2000).splitlines()[0] == prompt.splitlines()[0] == task.goal
 
 
 def test_the_share_that_is_astray_is_wrong():
@@ -63,7 +63,7 @@ def test_the_share_that_is_astray_is_wrong():
 def test_notes_name_the_door_and_are_judged():
     _, pairs = show(noted=300, astray=0.4)
     judged = [(p, a) for p, a in pairs if p.endswith("accept, refine or reject:")]
-    verdicts = [read_verdict(answer, "x")[0] for _, answer in judged]
+    verdicts = [parse_verdict(answer, "x")[0] for _, answer in judged]
     assert len(judged) == 300 and 0.3 < verdicts.count("reject") / 300 < 0.5
     for i, (prompt, verdict) in enumerate(judged):
         goal, entry = prompt.splitlines()[0], prompt.splitlines()[1].removeprefix("entry: ")

@@ -13,7 +13,7 @@ from tacit.core.method import Schedule
 from tacit.core.progress import reminded
 from tacit.evaluation.statistics import wilson
 from tacit.methods.grpo import GRPO
-from tacit.runs.alarms import ALARMS, Watcher, read_alarms
+from tacit.runs.alarms import ALARMS, AlarmMonitor, read_alarms
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
 from tacit.training.collect import WorldSetup
@@ -42,7 +42,7 @@ class Listener:
 
 
 def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
-    watcher = Watcher(tmp_path)
+    watcher = AlarmMonitor(tmp_path)
     rung = [watcher.see(step, COLLAPSED if step > 5 else HEALTHY) for step in range(1, 12)]
     (alarm,) = [alarm for alarms in rung for alarm in alarms]
     assert alarm.name == "entropy_low" and alarm.step == 8 and read_alarms(tmp_path) == [alarm]
@@ -50,14 +50,14 @@ def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
 
 
 def test_a_healthy_run_has_no_file(tmp_path):
-    watcher = Watcher(tmp_path)
+    watcher = AlarmMonitor(tmp_path)
     watcher.restore([])
     assert not any(watcher.see(step, HEALTHY) for step in range(1, 12)) and not (tmp_path / ALARMS).exists()
 
 
 def test_a_watcher_resumed_anywhere_ends_with_the_same_file(tmp_path):
     metrics = [HEALTHY] * 5 + [COLLAPSED] * 4 + [{**COLLAPSED, "valid": 0.1}] * 6
-    whole = Watcher(tmp_path / "whole")
+    whole = AlarmMonitor(tmp_path / "whole")
     (tmp_path / "whole").mkdir()
     for step, record in enumerate(metrics, 1):
         whole.see(step, record)
@@ -66,10 +66,10 @@ def test_a_watcher_resumed_anywhere_ends_with_the_same_file(tmp_path):
     for cut in range(len(metrics)):
         place = tmp_path / str(cut)
         place.mkdir()
-        first = Watcher(place)
+        first = AlarmMonitor(place)
         for step, record in enumerate(metrics[: min(len(metrics), cut + 2)], 1):  # two iterations beyond the checkpoint
             first.see(step, record)
-        resumed = Watcher(place)
+        resumed = AlarmMonitor(place)
         resumed.restore([{"step": step, **record} for step, record in enumerate(metrics[:cut], 1)])
         for step, record in enumerate(metrics[cut:], cut + 1):
             resumed.see(step, record)
@@ -82,18 +82,18 @@ def measured(stage: str, step: int, won: int) -> dict:
 
 def test_an_evaluation_far_below_the_one_before_practice_rings_also_where_a_run_was_resumed(tmp_path):
     start, fallen = [measured("untrained", 0, 0), measured("sft", 200, 128)], measured("rl", 10, 107)
-    watcher = Watcher(tmp_path)
+    watcher = AlarmMonitor(tmp_path)
     assert not watcher.see_measured([*start, measured("rl", 5, 118)]), "within ten points"
     (alarm,) = watcher.see_measured([*start, measured("rl", 5, 118), fallen])
     assert alarm.step == 10 and alarm.message.startswith("success on the panel fell from 100.0% before practice to 83.6%: ")
     assert not watcher.see_measured([*start, fallen, measured("rl", 15, 0)]), "it is said once"
-    resumed = Watcher(tmp_path)
+    resumed = AlarmMonitor(tmp_path)
     resumed.see(1, {**HEALTHY, "crashed": 1, "episodes": 4})
     resumed.restore([{"step": 1, **HEALTHY, "crashed": 1, "episodes": 4}], [*start, fallen])
     assert [found.name for found in read_alarms(tmp_path)] == ["crashed", "measured_fall"]
     few = {"stage": "rl", "step": 5, "success": 0.8, "interval": [0.3, 0.99]}
-    assert not Watcher(tmp_path).see_measured([*start, few]), "five episodes leave doubt"
-    assert not Watcher(tmp_path).see_measured([fallen]), "nothing was measured before"
+    assert not AlarmMonitor(tmp_path).see_measured([*start, few]), "five episodes leave doubt"
+    assert not AlarmMonitor(tmp_path).see_measured([fallen]), "nothing was measured before"
 
 
 class Fading(ScriptedPolicy):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from skilled import episode, step
 
-from tacit.companions.dictionary.extraction import merge
+from tacit.companions.dictionary.extraction import extract_dictionary
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds.cooking.textworld_adapter import TextWorldWorld, game_tasks, textworld_environment
@@ -101,7 +101,7 @@ def test_other_words_for_the_same_are_no_shorter_to_spell(tmp_path):
     others = [[in_other_words(action, rng) for action in one] for one in wins]
     assert sum(a != b for one, other in zip(wins, others, strict=True) for a, b in zip(one, other, strict=True)) > 2000
     for share in (0, 64, 256):
-        learned = merge([spelled(one) for one in (*others[:share], *wins[share:])], alphabet.skills, 4).dictionary
+        learned = extract_dictionary([spelled(one) for one in (*others[:share], *wins[share:])], alphabet.skills, 4).dictionary
         assert learned.merged
         segments = [[learned.seg(spelled(one)) for one in of] for of in (wins, others)]
         assert segments[0] == segments[1], share

@@ -15,7 +15,7 @@ from tacit.core.progress import number_of
 from tacit.credit.step_relative import partition_metrics
 from tacit.evaluation.clusters import BY, GAMMA, Seen, as_json, choose_group, list_clusters, partition, read_groups, valued
 from tacit.runs.directory import read_settings
-from tacit.runs.trajectories import recorded_steps
+from tacit.runs.trajectories import list_recordings
 
 SUMMARY_LINE = "Show which steps of a group were put together, what was done there, and the credit it got."
 WIDTH = 76
@@ -58,7 +58,7 @@ def make_parser() -> Parser:
 
 
 def _iteration(run: Path, number: int | None) -> Path:
-    files = recorded_steps(run)
+    files = list_recordings(run)
     if not files:
         raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
     if number is None:

@@ -13,7 +13,7 @@ from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.core.protocols import Policy
-from tacit.runs.trajectories import read_records, recorded_steps
+from tacit.runs.trajectories import list_recordings, read_records
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -53,7 +53,7 @@ def make_parser(method: str) -> Parser:
 
 def taught_records(run: Path, iteration: int | None) -> tuple[Path, list[dict[str, Any]]]:
     """The recorded episodes of an iteration that have skills."""
-    files = recorded_steps(run)
+    files = list_recordings(run)
     if not files:
         raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
     number = max(files) if iteration is None else iteration

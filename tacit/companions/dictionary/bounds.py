@@ -18,7 +18,7 @@ from tacit.companions.dictionary.extraction import Dictionary, Sequences
 from tacit.core.errors import TacitError
 
 
-def normalised_loss(segments: float, dictionary: Dictionary, m: int, horizon: int) -> float:
+def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: int) -> float:
     """ℓ̃_m of a success cut into that many segments, or of several by their mean: affine in it."""
     if m < 1:
         raise TacitError(f"m = {m}: the loss of Theorem 3 shares the dictionary's cost among m ≥ 1 successes.")
@@ -45,7 +45,7 @@ def complexity(bits: float, m: int, delta: float) -> float:
 
 def theorem_3(segments: float, dictionary: Dictionary, m: int, horizon: int, delta: float = 0.05) -> float:
     """Upper bound on the expected normalised description length of a fresh success, from the mean segments of m successes."""
-    return normalised_loss(segments, dictionary, m, horizon) + complexity(dictionary.bits, m, delta)
+    return normalized_loss(segments, dictionary, m, horizon) + complexity(dictionary.bits, m, delta)
 
 
 def proposition_4(

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tacit.companions.dictionary.bounds import normalised_loss, theorem_3
-from tacit.companions.dictionary.extraction import Dictionary, Extraction, Phrase, check_alphabet, merge
+from tacit.companions.dictionary.bounds import normalized_loss, theorem_3
+from tacit.companions.dictionary.extraction import Dictionary, Extraction, Phrase, check_alphabet, extract_dictionary
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo
@@ -74,7 +74,7 @@ class SkillDictionary:
         remembered = self.buffer - len(batch)
         corpus = [*(self.successes[-remembered:] if remembered > 0 else ()), *batch]
         self.successes = corpus[-self.buffer :] if self.buffer else []
-        before, found = self.dictionary, merge(corpus, self.alphabet.skills, self.max_phrase)
+        before, found = self.dictionary, extract_dictionary(corpus, self.alphabet.skills, self.max_phrase)
         self.dictionary = found.dictionary
         self.history.add(found)
         changed = len(set(before.merged) ^ set(found.dictionary.merged))
@@ -123,7 +123,7 @@ class SkillDictionary:
         }
         if longest <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound to speak of
             settings = segments, self.dictionary, found.sequences, self.horizon
-            readings |= {"mdl_loss": normalised_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
+            readings |= {"mdl_loss": normalized_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
         return readings
 
 

@@ -73,7 +73,7 @@ class Dictionary:
             [n for n in self._lengths.get(skill, ()) if n <= end and sequence[end - n : end] in self._phrases]
             for end, skill in enumerate(sequence, 1)
         ]
-        return tuple(sequence[a:b] for a, b in pairwise(minimum_cut(ways)))
+        return tuple(sequence[a:b] for a, b in pairwise(min_segmentation(ways)))
 
     def description_length(self, corpus: Sequences) -> float:
         """L_BDL(B, C), Eq. 3: bits per sequence."""
@@ -102,7 +102,7 @@ class Dictionary:
         return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
 
 
-def minimum_cut(ways_T: Sequence[Sequence[int]]) -> list[int]:
+def min_segmentation(ways_T: Sequence[Sequence[int]]) -> list[int]:
     """Where a minimum segmentation of T skills cuts them, 0 and T included. `ways_T` has, for each skill, the lengths of the
     phrases of two or more that end with it, shortest first; a single skill is always a phrase.
 
@@ -155,7 +155,7 @@ def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
 # p stay cut as they are. And most pairs need not be tried: each use of p can be undone at the price of one more phrase, so it
 # saves at most as many as it has occurrences.
 
-STRICTLY = 1e-9
+MIN_GAIN_BITS = 1e-9
 """bits a merge must save: less is rounding, and would differ between machines"""
 
 
@@ -179,7 +179,7 @@ class Extraction:
         return (self.dictionary.bits + self.segments * log2(len(self.dictionary))) / self.sequences
 
 
-def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
+def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
     """The dictionary of a corpus. Equal sequences are cut once, however many there are."""
     if not corpus:
         raise TacitError("a dictionary is extracted from successes, and there are none.")
@@ -187,7 +187,7 @@ def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extr
     letters = {skill: chr(i) for i, skill in enumerate(skills)}
     words = ["".join(letters[skill] for skill in sequence) for sequence in corpus]
     occurrences = Counter(w[i : i + n] for w in words for n in range(2, max_phrase + 1) for i in range(len(w) - n + 1))
-    times, cuts, merged = Counter(words), {word: Cut.into_letters(word) for word in words}, list[str]()
+    times, cuts, merged = Counter(words), {word: Segmentation.into_letters(word) for word in words}, list[str]()
 
     def in_skills(phrase: str) -> Phrase:
         return tuple(skills[ord(letter)] for letter in phrase)
@@ -198,7 +198,7 @@ def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extr
 
     while True:
         segments, size = sum(times[w] * len(cut.phrases) for w, cut in cuts.items()), len(skills) + len(merged)
-        least = [least_saving(segments, size, phrase_bits(n, len(skills), max_phrase)) for n in range(max_phrase + 1)]
+        least = [min_saved_segments(segments, size, phrase_bits(n, len(skills), max_phrase)) for n in range(max_phrase + 1)]
         pairs = Counter(chain.from_iterable(pairwise(cuts[word].phrases) for word in words))
         could_pay = [(a, b) for a, b in pairs if len(p := a + b) <= max_phrase and occurrences[p] >= least[len(p)]]
         for a, b in sorted((pair for pair in could_pay if "".join(pair) not in merged), key=rank):
@@ -216,19 +216,19 @@ def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extr
             return Extraction(code, len(corpus), segments, sum(map(len, corpus)), told)
 
 
-def gain(segments: int, size: int, saved: int, bits: float) -> float:
+def merge_gain(segments: int, size: int, saved: int, bits: float) -> float:
     """−|B| Δ_BDL: what a phrase of so many bits gains a code of `size` phrases if it saves `saved` of the corpus's segments."""
     after = (segments - saved) * log2(size + 1) + bits
     return segments * log2(size) - after
 
 
-def least_saving(segments: int, size: int, bits: float) -> int:
+def min_saved_segments(segments: int, size: int, bits: float) -> int:
     """The fewest segments such a phrase must save to pay; more than there are where it never would."""
-    return bisect_left(range(segments + 1), True, key=lambda saved: gain(segments, size, saved, bits) > STRICTLY)
+    return bisect_left(range(segments + 1), True, key=lambda saved: merge_gain(segments, size, saved, bits) > MIN_GAIN_BITS)
 
 
 @dataclass(frozen=True)
-class Cut:
+class Segmentation:
     """A word under a code."""
 
     word: str
@@ -238,13 +238,13 @@ class Cut:
     """the minimum segmentation"""
 
     @classmethod
-    def into_letters(cls, word: str) -> Cut:
+    def into_letters(cls, word: str) -> Segmentation:
         return cls(word, [()] * len(word), list(word))
 
-    def with_phrase(self, phrase: str) -> Cut:
+    def with_phrase(self, phrase: str) -> Segmentation:
         ways, start = self.ways.copy(), self.word.find(phrase)
         while start >= 0:
             end = start + len(phrase) - 1
             ways[end] = tuple(sorted((*ways[end], len(phrase))))
             start = self.word.find(phrase, start + 1)
-        return Cut(self.word, ways, [self.word[a:b] for a, b in pairwise(minimum_cut(ways))])
+        return Segmentation(self.word, ways, [self.word[a:b] for a, b in pairwise(min_segmentation(ways))])

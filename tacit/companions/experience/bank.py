@@ -24,7 +24,7 @@ from tacit.core.progress import is_unicode
 
 # What a bank holds: texts with where they came from, and the calls of the extractor that wrote them.
 
-LONGEST = 4000
+MAX_ENTRY_CHARS = 4000
 """characters of an entry; longer ones are refused"""
 
 
@@ -100,7 +100,7 @@ CREATE INDEX IF NOT EXISTS written_by ON entries(call);
 """
 
 
-class Happened(NamedTuple):
+class EntryEvent(NamedTuple):
     """Something that happened to an entry."""
 
     entry: int
@@ -111,13 +111,13 @@ class Happened(NamedTuple):
     success: bool | None = None
 
 
-class Disk:
+class BankStore:
     """`path` None keeps it in memory; one that is only read is left as it is, and needs one."""
 
     def __init__(self, path: Path | None, only_read: bool = False) -> None:
         self.path = path
         if path is not None and only_read:
-            self._base = read_only(path)
+            self._base = connect_read_only(path)
             return
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class Disk:
         kept = "SELECT 1 FROM entries WHERE entries.call = calls.id"
         self._base.executemany(f"DELETE FROM calls WHERE id = ? AND NOT EXISTS ({kept})", calls)
 
-    def note(self, event: Happened) -> None:
+    def note(self, event: EntryEvent) -> None:
         row = (*event[:4], None if event.success is None else int(event.success))
         self._base.execute("INSERT INTO events (entry, kind, step, task, success) VALUES (?, ?, ?, ?, ?)", row)
 
@@ -182,11 +182,11 @@ class Disk:
                 np.frombuffer(vector, np.float32),
             )
 
-    def events(self) -> Iterator[Happened]:
+    def events(self) -> Iterator[EntryEvent]:
         """In the order in which they happened."""
         rows = self._base.execute("SELECT entry, kind, step, task, success FROM events ORDER BY number")
         for entry, kind, step, task, success in rows:
-            yield Happened(entry, kind, step, task, None if success is None else bool(success))
+            yield EntryEvent(entry, kind, step, task, None if success is None else bool(success))
 
     def trainings(self, entry: int) -> list[int]:
         """The steps in which it was trained on."""
@@ -258,7 +258,7 @@ class Disk:
                 f"cannot write the experience bank into {path} ({error}). Is there room, and may one write there?"
             ) from error
 
-    def restore_from(self, copy: Disk) -> None:
+    def restore_from(self, copy: BankStore) -> None:
         try:
             copy._base.backup(self._base)
         except sqlite3.OperationalError as error:
@@ -277,7 +277,7 @@ class Disk:
         return int(cursor.lastrowid or 0)
 
 
-def read_only(path: Path) -> sqlite3.Connection:
+def connect_read_only(path: Path) -> sqlite3.Connection:
     """Without a trace. Nobody has a bank open that has no write-ahead log beside it: then not even a lock is taken."""
     log = path.with_name(f"{path.name}-wal")
     return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{'' if log.exists() else '&immutable=1'}", uri=True)
@@ -308,7 +308,7 @@ class Snapshot:
         """For each query the `count` nearest entries by cosine, nearest first; equally near ones by age."""
         if not self.entries or count < 1:
             return [[] for _ in vectors_QD]
-        queries_QD = normalised(np.asarray(vectors_QD, np.float32))
+        queries_QD = normalize(np.asarray(vectors_QD, np.float32))
         scores_QN = queries_QD @ self.vectors_ND.T
         beyond = max(0, len(self.entries) - count)
         found = []
@@ -320,7 +320,7 @@ class Snapshot:
         return found
 
 
-class Matrix:
+class EntryMatrix:
     """For one writer at a time; `now` is whole at every moment."""
 
     def __init__(self, dimensions: int) -> None:
@@ -353,7 +353,7 @@ class Matrix:
         return Snapshot(self._buffer[self._first : last + len(new)], stay + tuple(entry for entry, _ in new))
 
 
-def normalised(vectors: np.ndarray) -> np.ndarray:
+def normalize(vectors: np.ndarray) -> np.ndarray:
     """To length 1; a vector of zeros stays."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1.0)
@@ -369,7 +369,7 @@ CAPACITY = 20_000
 FORMAT = "1"
 
 
-class Refused(TacitError):
+class EntryRejected(TacitError):
     """An entry that no bank would keep."""
 
 
@@ -378,7 +378,7 @@ class Bank:
 
     def __init__(self, path: Path | None, embedder: str, dimensions: int, capacity: int = CAPACITY) -> None:
         self.path, self.embedder, self.dimensions, self.capacity = path, embedder, dimensions, capacity
-        self._disk, self._matrix = Disk(path), Matrix(dimensions)
+        self._disk, self._matrix = BankStore(path), EntryMatrix(dimensions)
         self._writing = threading.RLock()
         self.entries: dict[int, Entry] = {}
         """the living, oldest first"""
@@ -418,7 +418,7 @@ class Bank:
             with self._disk.transaction():
                 for text, vector_D, origin, call in new:
                     vector_D = self._checked_vector(vector_D)
-                    made.append((self._disk.add(checked(text), vector_D, origin, call), vector_D))
+                    made.append((self._disk.add(validate_text(text), vector_D, origin, call), vector_D))
                 leaving = set(old)
                 crowded = len(self.entries) - len(leaving & self.entries.keys()) + len(made) - self.capacity
                 in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
@@ -438,7 +438,7 @@ class Bank:
 
     def happened(self, kind: str, ids: Sequence[int], step: int, task: str = "", success: bool | None = None) -> None:
         """`retrieved`, `guided` (an episode that ended with `success`) or `trained`; counted, and kept for explaining."""
-        events = [Happened(number, kind, step, task, success) for number in ids]
+        events = [EntryEvent(number, kind, step, task, success) for number in ids]
         if not events:
             return
         with self._writing:
@@ -487,15 +487,15 @@ class Bank:
 
     def restore_from(self, path: Path) -> None:
         """Go back to such a copy. One of another embedding, or that cannot be read, is refused with nothing changed here."""
-        with self._writing, closing(Disk(path, only_read=True)) as copy:
+        with self._writing, closing(BankStore(path, only_read=True)) as copy:
             self._read(copy)
             self._disk.restore_from(copy)
             self._hold(self._read(self._disk))  # once more: a run may be writing into what is copied
 
-    def _read(self, disk: Disk) -> _Known:
+    def _read(self, disk: BankStore) -> _Known:
         """What is there, and nothing else."""
         disk.check(self._told)
-        living, matrix = list(disk.living()), Matrix(self.dimensions)
+        living, matrix = list(disk.living()), EntryMatrix(self.dimensions)
         matrix.now = matrix.changed(set(), living)
         usage = {entry.id: Usage() for entry, _ in living}
         for event in disk.events():
@@ -519,11 +519,11 @@ class Bank:
     def _checked_vector(self, vector_D: np.ndarray) -> np.ndarray:
         vector_D = np.asarray(vector_D, np.float32)
         if vector_D.shape != (self.dimensions,) or not np.isfinite(vector_D).all():
-            raise Refused(
+            raise EntryRejected(
                 f"a vector of shape {vector_D.shape} cannot go into a bank of {self.dimensions} finite dimensions "
                 f"({self.embedder})."
             )
-        return normalised(vector_D)
+        return normalize(vector_D)
 
 
 class _Known(NamedTuple):
@@ -532,10 +532,10 @@ class _Known(NamedTuple):
     entries: dict[int, Entry]
     usage: dict[int, Usage]
     departed: list[int]
-    matrix: Matrix
+    matrix: EntryMatrix
 
 
-def _count(event: Happened, usages: Mapping[int, Usage]) -> None:
+def _count(event: EntryEvent, usages: Mapping[int, Usage]) -> None:
     usage = usages.get(event.entry)
     if usage is None:  # it has gone since; what happened to it is still on disk
         return
@@ -547,12 +547,12 @@ def _count(event: Happened, usages: Mapping[int, Usage]) -> None:
         usage.wins, usage.losses = usage.wins + bool(event.success), usage.losses + (not event.success)
 
 
-def checked(text: str) -> str:
+def validate_text(text: str) -> str:
     told = " ".join(text.split("\0")).strip()
     if not told:
-        raise Refused("an entry must say something.")
-    if len(told) > LONGEST:
-        raise Refused(f"an entry of {len(told)} characters is longer than {LONGEST}.")
+        raise EntryRejected("an entry must say something.")
+    if len(told) > MAX_ENTRY_CHARS:
+        raise EntryRejected(f"an entry of {len(told)} characters is longer than {MAX_ENTRY_CHARS}.")
     if not is_unicode(told):
-        raise Refused(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
+        raise EntryRejected(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
     return told

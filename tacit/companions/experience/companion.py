@@ -15,16 +15,16 @@ from tacit.companions.experience.bank import Call, Entry, Usage
 from tacit.companions.experience.extractor import Sample
 from tacit.companions.experience.manager import (
     SCORES,
-    Asked,
-    Counsel,
     Critic,
     DistillRequest,
-    Manager,
+    ExperienceManager,
+    QueryAnswerer,
+    QuerySettings,
     Verdict,
-    asked_for,
     critic_reward,
+    queried_entries,
 )
-from tacit.companions.imitation import Examples, Imitating
+from tacit.companions.imitation import Examples, ImitationCompanion
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Policy
@@ -43,24 +43,24 @@ class Experience:
 
     def __init__(
         self,
-        manager: Callable[[], Manager],
+        manager: Callable[[], ExperienceManager],
         merge_every: int = 5,
-        asked: Asked | None = None,
+        asked: QuerySettings | None = None,
         writes: bool = True,
         critic: Critic | None = None,
     ) -> None:
         """`asked`: how questions in mid-episode are answered. `writes`: False where the bank was made beforehand and stays as
         it is. `critic`: asks the actor about its entries."""
-        self._make, self._asked = manager, asked or Asked()
+        self._make, self._asked = manager, asked or QuerySettings()
         self.writes, self.critic = writes, critic
-        self._manager: Manager | None = None
-        self._counsel: Counsel | None = None
+        self._manager: ExperienceManager | None = None
+        self._counsel: QueryAnswerer | None = None
         self.merge_every = merge_every
         self.step, self.seed = 1, 0
         """the iteration that is being played, and the seed of the run"""
 
     @property
-    def manager(self) -> Manager:
+    def manager(self) -> ExperienceManager:
         """Opened on first use: building a method opens nothing."""
         if self._manager is None:
             self._manager = self._make()
@@ -77,7 +77,7 @@ class Experience:
     def ask(self, question: str) -> Future[Told]:
         """search_and_ask: the answer is there when somebody waits for it."""
         if self._counsel is None:
-            self._counsel = Counsel(self.manager, self._asked)
+            self._counsel = QueryAnswerer(self.manager, self._asked)
         self._counsel.step, self._counsel.seed = self.step, self.seed
         return self._counsel.ask(question)
 
@@ -87,15 +87,15 @@ class Experience:
         episodes = [trajectory for group in groups for trajectory in group.trajectories]
         outcomes: dict[int, list[bool]] = {}
         for trajectory in episodes:
-            bank.happened("retrieved", asked_for(trajectory), self.step)
-            bank.happened("guided", guides_of(trajectory), self.step, trajectory.task.id, trajectory.success)
-            for entry in guides_of(trajectory):
+            bank.happened("retrieved", queried_entries(trajectory), self.step)
+            bank.happened("guided", guiding_entries(trajectory), self.step, trajectory.task.id, trajectory.success)
+            for entry in guiding_entries(trajectory):
                 outcomes.setdefault(entry, []).append(trajectory.success)
             if self.critic is not None:
                 self.critic.saw(trajectory)
             if self.writes:
                 place = f"{trajectory.task.id}/{trajectory.seed}"
-                self.manager.submit(DistillRequest(trajectory, entry_of(trajectory.condition), info, place))
+                self.manager.submit(DistillRequest(trajectory, guiding_entry(trajectory.condition), info, place))
         questions = [step for trajectory in episodes for step in trajectory.steps if ASKED in step.signals]
         told = {"asked": float(len(questions)), "answered": float(sum(ENTRY in step.signals for step in questions))}
         if outcomes:
@@ -108,11 +108,11 @@ class Experience:
         rewards: dict[int, list[float]] = {}
         for group in groups:
             for trajectory in group.trajectories:
-                verdict = verdict_of(trajectory.condition)
+                verdict = critic_verdict(trajectory.condition)
                 if verdict is not None:
                     weighed, said = verdict
                     rewards.setdefault(weighed, []).append(critic_reward(said, trajectory.success))
-                for entry in guides_of(trajectory):
+                for entry in guiding_entries(trajectory):
                     if verdict is None or entry != verdict[0]:
                         rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
         for entry, earned in rewards.items():
@@ -200,33 +200,33 @@ class Experience:
             self.critic.wins = known.get("wins", {})
 
 
-def guides_of(trajectory: Trajectory) -> list[int]:
+def guiding_entries(trajectory: Trajectory) -> list[int]:
     """The entries that guided an episode: the one it began with, and those it asked for."""
-    first = entry_of(trajectory.condition)
-    return list(dict.fromkeys([*([] if first is None else [first]), *asked_for(trajectory)]))
+    first = guiding_entry(trajectory.condition)
+    return list(dict.fromkeys([*([] if first is None else [first]), *queried_entries(trajectory)]))
 
 
-def entry_of(condition: Condition) -> int | None:
+def guiding_entry(condition: Condition) -> int | None:
     """The entry that guided an episode; a rejected one did not."""
     number = condition.entry.partition(" ")[0]
     return int(number) if condition.name == GUIDED and number.isdecimal() else None
 
 
-def verdict_of(condition: Condition) -> tuple[int, Verdict] | None:
+def critic_verdict(condition: Condition) -> tuple[int, Verdict] | None:
     """(entry, what the actor said to it), where it was asked: `17 refine`."""
     number, _, said = condition.entry.partition(" ")
     return (int(number), said) if number.isdecimal() and said in SCORES else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
-class Halves:
+class GuidedHalf:
     """Half of a group's members get an entry from the bank, half none; with an empty bank nobody does."""
 
     experience: Experience = field(compare=False)
     share: float = 0.5
     actor: Policy | None = field(default=None, compare=False)
 
-    def asking(self, policy: Policy) -> Halves:
+    def asking(self, policy: Policy) -> GuidedHalf:
         """The same, with whoever is about to play at hand: a critic asks it."""
         return replace(self, actor=policy) if self.experience.critic else self
 
@@ -268,13 +268,13 @@ class Halves:
 # authors saw a gain early and a collapse later, and suggest such intervals.
 
 
-def internalising(context: Context, lr: float, every: int = 1) -> Imitating:
+def make_self_distillation(context: Context, lr: float, every: int = 1) -> ImitationCompanion:
     """Winners with a note, told as if they had had none."""
-    alone = partial(unguided, context)
-    return Imitating(lr, every, winners, alone, name="internalising", metric="experience/internalised")
+    alone = partial(make_unguided_examples, context)
+    return ImitationCompanion(lr, every, select_guided_winners, alone, name="internalising", metric="experience/internalised")
 
 
-def winners(group: Group) -> list[Trajectory]:
+def select_guided_winners(group: Group) -> list[Trajectory]:
     """Guided members above the mean of the free ones; none where nobody was free to be compared with."""
     free = [t.score for t in group.trajectories if t.condition.name != GUIDED]
     if not free:
@@ -282,7 +282,7 @@ def winners(group: Group) -> list[Trajectory]:
     return [t for t in group.trajectories if t.condition.name == GUIDED and t.score > np.mean(free)]
 
 
-def unguided(context: Context, trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
+def make_unguided_examples(context: Context, trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
     """(what would have been read without the note, what was written), for every turn whose completion was an action. Turns
     that asked are not there: without an entry nobody may ask, and the world stood still."""
     prompts, completions = [], []

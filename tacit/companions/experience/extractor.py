@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tacit.companions.answers import about_a_record, as_line, fitted
-from tacit.companions.experience.bank import LONGEST, Call, Usage
+from tacit.companions.answers import drop_middle_turns, quote_record, to_json_line
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Call, Usage
 from tacit.core.credit import Batch
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
@@ -42,10 +42,10 @@ from tacit.losses.surrogates import ClippedWeight
 Kind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
 KINDS: tuple[Kind, ...] = ("add", "update", "return")
-MOST = 3
+MAX_OPERATIONS = 3
 
 
-class Malformed(Exception):
+class MalformedAnswer(Exception):
     """An answer that says nothing the bank could do."""
 
 
@@ -55,27 +55,27 @@ class Operation:
     text: str = ""
 
 
-def read_operations(answer: str, style: Style, guided: bool) -> tuple[Operation, ...]:
+def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation, ...]:
     """All of the answer or none of it: one operation without sense spoils the rest. `guided`: there is an entry to update."""
-    answer = after_thought(answer)
+    answer = strip_thinking(answer)
     found = _from_json(answer) if style == "json" else _from_lines(answer)
-    if not 1 <= len(found) <= MOST:
-        raise Malformed(f"{len(found)} operations, where there may be 1 to {MOST}")
+    if not 1 <= len(found) <= MAX_OPERATIONS:
+        raise MalformedAnswer(f"{len(found)} operations, where there may be 1 to {MAX_OPERATIONS}")
     for operation in found:
         if operation.kind == "update" and not guided:
-            raise Malformed("an update where no entry had been retrieved")
+            raise MalformedAnswer("an update where no entry had been retrieved")
         if operation.kind != "return" and not operation.text.strip():
-            raise Malformed(f"an {operation.kind} without text")
-        if len(operation.text) > LONGEST:
-            raise Malformed(f"a text of {len(operation.text)} characters, more than {LONGEST}")
+            raise MalformedAnswer(f"an {operation.kind} without text")
+        if len(operation.text) > MAX_ENTRY_CHARS:
+            raise MalformedAnswer(f"a text of {len(operation.text)} characters, more than {MAX_ENTRY_CHARS}")
         if not is_unicode(operation.text):
-            raise Malformed("a text with half a character in it")
+            raise MalformedAnswer("a text with half a character in it")
     if len([o for o in found if o.kind == "update"]) > 1:
-        raise Malformed("one entry updated twice")
+        raise MalformedAnswer("one entry updated twice")
     return tuple(Operation(o.kind, o.text.strip()) for o in found)
 
 
-def after_thought(answer: str) -> str:
+def strip_thinking(answer: str) -> str:
     """The answer without what was thought before it; templates that begin the thought themselves leave only its end."""
     _, ended, said = answer.rpartition("</think>")
     return "" if not ended and said.lstrip().startswith("<think>") else said
@@ -85,11 +85,11 @@ def _from_json(answer: str) -> list[Operation]:
     document = _document(answer)
     listed = document.get("operations") if isinstance(document, dict) else None
     if not isinstance(listed, list):
-        raise Malformed("no list of operations")
+        raise MalformedAnswer("no list of operations")
     found = []
     for each in listed:
         if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
-            raise Malformed(f"no operation: {str(each)[:60]!r}")
+            raise MalformedAnswer(f"no operation: {str(each)[:60]!r}")
         found.append(Operation(each["op"], each.get("text", "")))
     return found
 
@@ -106,7 +106,7 @@ def _document(answer: str) -> object:
                 return json.loads(text[first : last + 1])
             except (ValueError, RecursionError):
                 problem = f"not JSON: {text[first : first + 60]!r}"
-    raise Malformed(problem)
+    raise MalformedAnswer(problem)
 
 
 def _from_lines(answer: str) -> list[Operation]:
@@ -114,7 +114,7 @@ def _from_lines(answer: str) -> list[Operation]:
     for line in filter(None, (line.strip() for line in answer.splitlines())):
         word, _, rest = line.partition(":")
         if word.strip() not in KINDS:
-            raise Malformed(f"no operation: {line[:60]!r}")
+            raise MalformedAnswer(f"no operation: {line[:60]!r}")
         found.append(Operation(word.strip(), rest))  # type: ignore[arg-type]
     return found
 
@@ -126,51 +126,51 @@ LONGEST_TURN = 400
 """characters of one observation"""
 
 
-def distilling(trajectory: Trajectory, entry: str, style: Style, room: int) -> str:
+def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int) -> str:
     """The request to distil one episode, in about `room` characters: where it does not fit, the middle of the episode goes."""
     outcome = "success" if trajectory.success else "failure"
-    turns = fitted([(_terse if style == "terse" else _turn)(t, trajectory) for t in range(len(trajectory))], room)
+    turns = drop_middle_turns([(_terse if style == "terse" else _turn)(t, trajectory) for t in range(len(trajectory))], room)
     if style == "terse":
         given = [f"entry: {entry}"] if entry else []
         return _lines([trajectory.task.goal, *turns, f"outcome: {outcome}", *given, "experience:"])
-    guided = f"The agent had been given this entry: {as_line(entry)}" if entry else "It had no entry."
+    guided = f"The agent had been given this entry: {to_json_line(entry)}" if entry else "It had no entry."
     request = f"""You keep a bank of experience for an agent. It has finished an episode. Say what should be kept of it for
 others who meet a similar task: what worked, what failed, by which rule one would have known. Write for any task of the
 kind, not for this one alone.
 
 {guided}
 
-Answer with one JSON object and nothing else, of at most {MOST} operations:
+Answer with one JSON object and nothing else, of at most {MAX_OPERATIONS} operations:
 {{"operations": [{{"op": "add", "text": "a new entry"}}, {{"op": "update", "text": "the given entry, made better"}}]}}
 or, where there is nothing to learn from it, {{"operations": [{{"op": "return"}}]}}"""
-    return about_a_record(request, turns, [f"Task: {as_line(trajectory.task.goal)}", f"Outcome: {outcome}"])
+    return quote_record(request, turns, [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {outcome}"])
 
 
-def merging(texts: Sequence[str], style: Style) -> str:
+def render_merge_prompt(texts: Sequence[str], style: Style) -> str:
     """The request to merge entries into fewer."""
     if style == "terse":
         return _lines([*(f"entry: {text}" for text in texts), "merged:"])
     request = f"""These entries are in a bank of experience for an agent. Keep what is useful, make one of those that say the
 same, and drop what is wrong or says nothing. Answer with one JSON object and nothing else, of at most {len(texts)} entries:
 {{"entries": ["...", "..."]}}"""
-    return about_a_record(request, [as_line(text) for text in texts])
+    return quote_record(request, [to_json_line(text) for text in texts])
 
 
-def advising(question: str, entry: str, style: Style) -> str:
+def render_advice_prompt(question: str, entry: str, style: Style) -> str:
     """The request to say what an entry means for whoever asks (search_and_ask)."""
     if style == "terse":
         return "\n".join([f"question: {one_line(question)}", f"entry: {one_line(entry)}", "advice:"])
     request = """You keep a bank of experience for an agent. In the middle of an episode it asks for advice, and this entry is
 the nearest to its question. Say in a few sentences what of the entry holds for its situation, and what it should do next.
 Answer with one JSON object and nothing else: {"advice": "..."}"""
-    return about_a_record(request, [as_line({"question": question, "entry": entry})])
+    return quote_record(request, [to_json_line({"question": question, "entry": entry})])
 
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def weighing(goal: str, entry: str, rate: float, style: Style) -> str:
+def render_critic_prompt(goal: str, entry: str, rate: float, style: Style) -> str:
     """The question to the actor whether an entry is to guide it (§B.1), with its success so far on tasks of the kind."""
     if style == "terse":
         return _lines([goal, f"entry: {entry}", f"success: {round(100 * rate)}%", "accept, refine or reject:"])
@@ -194,7 +194,7 @@ def _lines(lines: Sequence[str]) -> str:
 def _turn(t: int, trajectory: Trajectory) -> str:
     step = trajectory.steps[t]
     told = {"step": t, "saw": step.observation.text[:LONGEST_TURN], "did": step.action[:LONGEST_TURN]}
-    return as_line(told if step.effective else told | {"refused": True})
+    return to_json_line(told if step.effective else told | {"refused": True})
 
 
 def _terse(t: int, trajectory: Trajectory) -> str:
@@ -204,7 +204,7 @@ def _terse(t: int, trajectory: Trajectory) -> str:
 
 
 @dataclass(frozen=True)
-class Distilled:
+class Distillation:
     """What came of one request."""
 
     operations: tuple[Operation, ...] = ()
@@ -252,36 +252,36 @@ class Extractor:
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """one at a time: distilling in the background, answering questions, learning"""
 
-    def distil(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distilled]:
+    def distil(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distillation]:
         """(episode, the entry that guided it, or nothing) -> operations, in order."""
         policy = self.policy()
         room = 3 * max(64, policy.context_limit - self.max_tokens)
-        prompts = [policy.encode_prompt(distilling(t, entry, self.style, room)) for t, entry in requests]
+        prompts = [policy.encode_prompt(render_distill_prompt(t, entry, self.style, room)) for t, entry in requests]
         calls = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
         found = []
         for (_, entry), (text, call) in zip(requests, calls, strict=True):
             if call is None:
-                found.append(Distilled(problem="the episode does not fit into the extractor's context"))
+                found.append(Distillation(problem="the episode does not fit into the extractor's context"))
                 continue
             try:
-                found.append(Distilled(read_operations(text, self.style, bool(entry)), call))
-            except Malformed as error:
-                found.append(Distilled(call=call, problem=str(error)))
+                found.append(Distillation(parse_operations(text, self.style, bool(entry)), call))
+            except MalformedAnswer as error:
+                found.append(Distillation(call=call, problem=str(error)))
         return found
 
     def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
         """Fewer entries that say the same; the old ones where the answer cannot be used."""
         policy = self.policy()
-        prompt = policy.encode_prompt(merging(texts, self.style))
+        prompt = policy.encode_prompt(render_merge_prompt(texts, self.style))
         ((text, call),) = self._write(policy, [prompt], [info.derive("extractor", place, 0)])
-        merged = read_merged(text, self.style, len(texts)) if call is not None else None
+        merged = parse_merged(text, self.style, len(texts)) if call is not None else None
         return (list(texts), None) if merged is None else (merged, call)
 
     def advise(self, asked: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[str]:
         """(question, the entry found for it) -> what the entry means for whoever asks; empty where the answer is of no use."""
         policy = self.policy()
-        prompts = [policy.encode_prompt(advising(question, entry, self.style)) for question, entry in asked]
-        return [read_advice(text, self.style) if call else "" for text, call in self._write(policy, prompts, seeds)]
+        prompts = [policy.encode_prompt(render_advice_prompt(question, entry, self.style)) for question, entry in asked]
+        return [parse_advice(text, self.style) if call else "" for text, call in self._write(policy, prompts, seeds)]
 
     def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None]]:
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
@@ -312,7 +312,7 @@ class Extractor:
         while self.trained and len(self.buffer) >= self.batch:
             taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
             rewards = np.array([sample.reward for sample in taken])
-            weights = np.array([reweighted(usage(sample.entry), step, self.decay, self.cooldown) for sample in taken])
+            weights = np.array([training_weight(usage(sample.entry), step, self.decay, self.cooldown) for sample in taken])
             batch = extractor_batch(taken, weights * (rewards - rewards.mean()), self.temperature)
             with self._busy:
                 metrics = self.policy().update(batch, (ClippedWeight(self.clip, self.clip),), self.lr)
@@ -325,7 +325,7 @@ class Extractor:
         return {**means, "experience/buffer": float(len(self.buffer))}, trained
 
 
-def reweighted(usage: Usage, step: int, decay: float, cooldown: int) -> float:
+def training_weight(usage: Usage, step: int, decay: float, cooldown: int) -> float:
     """w(m) of Eq. 7."""
     return 0.0 if step - usage.last_trained < cooldown else (1.0 + usage.trained) ** -decay
 
@@ -345,9 +345,9 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
     )
 
 
-def read_merged(answer: str, style: Style, most: int) -> list[str] | None:
+def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
     """The entries of a merge; None where the answer is of no use: then nothing is merged, and nothing lost."""
-    answer = after_thought(answer)
+    answer = strip_thinking(answer)
     if style == "terse":
         found = [line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("entry:")]
     else:
@@ -359,15 +359,15 @@ def read_merged(answer: str, style: Style, most: int) -> list[str] | None:
     return found if 1 <= len(found) <= most and all(map(is_unicode, found)) else None
 
 
-def read_advice(answer: str, style: Style) -> str:
+def parse_advice(answer: str, style: Style) -> str:
     """Empty where it says nothing that could be handed on."""
-    answer = after_thought(answer)
+    answer = strip_thinking(answer)
     if style == "terse":
         told = next((line.strip() for line in answer.splitlines() if line.strip()), "")
     else:
         said = _object_in(answer).get("advice")
         told = said.strip() if isinstance(said, str) else ""
-    return told if len(told) <= LONGEST and is_unicode(told) else ""
+    return told if len(told) <= MAX_ENTRY_CHARS and is_unicode(told) else ""
 
 
 def _object_in(answer: str) -> Mapping[str, Any]:

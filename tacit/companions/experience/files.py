@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
-from tacit.companions.experience.bank import Bank, Origin, checked, read_only
-from tacit.companions.experience.retrieval import Embedding, Ngrams, Sentences
+from tacit.companions.experience.bank import Bank, Origin, connect_read_only, validate_text
+from tacit.companions.experience.retrieval import Embedding, NgramEmbedding, SentenceEmbedding
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 from tacit.core.resources import Encode
@@ -27,14 +27,14 @@ from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.rollout.replay import build_trajectory, play_episode
 
-TOGETHER = 256
+IMPORT_BATCH = 256
 """entries embedded and written at once"""
 KEPT = {"world": str, "family": str, "task": str, "episode": int, "success": bool, "step": int}
 """what an origin keeps when it changes banks"""
 
 
 @dataclass
-class Taken:
+class ImportResult:
     """What came of a file."""
 
     added: int = 0
@@ -44,7 +44,7 @@ class Taken:
     """(line, what is wrong with it)"""
 
 
-def exported(bank: Bank) -> Iterator[str]:
+def export_lines(bank: Bank) -> Iterator[str]:
     """A line for each living entry, oldest first."""
     for entry in list(bank.entries.values()):
         used = bank.usage[entry.id]
@@ -53,9 +53,9 @@ def exported(bank: Bank) -> Iterator[str]:
         yield json.dumps(told, ensure_ascii=False)
 
 
-def take_in(bank: Bank, embedding: Embedding, lines: Iterable[bytes]) -> Taken:
+def import_lines(bank: Bank, embedding: Embedding, lines: Iterable[bytes]) -> ImportResult:
     """Every line that can be read becomes an entry; the others are told by number, and cost nobody else their place."""
-    taken, waiting = Taken(), dict[str, Origin]()
+    taken, waiting = ImportResult(), dict[str, Origin]()
     there = {entry.text for entry in bank.entries.values()}
 
     def write() -> None:
@@ -78,7 +78,7 @@ def take_in(bank: Bank, embedding: Embedding, lines: Iterable[bytes]) -> Taken:
             continue
         there.add(text)
         waiting[text] = origin
-        if len(waiting) == TOGETHER:
+        if len(waiting) == IMPORT_BATCH:
             write()
     write()
     return taken
@@ -99,18 +99,18 @@ def read_line(line: bytes) -> tuple[str, Origin]:
             raise TacitError(f'"{name}" of the origin is {told[name]!r:.40}, not of type {kind.__name__}.')
         if kind is str and not is_unicode(told.get(name, "")):
             raise TacitError(f'"{name}" of the origin has half a character (a lone surrogate) in it.')
-    return checked(document["text"]), Origin(**{name: told[name] for name in KEPT if name in told}, operation="import")
+    return validate_text(document["text"]), Origin(**{name: told[name] for name in KEPT if name in told}, operation="import")
 
 
 # A bank found by its run or its file, and opened as what it says it is.
 
-IN_A_RUN = Path("experience", "bank.sqlite")
+BANK_FILE = Path("experience", "bank.sqlite")
 """where a run keeps its bank"""
 
 
 def find_bank(place: Path) -> Path:
     """The bank of a run directory, or the file itself."""
-    path = place / IN_A_RUN if place.is_dir() else place
+    path = place / BANK_FILE if place.is_dir() else place
     if not path.is_file():
         remedy = "Name a run of a method with experience, or a bank's file." if place.is_dir() else "Is the path right?"
         raise TacitError(f"there is no experience bank {path}. {remedy}")
@@ -119,7 +119,7 @@ def find_bank(place: Path) -> Path:
 
 def open_bank(path: Path) -> Bank:
     """With the embedding it was made with, and without a limit: letting the oldest go is for the run that uses it."""
-    embedder, dimensions = made_with(path)
+    embedder, dimensions = read_embedding_info(path)
     try:
         return Bank(path, embedder, dimensions, capacity=sys.maxsize)
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
@@ -128,7 +128,7 @@ def open_bank(path: Path) -> Bank:
 
 def read_bank(path: Path) -> Bank:
     """As it is now, in memory: reading a run changes nothing in it, even while it trains."""
-    bank = Bank(None, *made_with(path), capacity=sys.maxsize)
+    bank = Bank(None, *read_embedding_info(path), capacity=sys.maxsize)
     try:
         bank.restore_from(path)
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
@@ -137,10 +137,10 @@ def read_bank(path: Path) -> Bank:
     return bank
 
 
-def made_with(path: Path) -> tuple[str, int]:
+def read_embedding_info(path: Path) -> tuple[str, int]:
     """(name of the embedding, its dimensions). Read without writing: a file that is no bank stays what it is."""
     try:
-        disk = read_only(path)
+        disk = connect_read_only(path)
         try:
             if not disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 raise TacitError(f"{path} is no experience bank: a database, but of something else.")
@@ -152,11 +152,11 @@ def made_with(path: Path) -> tuple[str, int]:
         raise _damaged(path, error) from error
 
 
-def embedding_named(name: str, dimensions: int, sentences: Callable[[str], Encode]) -> Embedding:
+def load_embedding(name: str, dimensions: int, sentences: Callable[[str], Encode]) -> Embedding:
     """What a bank was made with, by the name it keeps; `sentences` loads an encoder."""
     if ngrams := re.fullmatch(r"(\d+)-grams", name):
-        return Ngrams(int(ngrams[1]), dimensions)
-    return Sentences(name, sentences(name))
+        return NgramEmbedding(int(ngrams[1]), dimensions)
+    return SentenceEmbedding(name, sentences(name))
 
 
 def _damaged(path: Path, error: Exception) -> TacitError:
@@ -173,42 +173,42 @@ def _damaged(path: Path, error: Exception) -> TacitError:
 # episode teaches: an outsider's experience, as the paper's larger model wrote it down for its smaller ones.
 
 
-def fill(bank: Bank, embedding: Embedding, world: Environment, source: str, episodes: int) -> None:
+def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str, episodes: int) -> None:
     """Into an empty bank; one that was filled before stays as it is."""
     if len(bank):
         return
     if source:
-        from_file(bank, embedding, Path(source).expanduser())
+        fill_from_file(bank, embedding, Path(source).expanduser())
     else:
-        by_rule(bank, embedding, world, episodes)
+        fill_by_rule(bank, embedding, world, episodes)
     if not len(bank):
         raise TacitError(f"the bank made beforehand ({source or 'by rule'}) has no entries: nobody would be guided.")
 
 
-def from_file(bank: Bank, embedding: Embedding, source: Path) -> None:
+def fill_from_file(bank: Bank, embedding: Embedding, source: Path) -> None:
     if source.suffix == ".jsonl":
         try:
             lines = source.read_bytes().splitlines()
         except OSError as error:
             raise TacitError(f"cannot read the entries {source}: {error.strerror}.") from error
-        taken = take_in(bank, embedding, lines)
+        taken = import_lines(bank, embedding, lines)
         if taken.bad:
             line, why = taken.bad[0]
             raise TacitError(f"{source}, line {line}: {why} Mend it, or `tacit bank import` what can be read.")
         return
     try:
-        take_in(bank, embedding, (line.encode() for line in exported(read_bank(find_bank(source)))))
+        import_lines(bank, embedding, (line.encode() for line in export_lines(read_bank(find_bank(source)))))
     except sqlite3.DatabaseError as error:
         raise TacitError(f"cannot read the bank {source}: {error}.") from error
 
 
-def by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes: int, seed: int = 0) -> None:
+def fill_by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes: int, seed: int = 0) -> None:
     """What so many random episodes of training tasks teach, each text once."""
     if world.hindsight is None:
         raise TacitError(f"world {world.name!r} has no hindsight to make a bank by: name one (--bank FILE).")
     live, found = world.make(), dict[str, Origin]()
     for i, task in enumerate(world.tasks_of("train", episodes, seed)):
-        trajectory = build_trajectory(task, play_episode(live, task, AtRandom(Random(f"{task.id}/{i}")), world.max_steps), i)
+        trajectory = build_trajectory(task, play_episode(live, task, RandomAgent(Random(f"{task.id}/{i}")), world.max_steps), i)
         if text := world.hindsight(trajectory).episode.strip():
             found.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
     live.close()
@@ -216,7 +216,7 @@ def by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes: int,
     bank.replace((), [(t, v, o, None) for (t, o), v in zip(found.items(), vectors, strict=True)], "")
 
 
-class AtRandom:
+class RandomAgent:
     """Does anything that is possible."""
 
     def __init__(self, rng: Random) -> None:

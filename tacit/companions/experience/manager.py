@@ -20,9 +20,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
-from tacit.companions.experience.bank import LONGEST, Bank, Call, Entry, Origin, Refused, checked
-from tacit.companions.experience.extractor import Distilled, Extractor, Style, after_thought, weighing
-from tacit.companions.experience.retrieval import Diversity, Embedding, Remembered, retrieve
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, validate_text
+from tacit.companions.experience.extractor import Distillation, Extractor, Style, render_critic_prompt, strip_thinking
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, Embedding, retrieve
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
@@ -30,9 +30,9 @@ from tacit.core.seeds import derive
 from tacit.core.types import IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ENTRY, Told
 
-TOGETHER = 32
+DISTILL_BATCH = 32
 """episodes distilled in one go"""
-CHUNK = 5
+MERGE_CHUNK = 5
 """entries merged in one call"""
 
 
@@ -46,7 +46,7 @@ class DistillRequest:
     place: str
 
 
-class Manager:
+class ExperienceManager:
     def __init__(
         self,
         bank: Bank,
@@ -59,7 +59,7 @@ class Manager:
         """`waiting`: episodes that may wait to be distilled in the background; whoever brings another one waits, too. In order
         as many as there are: nobody else could take one out."""
         self.bank, self.extractor, self.diversity = bank, extractor, diversity or Diversity()
-        self.embedding = Remembered(embedding)
+        self.embedding = CachedEmbedding(embedding)
         self.counts = Counter[str]()
         self.last_refusal = ""
         self.search_seconds: list[float] = []
@@ -125,7 +125,7 @@ class Manager:
         if self._thread is not None:
             self._thread.join(patience_s)
 
-    def merge(self, info: IterationInfo, chunk: int = CHUNK) -> None:
+    def merge(self, info: IterationInfo, chunk: int = MERGE_CHUNK) -> None:
         """Go through the whole bank, `chunk` entries at a time together with what the last chunk became."""
         carried: list[int] = []
         for number, first in enumerate(range(0, len(ids := list(self.bank.entries)), chunk)):
@@ -149,18 +149,18 @@ class Manager:
         gone = [i for i in old if i not in stays.values()]
         if not fresh and not gone:
             return list(old)
-        origin = merged_origin([self.bank.entries[i].origin for i in old], info.iteration, gone)
+        origin = merge_origins([self.bank.entries[i].origin for i in old], info.iteration, gone)
         try:
-            vectors = self.embedding([checked(text) for text in fresh])
+            vectors = self.embedding([validate_text(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
-        except Refused as error:
+        except EntryRejected as error:
             self.refused(str(error))
             return list(old)
         return [*stays.values(), *(entry.id for entry in made)]
 
     def _take(self) -> list[DistillRequest]:
         batch: list[DistillRequest] = []
-        while len(batch) < TOGETHER:
+        while len(batch) < DISTILL_BATCH:
             try:
                 request = self._queue.get_nowait()
             except queue.Empty:
@@ -186,7 +186,7 @@ class Manager:
 
     def _take_until_end(self) -> list[DistillRequest | None]:
         batch: list[DistillRequest | None] = []
-        while len(batch) < TOGETHER - 1 and None not in batch:
+        while len(batch) < DISTILL_BATCH - 1 and None not in batch:
             try:
                 batch.append(self._queue.get_nowait())
             except queue.Empty:
@@ -207,7 +207,7 @@ class Manager:
         known = self.bank.entries.get(entry) if entry is not None else None
         return known.text if known else ""
 
-    def _apply(self, request: DistillRequest, distilled: Distilled) -> None:
+    def _apply(self, request: DistillRequest, distilled: Distillation) -> None:
         if distilled.problem:
             self.refused(distilled.problem)
             return
@@ -230,10 +230,10 @@ class Manager:
                 tuple(old),
             )
             try:
-                (vector_D,) = self.embedding([checked(operation.text)])
+                (vector_D,) = self.embedding([validate_text(operation.text)])
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
-            except Refused as error:
+            except EntryRejected as error:
                 self.refused(str(error))
 
     def refused(self, why: str) -> None:
@@ -241,7 +241,7 @@ class Manager:
         self.last_refusal = why
 
 
-def merged_origin(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
+def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
     """Of the first, as far as all come from there: what was made of several worlds belongs to none of them."""
     first = origins[0]
     alike = {name: all(getattr(o, name) == getattr(first, name) for o in origins) for name in ("world", "family")}
@@ -349,7 +349,7 @@ class QueryQueue(Generic[Answer]):
         return batch
 
 
-class InOrder(Generic[Answer]):
+class SyncQueryQueue(Generic[Answer]):
     """The same without a thread or a clock: who is answered together depends on the order of asking alone."""
 
     def __init__(self, search: Callable[[Sequence[str]], Sequence[Answer]], size: int = 16) -> None:
@@ -375,7 +375,7 @@ class InOrder(Generic[Answer]):
 
 
 class _Awaited(Future[Answer]):
-    def __init__(self, desk: InOrder[Answer]) -> None:
+    def __init__(self, desk: SyncQueryQueue[Answer]) -> None:
         super().__init__()
         self._desk = desk
 
@@ -407,7 +407,7 @@ def _answer(search: Callable[[Sequence[str]], Sequence[Answer]], batch: Sequence
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuerySettings:
     """How questions are answered. Defaults are the paper's."""
 
     refined: bool = True
@@ -420,17 +420,17 @@ class Asked:
     """W"""
 
 
-class Counsel:
+class QueryAnswerer:
     """In a background of threads where the manager has one, else in order."""
 
-    def __init__(self, manager: Manager, settings: Asked) -> None:
+    def __init__(self, manager: ExperienceManager, settings: QuerySettings) -> None:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
         """the iteration that is being played, and the seed of its run"""
-        self.desk: QueryQueue[Told] | InOrder[Told] = (
+        self.desk: QueryQueue[Told] | SyncQueryQueue[Told] = (
             QueryQueue(self._answer, settings.batch, settings.wait_s, settings.workers)
             if manager.background
-            else InOrder(self._answer, settings.batch)
+            else SyncQueryQueue(self._answer, settings.batch)
         )
 
     def ask(self, question: str) -> Future[Told]:
@@ -451,7 +451,7 @@ class Counsel:
         return [told.get(i, Told()) for i in range(len(questions))]
 
 
-def asked_for(trajectory: Trajectory) -> list[int]:
+def queried_entries(trajectory: Trajectory) -> list[int]:
     """The entries that were found for its questions, in order."""
     return [int(step.signals[ENTRY]) for step in trajectory.steps if ENTRY in step.signals]
 
@@ -480,13 +480,13 @@ class Critic:
 
     def weigh(self, policy: Policy, task: Task, entries: Sequence[Entry], seed: int) -> list[tuple[Verdict, str]]:
         """(verdict, the note to play by) for each entry."""
-        asked = [weighing(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
+        asked = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
         prompts = [policy.encode_prompt(text) for text in asked]
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
         answers = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
         said = dict(zip(fits, (answer.text for answer in answers), strict=True))
-        return [read_verdict(said.get(i, ""), entry.text) for i, entry in enumerate(entries)]
+        return [parse_verdict(said.get(i, ""), entry.text) for i, entry in enumerate(entries)]
 
     def rate(self, task: Task) -> float:
         """r̄_θ: the share of this family's episodes that were won so far; 0 before the first."""
@@ -499,14 +499,14 @@ class Critic:
         own[1] += 1
 
 
-def read_verdict(answer: str, entry: str) -> tuple[Verdict, str]:
-    lines = after_thought(answer).strip().splitlines()
+def parse_verdict(answer: str, entry: str) -> tuple[Verdict, str]:
+    lines = strip_thinking(answer).strip().splitlines()
     word, _, rest = (lines[0] if lines else "").partition(":")
     match word.strip().lower():
         case "accept":
             return "accept", entry
         case "refine" if rest.strip() and is_unicode(rest):
-            return "refine", rest.strip()[:LONGEST]
+            return "refine", rest.strip()[:MAX_ENTRY_CHARS]
         case "reject":
             return "reject", ""
     return "unread", entry

@@ -30,7 +30,7 @@ ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {
 }
 
 
-def ranked(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
+def rank_entries(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
     """The living, first first, older before newer where they are equal; by what they did only those that guided somebody, and
     as useful only those that won more often than they lost, as harmful the other way round."""
     measure = ORDERS[order]
@@ -59,7 +59,7 @@ class Embedding(Protocol):
 
 
 @dataclass(frozen=True)
-class Ngrams:
+class NgramEmbedding:
     """Counts of character n-grams: texts that share words are near. Needs no model."""
 
     n: int = 3
@@ -73,7 +73,7 @@ class Ngrams:
         return HashNgram(self.n, self.dimensions).texts(texts)
 
 
-class Sentences:
+class SentenceEmbedding:
     """A frozen sentence encoder; it is asked for its size once it is first used."""
 
     def __init__(self, name: str, encode: Encode) -> None:
@@ -91,17 +91,17 @@ class Sentences:
 _SERVED = " (endpoint)"
 
 
-def served_name(model: str) -> str:
+def endpoint_embedding_name(model: str) -> str:
     """What a bank says of a model behind an endpoint. Not where it was: a server may move, and its vectors stay the same."""
     return model + _SERVED
 
 
-def served_model(name: str) -> str | None:
+def parse_endpoint_model(name: str) -> str | None:
     """The model of such a name; None where it is another one's."""
     return name.removesuffix(_SERVED) if name.endswith(_SERVED) else None
 
 
-class Remembered:
+class CachedEmbedding:
     """The same, each text once: the members of a group all ask with the same words. Any number of threads may ask."""
 
     def __init__(self, embedding: Embedding, most: int = 10_000) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tacit.companions.answers import Answer, Answers, about_a_record, as_line, fitted, key_of
+from tacit.companions.answers import Answer, AnswerCache, answer_key, drop_middle_turns, quote_record, to_json_line
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Skills
 from tacit.core.progress import is_unicode
@@ -30,19 +30,19 @@ from tacit.rollout.encoding import open_scheduler
 
 # What an analyzer is asked, in our words: the episode as it went, three fields to fill in, and the limits of each.
 
-LONGEST = 600
+MAX_TEXT_CHARS = 600
 """characters of one observation or response: what matters is said early"""
 
 
-def question(trajectory: Trajectory, most: int, room: int) -> str:
+def render_question(trajectory: Trajectory, most: int, room: int) -> str:
     """The request for one episode, whose turns take about `room` characters: where they do not fit, the middle goes."""
-    turns = fitted([_turn(t, trajectory) for t in range(len(trajectory))], room)
+    turns = drop_middle_turns([_turn(t, trajectory) for t in range(len(trajectory))], room)
     outcome = "success" if trajectory.success else "failure"
-    head = [f"Task: {as_line(trajectory.task.goal)}", f"Outcome: {outcome}"]
-    return about_a_record(request(trajectory.success, most), turns, head)
+    head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {outcome}"]
+    return quote_record(render_request(trajectory.success, most), turns, head)
 
 
-def request(success: bool, most: int) -> str:
+def render_request(success: bool, most: int) -> str:
     """What is wanted of any episode."""
     wanted = (
         "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
@@ -63,14 +63,14 @@ step_skills      advice for the steps on which the outcome turned, at most {most
 def _turn(t: int, trajectory: Trajectory) -> str:
     step = trajectory.steps[t]
     answered = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
-    return as_line(
+    return to_json_line(
         {
             "step": t,
-            "saw": step.observation.text[:LONGEST],
-            "wrote": step.completion.text[:LONGEST],
-            "action": step.action[:LONGEST],
+            "saw": step.observation.text[:MAX_TEXT_CHARS],
+            "wrote": step.completion.text[:MAX_TEXT_CHARS],
+            "action": step.action[:MAX_TEXT_CHARS],
             **({} if step.effective else {"refused": True}),
-            **({"then saw": answered.text[:LONGEST]} if t + 1 == len(trajectory) else {}),
+            **({"then saw": answered.text[:MAX_TEXT_CHARS]} if t + 1 == len(trajectory) else {}),
         }
     )
 
@@ -79,29 +79,29 @@ def _turn(t: int, trajectory: Trajectory) -> str:
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
-LONGEST_ANSWER = 40_000
+MAX_ANSWER_CHARS = 40_000
 """characters that are read of an answer, its last ones: far more than its tokens could be"""
-LONGEST_SKILL = 2000
+MAX_SKILL_CHARS = 2000
 """characters; what is longer is no skill"""
 
 
-class Unusable(Exception):
+class UnusableAnswer(Exception):
     """An answer that says nothing."""
 
 
-def read_skills(answer: str, steps: int, most: int) -> Skills:
+def parse_skills(answer: str, steps: int, most: int) -> Skills:
     """The skills of an episode of so many steps; the first `most` critical steps, in their order."""
     found = _object(answer)
     episode = _text(found.get("episode_skill"), "episode_skill")
     summary = found.get("episode_summary")
     told = found.get("step_skills") or {}
     if not isinstance(told, dict):
-        raise Unusable(f"step_skills is a {type(told).__name__}, not an object")
+        raise UnusableAnswer(f"step_skills is a {type(told).__name__}, not an object")
     by_step: dict[int, str] = {}
     for key, value in told.items():
         number = _STEP.fullmatch(key)
         if number is None or not int(number[1]) < steps:
-            raise Unusable(f"step_skills has {key[:40]!r}, and the episode the steps 0 to {steps - 1}")
+            raise UnusableAnswer(f"step_skills has {key[:40]!r}, and the episode the steps 0 to {steps - 1}")
         by_step[int(number[1])] = _text(value, f"step_skills[{int(number[1])}]")
     kept = dict(sorted(by_step.items())[:most])
     return Skills(episode, kept, summary.strip() if isinstance(summary, str) and is_unicode(summary) else "")
@@ -109,15 +109,15 @@ def read_skills(answer: str, steps: int, most: int) -> Skills:
 
 def _object(answer: str) -> dict:
     """The last object that has a skill, whatever stands around it: a fence, a remark, a thought with drafts in it."""
-    said = answer[-LONGEST_ANSWER:]
+    said = answer[-MAX_ANSWER_CHARS:]
     if not 0 <= said.find("{") < said.rfind("}"):
-        raise Unusable(f"no JSON object in {answer[:60]!r}")
+        raise UnusableAnswer(f"no JSON object in {answer[:60]!r}")
     found = [_objects(text) for text in (said, _TRAILING_COMMA.sub(r"\1", said))]
     for objects in found:
         if skilled := [one for one in objects if "episode_skill" in one]:
             return skilled[-1]
     if not any(found):
-        raise Unusable(f"not JSON: {said[said.find('{') :][:60]!r}")
+        raise UnusableAnswer(f"not JSON: {said[said.find('{') :][:60]!r}")
     return next(filter(None, found))[0]
 
 
@@ -137,11 +137,11 @@ def _objects(text: str) -> list[dict]:
 
 def _text(value: object, field: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise Unusable(f"{field} is {value!r:.40}, not a sentence")
+        raise UnusableAnswer(f"{field} is {value!r:.40}, not a sentence")
     if not is_unicode(value):
-        raise Unusable(f"{field} has half a character (a lone surrogate) in it")
-    if len(value) > LONGEST_SKILL:
-        raise Unusable(f"{field} has {len(value)} characters, more than {LONGEST_SKILL}")
+        raise UnusableAnswer(f"{field} has half a character (a lone surrogate) in it")
+    if len(value) > MAX_SKILL_CHARS:
+        raise UnusableAnswer(f"{field} has {len(value)} characters, more than {MAX_SKILL_CHARS}")
     return value.strip()
 
 
@@ -149,7 +149,7 @@ ATTEMPTS = 2
 """times a model is asked about one episode; then the episode has no skill"""
 CHARACTERS_PER_TOKEN = 3
 """of a question, at first; one that then does not fit loses more turns"""
-SHORTEST_ANSWER = 64
+MIN_ANSWER_TOKENS = 64
 """tokens in which nobody can answer"""
 
 
@@ -183,12 +183,12 @@ class Analyzer(Protocol):
 
 
 @dataclass(frozen=True)
-class ByRule:
+class RuleAnalyzer:
     rule: Callable[[Trajectory], Skills]
     most: int = 5
 
     @classmethod
-    def of(cls, world: Environment, most: int) -> ByRule:
+    def of(cls, world: Environment, most: int) -> RuleAnalyzer:
         if world.hindsight is None:
             raise TacitError(
                 f"world {world.name!r} has no rule for what an episode teaches. Let a model say it (--analyzer policy, or "
@@ -209,7 +209,7 @@ class ByRule:
 
 
 @dataclass
-class ByModel:
+class ModelAnalyzer:
     """Asks a model about each episode, and once more where the answer cannot be used.
 
     A model that runs elsewhere (an endpoint) works on while the trainer goes on; one that runs here is waited for, since it
@@ -225,17 +225,17 @@ class ByModel:
     """where its answers are written down"""
 
     def __post_init__(self) -> None:
-        self._answers: Answers | None = None
+        self._answers: AnswerCache | None = None
         self._who: object = None
 
     def check(self, policy: Policy) -> None:
         """Refuse a model that has no room for the question and its answer: it would never be asked."""
         asked = self.model() if self.model else policy
-        least, limit = len(asked.encode_prompt(request(True, self.most))), asked.context_limit
+        least, limit = len(asked.encode_prompt(render_request(True, self.most))), asked.context_limit
         if least + self.max_tokens < limit:
             return
         free = limit - least - 1
-        shorter = f"Lower --analyzer-tokens to {free // 2} or so, or take" if free // 2 >= SHORTEST_ANSWER else "Take"
+        shorter = f"Lower --analyzer-tokens to {free // 2} or so, or take" if free // 2 >= MIN_ANSWER_TOKENS else "Take"
         raise TacitError(
             f"the analyzer reads and writes {limit} tokens; its question alone has {least}, and an answer up to "
             f"{self.max_tokens} (--analyzer-tokens). {shorter} a model with a longer context, or --analyzer rule."
@@ -244,9 +244,9 @@ class ByModel:
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         asked = self.model() if self.model else policy
         if self._answers is None:
-            self._answers = Answers(self.kept)
+            self._answers = AnswerCache(self.kept)
         if getattr(asked, "elsewhere", False):
-            return _beside(lambda: self._analyse(trajectories, asked, info))
+            return _run_in_thread(lambda: self._analyse(trajectories, asked, info))
         found = self._analyse(trajectories, asked, info)
         return lambda: found
 
@@ -267,7 +267,7 @@ class ByModel:
         who = self._who or (info.seed, info.iteration)
         room = asked.context_limit - self.max_tokens
         questions = [self._question(trajectory, asked, room) for trajectory in trajectories]
-        keys = [key_of(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
+        keys = [answer_key(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
         prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
         fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, info)
@@ -280,9 +280,9 @@ class ByModel:
                 continue
             try:
                 known = self._answers.get(key)
-                skills = read_skills(known.text if known else "", len(trajectory), self.most)
+                skills = parse_skills(known.text if known else "", len(trajectory), self.most)
                 found.append(replace(cost, skills=skills))
-            except Unusable as error:
+            except UnusableAnswer as error:
                 found.append(replace(cost, problem=str(error)))
         return found
 
@@ -290,11 +290,11 @@ class ByModel:
         """The question about an episode and its tokens; more of the episode goes until they fit, or two turns are left."""
         characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, ""
         while True:
-            text = question(trajectory, self.most, characters)
+            text = render_question(trajectory, self.most, characters)
             prompt = asked.encode_prompt(text)
             if len(prompt) <= room or text == shortest:
                 return text, prompt
-            shortest = question(trajectory, self.most, 0)
+            shortest = render_question(trajectory, self.most, 0)
             characters = characters * 3 // 4
 
     def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, info: IterationInfo) -> dict[str, Answer]:
@@ -315,7 +315,7 @@ class ByModel:
         return fresh
 
 
-def _beside(work: Callable[[], list[Analysis]]) -> Callable[[], list[Analysis]]:
+def _run_in_thread(work: Callable[[], list[Analysis]]) -> Callable[[], list[Analysis]]:
     """Do it in a thread that nobody has to wait for who stops the run; a way to what comes of it."""
     found: Future[list[Analysis]] = Future()
 

@@ -106,7 +106,7 @@ def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
 
 
 @dataclass(frozen=True)
-class Routed:
+class RoutedSkills:
     """Hindsight's skills."""
 
     hindsight: Hindsight = field(compare=False)
@@ -117,7 +117,7 @@ class Routed:
         return [route(skills, t, self.routing) for t in range(len(trajectory))]
 
     def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        return taught_prompts(group, self.lessons, tokenizer)
+        return render_teacher_prompts(group, self.lessons, tokenizer)
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ class Handbook:
         return [(Lesson(task=page),) if page else ()] * len(trajectory)
 
     def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        return taught_prompts(group, self.lessons, tokenizer)
+        return render_teacher_prompts(group, self.lessons, tokenizer)
 
 
-def taught_prompts(
+def render_teacher_prompts(
     group: Group, lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]], tokenizer: Tokenizer
 ) -> list[list[np.ndarray]]:
     """H(h, s) for every step: history gives way from its oldest end, the skill and the observation never. A prompt that still
@@ -159,11 +159,11 @@ def taught_prompts(
 # [families]
 # clean = "Take it, clean it at a sinkbasin, then put it where it belongs."
 
-TOLD = "skill"
+SKILL_CONDITION = "skill"
 """the condition of an episode whose agent reads the handbook"""
 
 
-def handbook_of(world: Environment, file: str = "") -> Handbook:
+def load_handbook(world: Environment, file: str = "") -> Handbook:
     if file:
         return Handbook(read_handbook(Path(file), world))
     if not world.handbook:
@@ -207,7 +207,7 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class HandbookConditions:
     """Every member of a group reads the handbook's page for its family."""
 
     handbook: Handbook
@@ -216,9 +216,9 @@ class Told:
         return (self.condition(task),) * size
 
     def condition(self, task: Task) -> Condition:
-        return Condition(TOLD, self.handbook.page(task.family), "handbook")
+        return Condition(SKILL_CONDITION, self.handbook.page(task.family), "handbook")
 
     @property
     def measured(self) -> Mapping[str, object]:
         """Under what else an evaluation is made, beside the plain one."""
-        return {TOLD: self.condition}
+        return {SKILL_CONDITION: self.condition}

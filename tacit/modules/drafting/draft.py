@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.companions.answers import Answer, Answers, key_of
+from tacit.companions.answers import Answer, AnswerCache, answer_key
 from tacit.core.chat import Conversation, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
@@ -232,13 +232,13 @@ class Drafter:
     """A model that is asked; every answer is kept, and nothing is asked twice."""
 
     def __init__(self, policy: SamplingPolicy, kept: Path, max_tokens: int, temperature: float) -> None:
-        self._policy, self._answers = policy, Answers(kept)
+        self._policy, self._answers = policy, AnswerCache(kept)
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
 
     def write(self, prompt: Prompt, attempt: int) -> str:
         policy, room = self._policy, self._sampling.max_tokens
         who = getattr(policy, "identity", None) or policy.digest()  # type: ignore[attr-defined]
-        key = key_of(who, self._sampling.temperature, room, prompt.text, attempt)
+        key = answer_key(who, self._sampling.temperature, room, prompt.text, attempt)
         if key not in self._answers:
             prompt, tokens, fits = fit_prompt(prompt, policy, room)
             if not fits:
