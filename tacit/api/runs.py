@@ -22,9 +22,9 @@ from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, SamplingPolicy
-from tacit.runs.directory import SETTINGS, find_summary, read_settings, open_checkpoints
+from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints, read_settings
 from tacit.runs.metrics import read_metrics
-from tacit.runs.trajectories import read_records, list_recordings, read_trajectories, trajectory_record
+from tacit.runs.trajectories import list_recordings, read_records, read_trajectories, trajectory_record
 from tacit.training.collect import TaskSets
 from tacit.training.reporting import Callback, PlainReporter, Reporter
 

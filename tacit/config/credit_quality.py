@@ -147,7 +147,9 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
     policy: Any = target.policy
     hindsight = Hindsight(rule_of(target))
     hindsight.observe(groups, policy, IterationInfo())
-    return credit_per_step((SkillShift(RoutedSkills(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
+    return credit_per_step(
+        (SkillShift(RoutedSkills(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups]
+    )
 
 
 def circumstances(

@@ -20,7 +20,7 @@ from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.rewards.segmentation import world_alphabet
-from tacit.runs.directory import read_settings, open_checkpoints
+from tacit.runs.directory import open_checkpoints, read_settings
 from tacit.runs.files import explain_disk_errors
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_trajectories
