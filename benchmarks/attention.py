@@ -20,7 +20,7 @@ import torch
 from gpu_timing import begin, median_us
 
 from tacit.engines.local.fast import varlen_attention as ways
-from tacit.engines.local.fast.varlen_attention import Attended, Spans
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, TritonVarlenAttention
 
 SMALL = np.array([1, 300, 0, 77, 129, 512]), np.array([1, 300, 9, 500, 700, 512])
 """queries and keys of the rows that are held against float32"""
@@ -61,7 +61,7 @@ def speed(way: Callable[..., torch.Tensor], shape: Shape, repeats: int) -> dict[
     *asked, pull = drawn(shape, tokens, tokens)
     for tensor in asked:
         tensor.requires_grad_()
-    spans, scale = Spans.of(shape.lengths, shape.lengths, torch.device("cuda")), shape.head_dim**-0.5
+    spans, scale = SequenceLayout.of(shape.lengths, shape.lengths, torch.device("cuda")), shape.head_dim**-0.5
     out = way(*asked, spans, scale)
     product = 2.0 * shape.heads * shape.head_dim * float((shape.lengths * (shape.lengths + 1.0) / 2).sum())
     with torch.no_grad():
@@ -79,14 +79,14 @@ def errors(way: Callable[..., torch.Tensor], shape: Shape) -> dict[str, float]:
     """‖difference‖ / ‖float32's‖ of the answer and of each gradient."""
     queries_B, keys_B = SMALL
     *asked, pull = drawn(shape, int(queries_B.sum()), int(keys_B.sum()))
-    spans, scale = Spans.of(queries_B, keys_B, torch.device("cuda")), shape.head_dim**-0.5
+    spans, scale = SequenceLayout.of(queries_B, keys_B, torch.device("cuda")), shape.head_dim**-0.5
 
     def found(way: Callable[..., torch.Tensor], asked: list[torch.Tensor], pull: torch.Tensor) -> list[torch.Tensor]:
         leaves = [tensor.detach().requires_grad_() for tensor in asked]
         out = way(*leaves, spans, scale)
         return [out.detach(), *torch.autograd.grad(out, leaves, pull)]
 
-    exact = found(ways._row_by_row, [tensor.float() for tensor in asked], pull.float())
+    exact = found(ways._attend_row_by_row, [tensor.float() for tensor in asked], pull.float())
     pairs = zip(found(way, asked, pull), exact, strict=True)
     return {name: float((x.float() - y).norm() / y.norm()) for name, (x, y) in zip(ALL, pairs, strict=True)}
 
@@ -94,12 +94,12 @@ def errors(way: Callable[..., torch.Tensor], shape: Shape) -> dict[str, float]:
 def main() -> None:
     args, result = begin("attention", __doc__)
     for size, shape in shapes().items():
-        if not ways.has_own(torch.device("cuda"), torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim):
+        if not ways.has_varlen_kernels(torch.device("cuda"), torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim):
             raise SystemExit(f"our kernels for heads of {shape.head_dim} are not used on this GPU: see the warning, if any.")
         torch.manual_seed(0)
         print(f"{size}: {len(shape.lengths)} rows, {shape.lengths.sum():,} tokens, {shape.heads} heads of {shape.head_dim}")
         result[size] = {}
-        for name, way in (("torch", ways._Flash.apply), ("ours", Attended.apply)):
+        for name, way in (("torch", ways._FlashVarlenAttention.apply), ("ours", TritonVarlenAttention.apply)):
             found = result[size][name] = {**speed(way, shape, args.repeats), "errors": errors(way, shape)}
             print(
                 "  {name:6} forward {forward_us:7.0f} µs, {forward_tflops:4.0f} TFLOP/s   backward {backward_us:7.0f} µs, "

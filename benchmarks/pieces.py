@@ -20,16 +20,16 @@ import torch
 from gpu_timing import begin, median_us
 
 from tacit.engines.local.fast import varlen_attention as attention
-from tacit.engines.local.fast.compiled import COMPILED
+from tacit.engines.local.fast.compiled import COMPILED_OPS
 from tacit.engines.local.fast.layers import (
-    Rotated,
-    has_norming_kernel,
-    has_rotating_kernel,
-    has_turning_kernel,
-    norm_rows,
-    rotate_and_put,
+    RopeQKV,
+    has_rms_norm_kernel,
+    has_rope_cache_kernel,
+    has_rope_qkv_kernel,
+    rms_norm_forward,
+    rope_into_cache,
 )
-from tacit.engines.local.fast.varlen_attention import Spans, attended
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, varlen_forward
 
 GPU, PROMPTS, LENGTH, CALLS = torch.device("cuda"), 256, 200, 30
 
@@ -73,7 +73,7 @@ def recorded_us(call: Callable[[], Any], repeats: int) -> float:
 @torch.inference_mode()
 def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
     lengths, dim, tokens = np.full(PROMPTS, LENGTH), shape.head_dim, PROMPTS * LENGTH
-    spans, scale = Spans.of(lengths, lengths, GPU), dim**-0.5
+    spans, scale = SequenceLayout.of(lengths, lengths, GPU), dim**-0.5
     qkv = drawn(tokens, sum(shape.sizes) * dim)
     by_head = qkv.view(tokens, -1, dim)
     q, k, v = by_head.split(shape.sizes, 1)
@@ -85,20 +85,20 @@ def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
     h, weight = drawn(tokens, shape.width), drawn(shape.width)
 
     def rotated_and_copied() -> None:
-        COMPILED.rotated_pairs(by_head[:, : shape.heads + shape.key_heads], turns)
+        COMPILED_OPS.rotated_pairs(by_head[:, : shape.heads + shape.key_heads], turns)
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
 
     calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         "attention": (
-            lambda: attention._Flash.apply(q, k, v, spans, scale),
-            lambda: attended(q, k, v, spans, scale),
+            lambda: attention._FlashVarlenAttention.apply(q, k, v, spans, scale),
+            lambda: varlen_forward(q, k, v, spans, scale),
         ),
         "rotation and cache": (
             rotated_and_copied,
-            lambda: rotate_and_put(qkv, shape.heads, positions, rotations, slots, keys, values),
+            lambda: rope_into_cache(qkv, shape.heads, positions, rotations, slots, keys, values),
         ),
-        "norm": (lambda: COMPILED.normed(h, weight, 1e-5), lambda: norm_rows(h, weight, 1e-5)),
+        "norm": (lambda: COMPILED_OPS.normed(h, weight, 1e-5), lambda: rms_norm_forward(h, weight, 1e-5)),
     }
     return {
         what: {"torch": recorded_us(theirs, repeats), "ours": recorded_us(ours, repeats)}
@@ -114,10 +114,10 @@ def of_an_update(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
 
     def compiled() -> tuple[torch.Tensor, ...]:
         q, k, v = qkv.unflatten(1, (-1, shape.head_dim)).split(shape.sizes, 1)
-        return COMPILED.rotated(q, cos, sin), COMPILED.rotated(k, cos, sin), v
+        return COMPILED_OPS.rotated(q, cos, sin), COMPILED_OPS.rotated(k, cos, sin), v
 
     found: dict[str, dict[str, float]] = {"rotation": {}, "rotation, back": {}}
-    for name, way in (("torch", compiled), ("ours", lambda: Rotated.apply(qkv, cos, sin, shape.sizes))):
+    for name, way in (("torch", compiled), ("ours", lambda: RopeQKV.apply(qkv, cos, sin, shape.sizes))):
         answer = way()
         found["rotation"][name] = median_us(way, repeats)
         found["rotation, back"][name] = median_us(
@@ -128,8 +128,8 @@ def of_an_update(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
 
 def check(shape: Shape) -> None:
     of = GPU, torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim
-    there = attention.has_own(*of), has_rotating_kernel(*of), has_turning_kernel(*of)
-    if not all((*there, has_norming_kernel(GPU, torch.bfloat16, shape.width))):
+    there = attention.has_varlen_kernels(*of), has_rope_cache_kernel(*of), has_rope_qkv_kernel(*of)
+    if not all((*there, has_rms_norm_kernel(GPU, torch.bfloat16, shape.width))):
         raise SystemExit("some of our kernels are not used on this GPU: see the warning, if any.")
 
 

@@ -127,7 +127,7 @@ def check_destination(destination: Path) -> None:
 
 def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
     """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. Returns how it reads."""
-    from tacit.engines.local.language_modelling import TextLearner
+    from tacit.engines.local.language_modelling import PretrainingTrainer
     from tacit.engines.local.policy import load_policy
     from tacit.engines.models.bases import pack_base
     from tacit.engines.models.tiny import tiny_checkpoint
@@ -145,7 +145,7 @@ def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
         if step % max(1, settings.steps // REPORTS) == 0:
             say(f"step {step}: loss {float(loss):.3f}, {time.monotonic() - began:.0f} s")
 
-    learner = TextLearner(policy)
+    learner = PretrainingTrainer(policy)
     pretrain(learner.step, corpus, settings, report)
     learner.finish()
     say("asking it questions about episodes it has not read")

@@ -283,7 +283,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
 
 def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
-    monkeypatch.setattr("tacit.engines.local.scoring.can_attend", lambda hf: False)
+    monkeypatch.setattr("tacit.engines.local.scoring.has_attention_pooling", lambda hf: False)
     words = ["calibrate", str(trained / "run"), "--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--json"]
     assert main([*words, "--out", str(trained / "other.json")]) == 0
     shown = capsys.readouterr().out

@@ -90,7 +90,7 @@ def test_a_control_token_that_is_spelled_out_in_a_text_is_no_control_token(past)
     asked = harmless.chat or Chat((Message("user", "go"),))
     plain, told = (speech.encode_answer(asked, CALLS.message(text)) for text in ("look", HOSTILE))
     assert count(plain) == count(told) and told[-1] == speech.end
-    assert speech.spelled("nothing < | of | that >") == "nothing < | of | that >"
+    assert speech.escape_control_tokens("nothing < | of | that >") == "nothing < | of | that >"
 
 
 def test_sections_become_messages():

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tacit.engines.local import sampling
 from tacit.engines.local.fast import decode_attention, kernels, layers, lora_step
-from tacit.engines.local.fast.kernels import early
+from tacit.engines.local.fast.kernels import early_launch_options
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward
 
@@ -20,8 +20,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast import adapted_kernel, gating_kernel, norming_kernel, step_kernel
-from tacit.engines.local.sampling import draw_kernel
+from tacit.engines.local.fast import decode_attention_kernels as step_kernel, layer_kernels, sampling_kernels
 
 TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "drawn": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks", "parts", "logits", "noise", "logprobs")}
@@ -35,12 +34,12 @@ KERNELS = [
     (step_kernel.join_parts, SHAPE | {"PADDED": 16, "PARTS": 2}),
     (step_kernel.attend_chunk, SHAPE | PROMPTS),
     (step_kernel.attend_both, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
-    (norming_kernel.norm_row, {"WIDTH": 1536, "PADDED": 2048}),
-    (gating_kernel.let_through, {"BLOCK": 1024}),
-    (draw_kernel.weigh_part, {"PARTS": 5, "BLOCK": 1024}),
-    (draw_kernel.draw_one, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
-    (adapted_kernel.add_and_norm, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
-    (adapted_kernel.gate, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
+    (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
+    (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
+    (sampling_kernels.weigh_part, {"PARTS": 5, "BLOCK": 1024}),
+    (sampling_kernels.draw_one, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
+    (layer_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
+    (layer_kernels.lora_swiglu_kernel, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
 ]
 READS = re.compile(r"ld\\.global|cp\\.async|ld\\.volatile")
 WRITES = re.compile(r"st\\.global|atom\\.|red\\.global")
@@ -58,7 +57,7 @@ for kernel, sizes in KERNELS:
             continue
         assert "griddepcontrol.launch_dependents" in after[0], kernel
         assert READS.search(after[0]) and WRITES.search(after[0]) and not WRITES.search(before), kernel
-        constants = kernel in (adapted_kernel.add_and_norm, adapted_kernel.gate)  # of which both read before they wait
+        constants = kernel in (layer_kernels.lora_add_rms_norm_kernel, layer_kernels.lora_swiglu_kernel)  # of which both read before they wait
         assert bool(READS.search(before)) == constants, kernel
 """
 
@@ -69,9 +68,9 @@ def test_compiled_for_a_hopper_they_wait_before_anything_else() -> None:
 
 @pytest.fixture
 def anew():
-    early.cache_clear()
+    early_launch_options.cache_clear()
     yield
-    early.cache_clear()
+    early_launch_options.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -89,11 +88,11 @@ def test_only_newer_devices_and_drivers_launch_them_early(monkeypatch, anew, cap
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert early(torch.device("cuda")) == ({"EARLY": True, "launch_pdl": True} if has else {"EARLY": False})
+    assert early_launch_options(torch.device("cuda")) == ({"EARLY": True, "launch_pdl": True} if has else {"EARLY": False})
 
 
 def test_a_cpu_launches_none() -> None:
-    assert early(torch.device("cpu")) == {"EARLY": False}
+    assert early_launch_options(torch.device("cpu")) == {"EARLY": False}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -141,7 +140,7 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
     launching = (lora_step, decode_attention, layers, kernels, decode_attention, layers, decode_attention, sampling)
     for module in launching:
-        monkeypatch.setattr(module, "early", lambda device: {"EARLY": False})
+        monkeypatch.setattr(module, "early_launch_options", lambda device: {"EARLY": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}
     assert found[False, False][0].float().std() > 100, "all is one token"
     for key, others in found.items():

@@ -8,26 +8,26 @@ from interpreted import assert_interpreted
 from test_regions import computed, model_of, packs
 
 from tacit.engines.local.fast import compiled as fast_compiled
-from tacit.engines.local.fast.compiled import PLAIN, Pieces
-from tacit.engines.local.fast.layers import has_gating_kernels
-from tacit.engines.local.fast.packed import RaggedDecoder
+from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
+from tacit.engines.local.fast.layers import has_swiglu_kernels
+from tacit.engines.local.fast.packed import VarlenDecoder
 
 INTERPRETED = """
 import torch
 from torch.nn.functional import silu
-from tacit.engines.local.fast import gating
+from tacit.engines.local.fast import layers
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    assert gating._agrees(torch.device("cpu"), dtype), dtype
-gating.BLOCK = 16
+    assert layers._swiglu_matches_torch(torch.device("cpu"), dtype), dtype
+layers.SWIGLU_BLOCK = 16
 wide = torch.randn(3, 90, generator=torch.Generator().manual_seed(0), requires_grad=True)
 for inner in (1, 16, 37):  # of a wider matrix, as the features of a projection with more beside them
     both = wide[:, 5 : 5 + 2 * inner]
     pull = torch.randn(3, inner)
     gate, up = both.chunk(2, -1)
-    found, expected = gating.Gated.apply(both), silu(gate) * up
+    found, expected = layers.SwiGLU.apply(both), silu(gate) * up
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found, wide, pull), torch.autograd.grad(expected, wide, pull))
-assert gating.Gated.apply(torch.zeros(0, 8)).shape == (0, 4)
+assert layers.SwiGLU.apply(torch.zeros(0, 8)).shape == (0, 4)
 """
 
 
@@ -40,32 +40,32 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
     """Small passes, which are not compiled, go without."""
     hf, used = model_of("Llama"), []
 
-    class Gated:
+    class Counted:
         @staticmethod
         def apply(gate_up):
             used.append(len(gate_up))
-            return PLAIN.gated(gate_up)
+            return EAGER_OPS.gated(gate_up)
 
-    decoder, pack = RaggedDecoder(hf), packs()[0]
+    decoder, pack = VarlenDecoder(hf), packs()[0]
     expected, expected_gradients = computed(decoder, hf, pack)
-    monkeypatch.setattr(fast_compiled, "has_gating_kernels", lambda device, dtype: there)
-    monkeypatch.setattr(fast_compiled, "Gated", Gated)
+    monkeypatch.setattr(fast_compiled, "has_swiglu_kernels", lambda device, dtype: there)
+    monkeypatch.setattr(fast_compiled, "SwiGLU", Counted)
     computed(decoder, hf, pack)
     assert not used
-    compiled = Pieces(compiled=True)
-    monkeypatch.setattr(fast_compiled._Compiled, "failed", True)  # a compiler is not what is tried here
-    monkeypatch.setattr(RaggedDecoder, "_pieces", lambda self, pack: compiled)
+    compiled = LayerOps(compiled=True)
+    monkeypatch.setattr(fast_compiled._CompiledOp, "failed", True)  # a compiler is not what is tried here
+    monkeypatch.setattr(VarlenDecoder, "_pieces", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
-    assert used == ([pack.computed] * 4 + [len(pack.predicts_T)] if there else [])
+    assert used == ([pack.num_tokens] * 4 + [len(pack.source_T)] if there else [])
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradients, expected_gradients)
 
 
 def test_a_cpu_has_no_such_kernels() -> None:
-    assert not has_gating_kernels(torch.device("cpu"), torch.bfloat16)
+    assert not has_swiglu_kernels(torch.device("cpu"), torch.bfloat16)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_can_compile_has_them() -> None:
     pytest.importorskip("triton")
-    assert has_gating_kernels(torch.device("cuda"), torch.bfloat16)
+    assert has_swiglu_kernels(torch.device("cuda"), torch.bfloat16)

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from tacit.engines.local.fast.kernels import holds, on_its_device
+from tacit.engines.local.fast.kernels import is_kernel_usable, on_tensor_device
 
 GPU = torch.device("cuda")
 
@@ -28,24 +28,24 @@ def raising(error: Exception):
 def test_one_that_is_right_is_used_in_silence():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert holds("gates", GPU, lambda: True)
-        assert not holds("gates", torch.device("cpu"), raising(AssertionError("nobody asks"))), "they are for GPUs"
+        assert is_kernel_usable("gates", GPU, lambda: True)
+        assert not is_kernel_usable("gates", torch.device("cpu"), raising(AssertionError("nobody asks"))), "they are for GPUs"
 
 
 def test_one_that_is_not_used_is_said():
     with pytest.warns(UserWarning, match="our kernel for gates is not used on cuda.*other numbers than torch's"):
-        assert not holds("gates", GPU, lambda: False)
+        assert not is_kernel_usable("gates", GPU, lambda: False)
     with pytest.warns(UserWarning, match="draws is not used on cuda.*: no compiler$"):
-        assert not holds("draws", GPU, raising(RuntimeError("no compiler\nand much more")))
+        assert not is_kernel_usable("draws", GPU, raising(RuntimeError("no compiler\nand much more")))
     with pytest.warns(UserWarning, match=": AssertionError$"):
-        assert not holds("draws", GPU, raising(AssertionError()))
+        assert not is_kernel_usable("draws", GPU, raising(AssertionError()))
 
 
 def test_a_shortage_says_nothing_of_a_kernel():
     with pytest.raises(torch.OutOfMemoryError):
-        holds("gates", GPU, raising(torch.OutOfMemoryError("no room")))
+        is_kernel_usable("gates", GPU, raising(torch.OutOfMemoryError("no room")))
 
 
 def test_a_launch_is_made_where_its_tensors_are():
-    launch = on_its_device(lambda tensor, by, more=0: tensor * by + more)
+    launch = on_tensor_device(lambda tensor, by, more=0: tensor * by + more)
     assert launch(torch.ones(2), 3, more=1).tolist() == [4, 4]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tacit.engines.local.fast import packed as fast_packed
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.packing import flat_buckets, pack, pack_flat
-from tacit.engines.local.update import training
+from tacit.engines.local.packing import make_packed_batch, make_padded_batch, plan_packed_batches
+from tacit.engines.local.update import training_mode
 
 SHAPE = {
     "vocab_size": 64,
@@ -46,8 +46,8 @@ def check_own_states_and_gradients(model: LanguageModel, kept) -> None:
     rows = np.array(kept)
     weights_TD = None
     found = []
-    for packed in (pack_flat(prompts, completions, rows), pack(prompts, completions, rows, 0)):
-        hidden_TD = model.predicting(packed)
+    for packed in (make_packed_batch(prompts, completions, rows), make_padded_batch(prompts, completions, rows, 0)):
+        hidden_TD = model.forward_hidden(packed)
         if weights_TD is None:
             weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(1))
         (hidden_TD * weights_TD).sum().backward()
@@ -63,14 +63,14 @@ def check_own_states_and_gradients(model: LanguageModel, kept) -> None:
 @pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [0, 6, 3], [5, 2], [2, 3], [4]])
 def test_states_and_gradients_are_the_models_own(family: str, kept) -> None:
     model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
-    assert model.lean is not None
+    assert model.packed_decoder is not None
     check_own_states_and_gradients(model, kept)
 
 
 def test_shared_prompts_are_computed_once() -> None:
     prompts, completions = grouped_rows()
-    packed = pack_flat(prompts, completions, np.array([0, 3, 6]))
-    assert packed.computed == 9 + (5 - 1) + (1 - 1) + (4 - 1)
+    packed = make_packed_batch(prompts, completions, np.array([0, 3, 6]))
+    assert packed.num_tokens == 9 + (5 - 1) + (1 - 1) + (4 - 1)
     assert packed.positions_N.tolist() == [*range(9), *range(9, 13), *range(9, 12)]
 
 
@@ -79,19 +79,19 @@ def test_a_token_that_comes_again_is_projected_once_in_the_first_layer(make_poli
     """Unless an adapter drops some of what it reads: then no two places read the same."""
     policy = make_policy(lora_rank=2, lora_dropout=0.5)
     model, read = policy.engine.model, []
-    together = fast_packed._together
-    monkeypatch.setattr(fast_packed, "_together", lambda x, *modules: read.append(len(x)) or together(x, *modules))
+    together = fast_packed._fused_linear
+    monkeypatch.setattr(fast_packed, "_fused_linear", lambda x, *modules: read.append(len(x)) or together(x, *modules))
     prompts, completions = [np.array([5, 6, 7, 5, 6, 7])] * 2, [np.array([8, 9, 8, 9]), np.array([9, 10, 9, 10])]
-    packed = pack_flat(prompts, completions, np.array([0, 1]))
-    with training(model, policy.engine.settings, dropout=drops_out, seed=0):
-        model.predicting(packed)
-    assert packed.computed == 12 and read[0] == expected and read[2] == 12
+    packed = make_packed_batch(prompts, completions, np.array([0, 1]))
+    with training_mode(model, policy.engine.settings, dropout=drops_out, seed=0):
+        model.forward_hidden(packed)
+    assert packed.num_tokens == 12 and read[0] == expected and read[2] == 12
 
 
 def test_the_docstring_example() -> None:
-    packed = pack_flat([np.array([5, 6]), np.array([5, 6])], [np.array([7, 8]), np.array([9])], np.array([0, 1]))
+    packed = make_packed_batch([np.array([5, 6]), np.array([5, 6])], [np.array([7, 8]), np.array([9])], np.array([0, 1]))
     assert packed.tokens_N.tolist() == [5, 6, 7]
-    assert packed.predicts_T.tolist() == [1, 2, 1] and packed.targets_T.tolist() == [7, 8, 9]
+    assert packed.source_T.tolist() == [1, 2, 1] and packed.targets_T.tolist() == [7, 8, 9]
     assert packed.row_T.tolist() == [0, 0, 1] and packed.first_R.tolist() == [0, 2]
 
 
@@ -99,10 +99,10 @@ def test_the_docstring_example() -> None:
 def test_buckets_hold_every_row_once_and_keep_the_budget(rows: list[tuple[int, int]], budget: int) -> None:
     prompts = [np.full(3 * which + 2, which) for which, _ in rows]
     completions = [np.ones(length, int) for _, length in rows]
-    cut = flat_buckets(prompts, completions, np.arange(len(rows)), budget)
+    cut = plan_packed_batches(prompts, completions, np.arange(len(rows)), budget)
     assert sorted(np.concatenate(cut).tolist()) == list(range(len(rows)))
     for part in cut:
-        assert len(part) == 1 or pack_flat(prompts, completions, part).computed <= budget
+        assert len(part) == 1 or make_packed_batch(prompts, completions, part).num_tokens <= budget
 
 
 @pytest.mark.parametrize(
@@ -117,20 +117,20 @@ def test_other_architectures_take_their_own_pass(family: str, changes) -> None:
     else:
         hf = build(family, **changes)
     model = LanguageModel(hf)
-    assert model.lean is None
+    assert model.packed_decoder is None
     prompts, completions = grouped_rows()
-    for packed in model.cut(prompts, completions, np.arange(7), 20, 0):
-        assert model.predicting(packed).shape == (len(packed.targets_T), 32)
+    for packed in model.micro_batches(prompts, completions, np.arange(7), 20, 0):
+        assert model.forward_hidden(packed).shape == (len(packed.targets_T), 32)
 
 
 def test_a_model_that_only_looks_like_a_llama_is_found_out() -> None:
     hf = build("Llama")
     original = hf.model.layers[1].mlp.forward
     hf.model.layers[1].mlp.forward = lambda x: original(x) * 1.5
-    assert LanguageModel(hf).lean is None
+    assert LanguageModel(hf).packed_decoder is None
 
 
 def test_a_policy_trains_through_it(make_policy) -> None:
-    assert make_policy().engine.model.lean is not None
-    assert make_policy(lora_rank=2, dtype="bfloat16").engine.model.lean is not None
-    assert make_policy(gradient_checkpointing=True).engine.model.lean is None
+    assert make_policy().engine.model.packed_decoder is not None
+    assert make_policy(lora_rank=2, dtype="bfloat16").engine.model.packed_decoder is not None
+    assert make_policy(gradient_checkpointing=True).engine.model.packed_decoder is None

@@ -191,7 +191,7 @@ def test_small_steps_are_not_lost_in_bfloat16(make_policy, rows) -> None:
     """lr 1e-6 is far below the spacing of bfloat16 numbers near a norm's weight of 1; the float32 masters keep it."""
     policy, batch = make_policy(dtype="bfloat16"), Batch.imitation(*rows)
     weights = policy.engine.member("default").weights
-    weights.leave_the_grid()
+    weights.dither_masters()
     master = weights.master["model.norm.weight"]
     begun = master.detach().clone()
     for _ in range(5):

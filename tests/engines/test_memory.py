@@ -19,7 +19,7 @@ from tacit.engines.local import engine as engine_module
 from tacit.engines.local.fast.cuda_graphs import StepGraphs
 from tacit.engines.local.kv_cache import Geometry, KeyValueCache
 from tacit.engines.local.llama_decoding import LlamaTable
-from tacit.engines.local.memory import Budget, free_bytes, give_back, is_crowded
+from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_bytes, is_nearly_full
 from tacit.losses.regularizers import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
@@ -36,7 +36,7 @@ def no_room(size: int) -> torch.OutOfMemoryError:
 
 
 def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
-    budget, tried, rooms = Budget(1000, CPU), [], []
+    budget, tried, rooms = AdaptiveBudget(1000, CPU), [], []
 
     def work(budget: int) -> str:
         tried.append(budget)
@@ -46,7 +46,7 @@ def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
 
     with pytest.warns(UserWarning, match="out of GPU memory in a test of 1000; it goes on with 500"):
         assert budget.fit(work, 10, "a test of {}", let_go=lambda: rooms.append(len(tried))) == "done"
-    assert tried == [1000, 500, 250] and rooms == [1, 2] and (budget.now, budget.chosen) == (250, 1000)
+    assert tried == [1000, 500, 250] and rooms == [1, 2] and (budget.current, budget.limit) == (250, 1000)
 
 
 def test_where_nothing_is_left_to_cut_the_error_is_raised():
@@ -57,7 +57,7 @@ def test_where_nothing_is_left_to_cut_the_error_is_raised():
         raise no_room(budget)
 
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(100, CPU).fit(work, 30, "a test")
+        AdaptiveBudget(100, CPU).fit(work, 30, "a test")
     assert tried == [100, 50, 30]
 
 
@@ -73,13 +73,13 @@ def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
     def make_room() -> None:
         assert kept[-1]() is None
 
-    Budget(2, CPU).fit(work, 1, "a test", let_go=make_room)
+    AdaptiveBudget(2, CPU).fit(work, 1, "a test", let_go=make_room)
     assert len(kept) == 2
 
 
 def test_a_failed_attempt_is_gone_even_if_its_error_is_held_by_a_frame_of_its_own():
     """As in a compiler, which keeps the error that it raises again; until the collector came, nothing else would fit."""
-    budget, attempts = Budget(8, torch.device("cpu")), []
+    budget, attempts = AdaptiveBudget(8, torch.device("cpu")), []
 
     def attempt(size: int) -> int:
         if attempts:
@@ -110,14 +110,14 @@ def test_a_cpu_is_never_crowded_and_has_nothing_to_give_back(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
     monkeypatch.setattr(torch.cuda, "mem_get_info", refuse)
-    give_back(torch.device("cpu"))
-    assert not is_crowded(torch.device("cpu"))
+    empty_cache(torch.device("cpu"))
+    assert not is_nearly_full(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("free", "crowded"), [(20, True), (25, False), (90, False)])
 def test_a_gpu_is_crowded_by_what_is_free_of_it(monkeypatch, free, crowded):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
-    assert is_crowded(torch.device("cuda")) is crowded
+    assert is_nearly_full(torch.device("cuda")) is crowded
 
 
 @dataclass
@@ -151,7 +151,7 @@ def test_an_update_that_did_not_fit_at_first_ends_as_one_that_did(make_policy, r
     for policy, term in ((whole, Imitation()), (finer, Imitation()), (short, loss)):
         metrics = policy.update(batch, [term], 1e-2)
         assert ("token_budget" in metrics) == (policy is short)
-    assert metrics["token_budget"] == short.engine.learning_budget.now == 40
+    assert metrics["token_budget"] == short.engine.update_budget.current == 40
     assert max(loss.seen[:2]) > 14 and len(loss.seen) > 3
     exactly, nearly, moved = weights(finer), weights(whole), weights(short)
     assert all(torch.equal(moved[name], exactly[name]) for name in moved)
@@ -201,15 +201,17 @@ def test_scores_that_did_not_fit_at_first_are_the_same(make_policy, rows, monkey
     prompts, completions = rows
     whole, short = make_policy(token_budget=80), make_policy(token_budget=80)
     model = short.engine.model
-    monkeypatch.setattr(model, "predicting", out_of_memory_above(50, model.predicting, lambda packed: packed.computed))
-    deep = out_of_memory_above(50, model.hidden_layers, lambda ids: ids.numel())
-    monkeypatch.setattr(model, "hidden_layers", deep)
+    monkeypatch.setattr(
+        model, "forward_hidden", out_of_memory_above(50, model.forward_hidden, lambda packed: packed.num_tokens)
+    )
+    deep = out_of_memory_above(50, model.all_hidden_states, lambda ids: ids.numel())
+    monkeypatch.setattr(model, "all_hidden_states", deep)
     for ours, theirs in zip(short.logprobs(prompts, completions), whole.logprobs(prompts, completions), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     np.testing.assert_allclose(short.hidden_states(prompts, 1), whole.hidden_states(prompts, 1), atol=1e-5)
     ours, theirs = short.distributions(prompts, completions, 3), whole.distributions(prompts, completions, 3)
     assert all(np.array_equal(a[0], b[0]) for a, b in zip(ours, theirs, strict=True))
-    monkeypatch.setattr(model, "predicting", out_of_memory_above(0, model.predicting, lambda packed: packed.computed))
+    monkeypatch.setattr(model, "forward_hidden", out_of_memory_above(0, model.forward_hidden, lambda packed: packed.num_tokens))
     with pytest.raises(TacitError, match="out of GPU memory in a scoring pass"):
         short.logprobs(prompts, completions)
 
@@ -226,7 +228,7 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
-    assert sampler.places.now == 2  # 11, 5, 2
+    assert sampler.places.current == 2  # 11, 5, 2
     monkeypatch.setattr(LlamaTable, "advance", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
@@ -235,13 +237,13 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
 def test_a_few_requests_at_the_end_do_not_lower_what_is_sampled_at_once(make_policy):
     policy = make_policy(max_batch=4)
     policy.sample([Request(np.arange(3, 9), seed=n) for n in range(6)], Sampling(max_tokens=4))
-    assert policy.engine.sampler.places.now == 4
+    assert policy.engine.sampler.places.current == 4
 
 
 def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, rows, monkeypatch):
     policy, given = make_policy(), []
-    monkeypatch.setattr(engine_module, "is_crowded", lambda device: True)
-    monkeypatch.setattr(engine_module, "give_back", given.append)
+    monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: True)
+    monkeypatch.setattr(engine_module, "empty_cache", given.append)
     batch, request = Batch.imitation(*rows), [Request(np.arange(3, 9))]
     for _ in range(3):
         policy.update(batch, [Imitation()], 0.0)
@@ -249,7 +251,7 @@ def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, ro
     for _ in range(3):
         policy.sample(request, Sampling(max_tokens=2))
     assert len(given) == 2
-    monkeypatch.setattr(engine_module, "is_crowded", lambda device: False)
+    monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: False)
     policy.update(batch, [Imitation()], 0.0)
     assert len(given) == 2
 

@@ -94,7 +94,7 @@ def test_an_update_waits_until_the_neighbour_goes(policy, batch):
         assert other.poll() is not None
     assert np.isfinite(metrics["loss"])
     policy.update(batch, [Imitation()], 1e-5)
-    assert policy.engine.learning_budget.now == BUDGET
+    assert policy.engine.update_budget.current == BUDGET
 
 
 def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, batch):
@@ -104,12 +104,12 @@ def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, bat
         policy.logprobs(batch.prompts, batch.completions)
         policy.engine.make_room()
         policy.sample(requests, Sampling(max_tokens=16))
-    few = scoring.now, places.now
+    few = scoring.current, places.current
     print(*(str(warning.message) for warning in said), sep="\n")
     assert few[0] < BUDGET and few[1] < 256
     policy.logprobs(batch.prompts, batch.completions)
     policy.sample(requests, Sampling(max_tokens=16))
-    assert scoring.now > few[0] and places.now > few[1]
+    assert scoring.current > few[0] and places.current > few[1]
 
 
 def test_a_neighbour_that_stays_ends_the_update_and_moves_nothing(policy, batch, monkeypatch):
@@ -124,13 +124,13 @@ def test_a_handle_of_cublas_without_room_is_a_shortage_and_leaves_the_device_usa
     """In a process of its own, which has not made one yet."""
     script = """
 import sys, torch
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.memory import is_out_of_memory
 x = torch.ones(64, 64, device="cuda")
 sys.stdin.readline()
 try:
     print("made" if (x @ x).sum().item() else "")
 except RuntimeError as error:
-    print("short" if ran_out(error) else "unknown", str(error).splitlines()[0])
+    print("short" if is_out_of_memory(error) else "unknown", str(error).splitlines()[0])
 print((x + 1).sum().item())
 """
     process = subprocess.Popen(
@@ -140,6 +140,6 @@ print((x + 1).sum().item())
     with neighbour(left_gib=0.01):
         said, complained = process.communicate("go on\n")
     first, second = said.splitlines()
-    print(first, f"({memory.room_and_whole(torch.device('cuda'))[0] / GIB:.0f} GiB of room afterwards)")
+    print(first, f"({memory.available_and_total(torch.device('cuda'))[0] / GIB:.0f} GiB of room afterwards)")
     assert first.split()[0] in ("short", "made"), complained  # a driver may have kept enough for it
     assert second == str(64 * 64 * 2.0)

@@ -9,14 +9,14 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.engines.local.fast import compiled
-from tacit.engines.local.fast.layers import MOST_WIDE, has_norming_kernel
+from tacit.engines.local.fast.layers import MAX_NORM_WIDTH, has_rms_norm_kernel
 
 ON_TRIAL = """
 import torch
-from tacit.engines.local.fast.layers import _agrees, norm_rows
+from tacit.engines.local.fast.layers import _rms_norm_matches_torch, rms_norm_forward
 for width in (64, 576, 1536):
-    assert _agrees(torch.device("cpu"), torch.float16, width), width
-assert norm_rows(torch.zeros(0, 64), torch.ones(64), 1e-5).shape == (0, 64)
+    assert _rms_norm_matches_torch(torch.device("cpu"), torch.float16, width), width
+assert rms_norm_forward(torch.zeros(0, 64), torch.ones(64), 1e-5).shape == (0, 64)
 """
 
 
@@ -25,28 +25,28 @@ def test_the_interpreted_kernel_computes_what_it_should() -> None:
 
 
 def test_a_cpu_has_no_such_kernel() -> None:
-    assert not has_norming_kernel(torch.device("cpu"), torch.bfloat16, 576)
+    assert not has_rms_norm_kernel(torch.device("cpu"), torch.bfloat16, 576)
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_step_norms_by_kernel_where_there_is_one(monkeypatch, there) -> None:
-    monkeypatch.setattr(compiled, "has_norming_kernel", lambda *of: there)
-    monkeypatch.setattr(compiled, "norm_rows", lambda *given: "by kernel")
-    monkeypatch.setattr(compiled.COMPILED, "normed", lambda *given: "compiled")
+    monkeypatch.setattr(compiled, "has_rms_norm_kernel", lambda *of: there)
+    monkeypatch.setattr(compiled, "rms_norm_forward", lambda *given: "by kernel")
+    monkeypatch.setattr(compiled.COMPILED_OPS, "normed", lambda *given: "compiled")
     norm = SimpleNamespace(weight=torch.ones(8), variance_epsilon=1e-5)
-    assert compiled.CompiledWays.normed(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
-    assert compiled.CompiledWays.normed(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
+    assert compiled.CompiledSamplerOps.normed(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
+    assert compiled.CompiledSamplerOps.normed(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
 
 
 def test_rows_too_wide_for_a_program_have_none(monkeypatch) -> None:
-    monkeypatch.setattr("tacit.engines.local.fast.layers.holds", lambda *of: True)
-    has = has_norming_kernel.__wrapped__
+    monkeypatch.setattr("tacit.engines.local.fast.layers.is_kernel_usable", lambda *of: True)
+    has = has_rms_norm_kernel.__wrapped__
     device = torch.device("cuda")
-    assert has(device, torch.bfloat16, MOST_WIDE) and not has(device, torch.bfloat16, MOST_WIDE + 1)
+    assert has(device, torch.bfloat16, MAX_NORM_WIDTH) and not has(device, torch.bfloat16, MAX_NORM_WIDTH + 1)
     assert not has(device, torch.float32, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_has_it() -> None:
     pytest.importorskip("triton")
-    assert all(has_norming_kernel(torch.device("cuda"), torch.bfloat16, width) for width in (576, 1536))
+    assert all(has_rms_norm_kernel(torch.device("cuda"), torch.bfloat16, width) for width in (576, 1536))

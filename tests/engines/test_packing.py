@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.packing import buckets, input_lengths, pack
+from tacit.engines.local.packing import input_lengths, make_padded_batch, plan_padded_batches
 
 
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, 1000))
 def test_every_row_is_in_one_bucket_and_buckets_keep_the_budget(lengths: list[int], budget: int) -> None:
-    cut = buckets(lengths, budget)
+    cut = plan_padded_batches(lengths, budget)
     assert sorted(np.concatenate(cut).tolist() if cut else []) == list(range(len(lengths)))
     for bucket in cut:
         padded = len(bucket) * max(lengths[r] for r in bucket)
@@ -21,11 +21,11 @@ def test_every_row_is_in_one_bucket_and_buckets_keep_the_budget(lengths: list[in
 
 
 def test_similar_lengths_go_together_longest_first() -> None:
-    assert [b.tolist() for b in buckets([3, 10, 4, 9, 3], 20)] == [[1, 3], [2, 0, 4]]
+    assert [b.tolist() for b in plan_padded_batches([3, 10, 4, 9, 3], 20)] == [[1, 3], [2, 0, 4]]
 
 
 def test_the_docstring_example() -> None:
-    packed = pack([np.array([1]), np.array([5, 6, 7])], [np.array([2]), np.array([8, 9])], np.array([1, 0]), pad=0)
+    packed = make_padded_batch([np.array([1]), np.array([5, 6, 7])], [np.array([2]), np.array([8, 9])], np.array([1, 0]), pad=0)
     assert packed.input_ids.tolist() == [[5, 6, 7, 8], [1, 0, 0, 0]]
     assert packed.positions_T.tolist() == [2, 3, 4]
     assert packed.targets_T.tolist() == [8, 9, 2]
@@ -35,7 +35,10 @@ def test_the_docstring_example() -> None:
 
 
 def test_width_rounds_up() -> None:
-    assert pack([np.array([1, 2, 3])], [np.array([4, 5])], np.array([0]), pad=0, multiple=8).input_ids.shape == (1, 8)
+    assert make_padded_batch([np.array([1, 2, 3])], [np.array([4, 5])], np.array([0]), pad=0, multiple=8).input_ids.shape == (
+        1,
+        8,
+    )
 
 
 def test_the_last_token_is_predicted_but_not_read() -> None:

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tacit.core.credit import Batch
 from tacit.engines.local import update
-from tacit.engines.local.update import kept_by, kept_bytes, needed_anyway, planned_budget
+from tacit.engines.local.update import count_saved_bytes, gradient_and_moment_bytes, measure_activation_bytes, plan_token_budget
 from tacit.losses.regularizers import Imitation
 
 
@@ -23,7 +23,7 @@ def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:
         hidden = (x @ weight.t()).relu()
         return hidden * hidden.sum()  # `hidden` is kept by three operations, in one piece of memory
 
-    kept, result = kept_bytes(work, [weight])
+    kept, result = count_saved_bytes(work, [weight])
     assert kept == (10 * 6 + 10 * 4 + 1) * 4
     assert result.shape == (10, 4)
 
@@ -38,10 +38,10 @@ def net_bytes(work: Callable[[], Any]) -> int:
 def test_nothing_of_what_was_counted_stays(make_policy) -> None:
     """Operations that keep their own answer (an exponential, attention) must not hold themselves, and all below them."""
     weight = torch.randn(64, 64, requires_grad=True)
-    assert net_bytes(lambda: kept_bytes(lambda: (torch.randn(1000, 64) @ weight).exp().sum(), [weight])) == 0
+    assert net_bytes(lambda: count_saved_bytes(lambda: (torch.randn(1000, 64) @ weight).exp().sum(), [weight])) == 0
     rng, learning = np.random.default_rng(0), make_policy().engine.learning("default")
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
-    count = lambda: kept_by(learning, batch, [Imitation()], np.arange(len(batch)))  # noqa: E731
+    count = lambda: measure_activation_bytes(learning, batch, [Imitation()], np.arange(len(batch)))  # noqa: E731
     count()  # what is only made once is there now
     assert net_bytes(count) == 0
 
@@ -52,9 +52,9 @@ def test_gradients_and_moments_are_needed_anyway(make_policy, rows, settings) ->
     member = policy.engine.member("default")
     count = sum(p.numel() for p in member.parameters.values())
     live = 2 * count if settings.get("dtype") else 0
-    assert needed_anyway(member.weights) == 12 * count + live
+    assert gradient_and_moment_bytes(member.weights) == 12 * count + live
     policy.update(Batch.imitation(*rows), [Imitation()], 1e-3)
-    assert needed_anyway(member.weights) == 4 * count + live  # the moments are there now
+    assert gradient_and_moment_bytes(member.weights) == 4 * count + live  # the moments are there now
 
 
 def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
@@ -64,13 +64,13 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     learning = policy.engine.learning("default")
     there = {"free": 10**12}
     monkeypatch.setattr(update, "free_bytes", lambda device: there["free"])
-    monkeypatch.setattr(update, "make_room", lambda device: rooms.append(1))
-    plan = lambda: planned_budget(learning, batch, [Imitation()])  # noqa: E731
+    monkeypatch.setattr(update, "free_memory", lambda device: rooms.append(1))
+    plan = lambda: plan_token_budget(learning, batch, [Imitation()])  # noqa: E731
     assert plan() == 500 and not rooms
-    anyway = needed_anyway(learning.weights) + 16 * batch.total_tokens * policy.engine.model.vocabulary
-    fixed, per_token = kept_by(learning, batch, [Imitation()], np.arange(8))
-    monkeypatch.setattr(update, "TRIED_TOKENS", 60)
-    fixed, per_token_of_few = kept_by(learning, batch, [Imitation()], np.arange(8))
+    anyway = gradient_and_moment_bytes(learning.weights) + 16 * batch.total_tokens * policy.engine.model.vocabulary
+    fixed, per_token = measure_activation_bytes(learning, batch, [Imitation()], np.arange(8))
+    monkeypatch.setattr(update, "PROBE_TOKENS", 60)
+    fixed, per_token_of_few = measure_activation_bytes(learning, batch, [Imitation()], np.arange(8))
     assert per_token_of_few == pytest.approx(per_token, rel=0.1)
     width = policy.engine.model.width
     assert per_token > 4 * width * policy.engine.model.layers  # each layer keeps its input at least
@@ -86,11 +86,11 @@ def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, mo
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=5) for _ in range(8)], [rng.integers(2, 250, size=20) for _ in range(8)])
     learning = make_policy().engine.learning("default")
-    monkeypatch.setattr(update, "TRIED_TOKENS", 60)
+    monkeypatch.setattr(update, "PROBE_TOKENS", 60)
     chunks = {}
     for size in (10**6, 1):
         monkeypatch.setattr(type(learning.model), "chunk_tokens", size)
-        chunks[size] = kept_by(learning, batch, [Imitation()], np.arange(8))[1]
+        chunks[size] = measure_activation_bytes(learning, batch, [Imitation()], np.arange(8))[1]
     assert chunks[10**6] == pytest.approx(chunks[1], rel=0.1)
 
 
@@ -98,12 +98,12 @@ def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_p
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
-    monkeypatch.setattr(update, "TRIED_TOKENS", 60)
+    monkeypatch.setattr(update, "PROBE_TOKENS", 60)
     chosen, left_open = make_policy(token_budget=2000).engine.learning("default"), make_policy().engine.learning("default")
-    _, per_token = kept_by(left_open, batch, [Imitation()], np.arange(8))
+    _, per_token = measure_activation_bytes(left_open, batch, [Imitation()], np.arange(8))
     for learning, plenty, expected in ((left_open, 100, 100), (left_open, 5, 60), (left_open, 9999, 2048), (chosen, 100, 2000)):
         monkeypatch.setattr(update, "SHARE", (plenty + 0.5) * per_token / 10**12)
-        assert planned_budget(learning, batch, [Imitation()]) == expected
+        assert plan_token_budget(learning, batch, [Imitation()]) == expected
 
 
 def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_as_few(make_policy, rows, monkeypatch) -> None:
@@ -113,7 +113,7 @@ def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_a
     def too_much(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory: others have it")
 
-    monkeypatch.setattr(update, "kept_by", too_much)
-    monkeypatch.setattr(update, "make_room", lambda device: rooms.append(1))
+    monkeypatch.setattr(update, "measure_activation_bytes", too_much)
+    monkeypatch.setattr(update, "free_memory", lambda device: rooms.append(1))
     batch = Batch.imitation(*rows)
-    assert planned_budget(learning, batch, [Imitation()]) == update.TRIED_TOKENS and rooms == [1]
+    assert plan_token_budget(learning, batch, [Imitation()]) == update.PROBE_TOKENS and rooms == [1]

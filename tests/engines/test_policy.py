@@ -307,6 +307,6 @@ def test_a_compiled_decoder_is_only_wrapped(make_policy, monkeypatch) -> None:
     seen = []
     monkeypatch.setattr(torch, "compile", lambda f, **options: seen.append((f, options)) or f)
     hf = make_policy().engine.model.hf
-    assert LanguageModel(hf, compiled=True).lean is not None and not seen
-    model = LanguageModel(hf, compiled=True, lean=False)
+    assert LanguageModel(hf, compiled=True).packed_decoder is not None and not seen
+    model = LanguageModel(hf, compiled=True, packed_decoder=False)
     assert seen == [(model.decoder, {"dynamic": True})]

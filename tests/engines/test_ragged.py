@@ -11,9 +11,9 @@ from test_lean import build, check_own_states_and_gradients
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import projections as joint_module
 from tacit.engines.local.fast import compiled as pieces_module
-from tacit.engines.local.fast.compiled import PLAIN, Pieces
-from tacit.engines.local.fast.packed import RaggedDecoder
-from tacit.engines.local.fast.varlen_attention import Spans, attend
+from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
+from tacit.engines.local.fast.packed import VarlenDecoder
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.projections import add_adapter, joint, plain_parts, together
@@ -23,7 +23,7 @@ from tacit.engines.local.scheduler import LocalSampler
 @pytest.fixture
 def everywhere(monkeypatch) -> None:
     """As on a GPU: attention is then what its kernel computes, row by row."""
-    monkeypatch.setattr(RaggedDecoder, "suits", staticmethod(lambda hf: True))
+    monkeypatch.setattr(VarlenDecoder, "suits", staticmethod(lambda hf: True))
     monkeypatch.setattr(LlamaForward, "takes_flat", True)
 
 
@@ -31,7 +31,7 @@ def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
     torch.manual_seed(0)
     queries, keys = np.array([2, 0, 3]), np.array([5, 2, 3])
     q, k, v = torch.randn(5, 4, 8), torch.randn(10, 2, 8), torch.randn(10, 2, 8)
-    found = attend(q, k, v, Spans.of(queries, keys, torch.device("cpu")), 0.3)
+    found = attend_varlen(q, k, v, SequenceLayout.of(queries, keys, torch.device("cpu")), 0.3)
     for row, (a, b, c, d) in enumerate(((0, 2, 0, 5), (0, 0, 5, 7), (2, 5, 7, 10))):
         for i in range(b - a):
             seen = slice(c, d - queries[row] + i + 1)
@@ -44,16 +44,16 @@ def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
 @pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [5, 2], [2, 3], [4]])
 def test_states_and_gradients_are_the_models_own(everywhere, family: str, kept) -> None:
     model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
-    assert isinstance(model.lean, RaggedDecoder)
+    assert isinstance(model.packed_decoder, VarlenDecoder)
     check_own_states_and_gradients(model, kept)
 
 
 def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
-    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
+    monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
     x = torch.randn(5, 8)
     with pytest.warns(UserWarning, match="does not compute what it should"):
-        assert torch.equal(Pieces(compiled=True).gated(x), PLAIN.gated(x))
+        assert torch.equal(LayerOps(compiled=True).gated(x), EAGER_OPS.gated(x))
 
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj", "down_proj"), ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")])
@@ -216,10 +216,10 @@ def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_poli
     prompts, completions = rows
     batch, moved = Batch.imitation(prompts, completions), []
     policies = [make_policy(token_budget=80, **settings), make_policy(token_budget=30, **settings)]
-    assert all(isinstance(policy.engine.model.lean, RaggedDecoder) for policy in policies)
-    monkeypatch.setattr(RaggedDecoder, "suits", staticmethod(lambda hf: False))
+    assert all(isinstance(policy.engine.model.packed_decoder, VarlenDecoder) for policy in policies)
+    monkeypatch.setattr(VarlenDecoder, "suits", staticmethod(lambda hf: False))
     policies.append(make_policy(token_budget=80, **settings))
-    assert not isinstance(policies[-1].engine.model.lean, RaggedDecoder)
+    assert not isinstance(policies[-1].engine.model.packed_decoder, VarlenDecoder)
     for policy in policies:
         states = policy.hidden_scan(prompts, [0, 1, 2, -1], ["last", "mean"])
         policy.update(batch, [Imitation()], 1e-2)
@@ -258,11 +258,11 @@ def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> Non
         return fail
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
-    compiled, x, weight = Pieces(compiled=True), torch.randn(5, 8), torch.randn(8)
+    monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
+    compiled, x, weight = LayerOps(compiled=True), torch.randn(5, 8), torch.randn(8)
     with pytest.warns(UserWarning, match="runs uncompiled, more slowly: no C compiler found$"):
-        assert torch.equal(compiled.normed(x, weight, 1e-6), PLAIN.normed(x, weight, 1e-6))
-    assert torch.equal(compiled.gated(x), PLAIN.gated(x))
+        assert torch.equal(compiled.normed(x, weight, 1e-6), EAGER_OPS.normed(x, weight, 1e-6))
+    assert torch.equal(compiled.gated(x), EAGER_OPS.gated(x))
 
 
 def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
@@ -270,11 +270,11 @@ def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
 
     made, compile_it = CompileCounter(), torch.compile
     monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=made))
-    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
-    compiled, weight = Pieces(compiled=True), torch.randn(8, requires_grad=True)
+    monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
+    compiled, weight = LayerOps(compiled=True), torch.randn(8, requires_grad=True)
     for rows in (40, 41, 1000, 7):
         x = torch.randn(rows, 8, requires_grad=True)
-        found, expected = compiled.normed(x, weight, 1e-6), PLAIN.normed(x, weight, 1e-6)
+        found, expected = compiled.normed(x, weight, 1e-6), EAGER_OPS.normed(x, weight, 1e-6)
         torch.testing.assert_close(found, expected)
         found.sum().backward()
     assert made.frame_count == 1

@@ -187,7 +187,7 @@ def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(toke
     lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert sampler.places.now == sampler.places.chosen and scheduler._table.graphs.enabled
+    assert sampler.places.current == sampler.places.limit and scheduler._table.graphs.enabled
     assert len(tried) == 1 and not scheduler._table.prefills._rooms, "what is short is not asked for again and again"
     assert ["no GPU memory to record prefills" in str(told.message) for told in recwarn] == [True]
 

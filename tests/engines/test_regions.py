@@ -11,9 +11,9 @@ from torch._dynamo.utils import counters
 from tacit.core.credit import Batch
 from tacit.engines.local import update
 from tacit.engines.local.fast import packed
-from tacit.engines.local.fast.packed import RaggedDecoder
-from tacit.engines.local.packing import FlatPack, pack_flat
-from tacit.engines.local.update import kept_by
+from tacit.engines.local.fast.packed import VarlenDecoder
+from tacit.engines.local.packing import PackedBatch, make_packed_batch
+from tacit.engines.local.update import measure_activation_bytes
 from tacit.losses.regularizers import Imitation
 
 FAMILIES = {"Llama": {}, "Llama, tied": {"tie_word_embeddings": True}, "Qwen2": {}, "Qwen3": {"head_dim": 16}}
@@ -31,8 +31,8 @@ def as_on_a_gpu(monkeypatch):
     counters.clear()
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_it(f, backend="aot_eager"))
     monkeypatch.setattr(packed, "can_compile", lambda device: True)
-    monkeypatch.setattr(packed, "WORTH_A_REGION", 2)
-    monkeypatch.setattr(RaggedDecoder, "suits", staticmethod(lambda hf: True))
+    monkeypatch.setattr(packed, "MIN_TOKENS_FOR_REGIONS", 2)
+    monkeypatch.setattr(VarlenDecoder, "suits", staticmethod(lambda hf: True))
     yield
     torch._dynamo.reset()
 
@@ -50,7 +50,7 @@ def model_of(family: str, adapted: tuple[str, ...] = (), dtype: torch.dtype = to
     return hf.to(dtype)
 
 
-def computed(decoder: RaggedDecoder, hf, pack: FlatPack) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def computed(decoder: VarlenDecoder, hf, pack: PackedBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """States and gradients of one pass."""
     hidden_TD = decoder(pack)
     weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(2)).to(hidden_TD.dtype)
@@ -64,16 +64,16 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-def packs() -> list[FlatPack]:
+def packs() -> list[PackedBatch]:
     """Shared prompts and not, of different sizes."""
-    return [pack_flat(*grouped_rows(), np.array(kept)) for kept in (range(7), [1, 4], [0, 3, 6], [5, 2])]
+    return [make_packed_batch(*grouped_rows(), np.array(kept)) for kept in (range(7), [1, 4], [0, 3, 6], [5, 2])]
 
 
 @pytest.mark.parametrize("adapted", ["", *ADAPTED])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_states_and_gradients_are_those_of_pieces_and_one_graph_has_them(family: str, adapted: str) -> None:
     hf = model_of(family, ADAPTED.get(adapted, ()))
-    pieces, compiled = RaggedDecoder(hf), RaggedDecoder(hf, regions=True)
+    pieces, compiled = VarlenDecoder(hf), VarlenDecoder(hf, regions=True)
     for pack in packs():
         (states, gradients), (expected, expected_gradients) = (computed(decoder, hf, pack) for decoder in (compiled, pieces))
         torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
@@ -97,7 +97,7 @@ def test_in_bfloat16_they_differ_by_rounding(adapted: str) -> None:
     exact = model_of("Qwen2", ADAPTED.get(adapted, ()))
     exact.load_state_dict(hf.state_dict())
     for pack in packs():
-        found = [computed(RaggedDecoder(m, regions=r), m, pack) for m, r in ((hf, True), (hf, False), (exact, False))]
+        found = [computed(VarlenDecoder(m, regions=r), m, pack) for m, r in ((hf, True), (hf, False), (exact, False))]
         for pick in (lambda x: [x[0]], lambda x: list(x[1].values())):
             ours, theirs, true = (torch.cat([t.float().flatten() for t in pick(x)]) for x in found)
             assert (ours - true).norm() < 1.3 * (theirs - true).norm()
@@ -110,15 +110,15 @@ def test_a_policy_plans_and_learns_with_them_as_without(own_cache, texts, rows, 
     from tacit.engines.local.settings import EngineSettings
     from tacit.engines.models.tiny import TinySettings
 
-    monkeypatch.setattr(update, "TRIED_TOKENS", 30)
+    monkeypatch.setattr(update, "PROBE_TOKENS", 30)
     deep = TinySettings(hidden=32, layers=4, heads=2, kv_heads=1, intermediate=64, context=256)
     batch, moved, kept = Batch.imitation(*rows), [], []
     for compiled in (True, False):
         settings = EngineSettings(device="cpu", threads=1, token_budget=60, compile=compiled, lora_rank=2)
         policy = load_policy("tiny", settings, 0, texts, deep)
-        assert (policy.engine.model.ragged._regions is not None) == compiled
+        assert (policy.engine.model.varlen_decoder._regions is not None) == compiled
         learning = policy.engine.learning("default")
-        counted = [kept_by(learning, batch, [Imitation()], np.array([0, 1, 2, 3, 5, 6, 7])) for _ in range(2)]
+        counted = [measure_activation_bytes(learning, batch, [Imitation()], np.array([0, 1, 2, 3, 5, 6, 7])) for _ in range(2)]
         assert counted[0] == counted[1]
         kept.append(counted[0][1])
         policy.update(batch, [Imitation()], 1e-2)
@@ -134,12 +134,12 @@ def test_a_module_that_drops_out_keeps_its_own_way() -> None:
 
     hf = build("Llama", num_hidden_layers=4)
     peft.get_peft_model(hf, peft.LoraConfig(r=3, lora_dropout=0.5, target_modules=["q_proj"], init_lora_weights=False))
-    compiled = RaggedDecoder(hf.eval(), regions=True)
-    assert compiled._regions.of_pass(2) is not None
+    compiled = VarlenDecoder(hf.eval(), regions=True)
+    assert compiled._regions.bind_weights(2) is not None
     hf.model.layers[2].self_attn.q_proj.train()
-    assert compiled._regions.of_pass(2) is None
+    assert compiled._regions.bind_weights(2) is None
     states = []
-    for decoder in (compiled, RaggedDecoder(hf)):
+    for decoder in (compiled, VarlenDecoder(hf)):
         torch.manual_seed(3)
         states.append(decoder(packs()[0]))
     assert torch.equal(*states) and graphs() == 0
@@ -163,12 +163,12 @@ def test_where_compiling_fails_the_model_runs_without(monkeypatch, when: str) ->
 
     monkeypatch.setattr(torch, "compile", made)
     hf = model_of("Llama")
-    compiled = RaggedDecoder(hf, regions=True)
+    compiled = VarlenDecoder(hf, regions=True)
     words = "does not compute what it should" if when == "wrong" else "more slowly: no C compiler found$"
     with pytest.warns(UserWarning, match=words):
         states, gradients = computed(compiled, hf, packs()[0])
-    expected, expected_gradients = computed(RaggedDecoder(hf), hf, packs()[0])
+    expected, expected_gradients = computed(VarlenDecoder(hf), hf, packs()[0])
     torch.testing.assert_close(states, expected)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], atol=1e-4, rtol=1e-4)
-    assert compiled._regions.of_pass(3) is None
+    assert compiled._regions.bind_weights(3) is None

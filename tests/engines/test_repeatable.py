@@ -14,8 +14,8 @@ from tacit.losses.regularizers import Imitation
 
 SAYS = """
 import os, torch
-from tacit.engines.local.model import keep_order
-keep_order(torch.device("{device}"))
+from tacit.engines.local.model import enable_determinism
+enable_determinism(torch.device("{device}"))
 print(torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
 """
 
@@ -30,8 +30,8 @@ def test_what_is_set(device, said, monkeypatch):
 IN_BACKWARD = """
 from types import SimpleNamespace
 import torch
-from tacit.engines.local.model import keep_order
-from tacit.engines.local.fast.varlen_attention import _Flash
+from tacit.engines.local.model import enable_determinism
+from tacit.engines.local.fast.varlen_attention import _FlashVarlenAttention
 
 asked = []
 def backward(*arguments, scale):
@@ -39,12 +39,12 @@ def backward(*arguments, scale):
     return arguments[1:4]
 torch.ops.aten._flash_attention_backward = backward
 x = torch.zeros(2, 1, 4)
-spans = SimpleNamespace(starts_q=0, starts_k=0, longest_q=1, longest_k=1)
+spans = SimpleNamespace(cu_seqlens_q=0, starts_k=0, max_seqlen_q=1, max_seqlen_k=1)
 saved = SimpleNamespace(saved_tensors=(x,) * 7, spans=spans, scale=1.0)
-_Flash.backward(saved, x)
+_FlashVarlenAttention.backward(saved, x)
 assert not torch.are_deterministic_algorithms_enabled()
-keep_order(torch.device("cuda"))
-_Flash.backward(saved, x)
+enable_determinism(torch.device("cuda"))
+_FlashVarlenAttention.backward(saved, x)
 print(asked, torch.is_deterministic_algorithms_warn_only_enabled())
 """
 

@@ -14,7 +14,7 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import NoRoom
 from tacit.engines.local import capacity, memory, update
-from tacit.engines.local.capacity import JOINED, bytes_to_train, check_room, read_checkpoint
+from tacit.engines.local.capacity import FUSED_PROJECTIONS, bytes_to_train, check_memory, read_checkpoint
 from tacit.engines.local.memory import GIB
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
@@ -63,10 +63,10 @@ def said(monkeypatch):
 
     def check(path: Path, free: float, **settings) -> str:
         monkeypatch.setattr(capacity, "free_bytes", lambda device: int(free))
-        monkeypatch.setattr(memory, "room_and_whole", lambda device: (100, 100))
+        monkeypatch.setattr(memory, "available_and_total", lambda device: (100, 100))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            check_room(str(path), GPU, torch.bfloat16, EngineSettings(device="cpu", **settings))
+            check_memory(str(path), GPU, torch.bfloat16, EngineSettings(device="cpu", **settings))
         return " ".join(str(warning.message) for warning in caught)
 
     return check
@@ -76,7 +76,7 @@ def test_the_files_say_which_weights_there_are(make_policy, checkpoint) -> None:
     hf = make_policy().engine.model.hf
     found = read_checkpoint(checkpoint)
     assert found is not None and found.weights == hf.num_parameters()
-    assert found.joined == sum(p.numel() for n, p in hf.named_parameters() if n.split(".")[-2] in JOINED)
+    assert found.joined == sum(p.numel() for n, p in hf.named_parameters() if n.split(".")[-2] in FUSED_PROJECTIONS)
     adapted = make_policy(lora_rank=4).engine.member("default").parameters
     assert found.adapters(4, EngineSettings().lora_targets) == sum(p.numel() for p in adapted.values())
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")  # as some are published
@@ -100,10 +100,10 @@ def test_a_pass_keeps_what_is_said_of_it(texts, own_cache, tmp_path, monkeypatch
     """A token's bytes, and the joined matrices, as counted of a real pass of many layers: the first and the last keep less."""
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=40) for _ in range(9)], [rng.integers(2, 250, size=9) for _ in range(9)])
-    monkeypatch.setattr(update, "TRIED_TOKENS", 200)
+    monkeypatch.setattr(update, "PROBE_TOKENS", 200)
     engine = load_policy("tiny", EngineSettings(device="cpu"), 0, texts, TinySettings(layers=12)).engine
     engine.model.hf.save_pretrained(tmp_path)
-    fixed, per_token = update.kept_by(engine.learning("default"), batch, [Imitation()], np.arange(9))
+    fixed, per_token = update.measure_activation_bytes(engine.learning("default"), batch, [Imitation()], np.arange(9))
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert per_token == pytest.approx(found.token_bytes(4, False), rel=0.15)
@@ -117,7 +117,9 @@ def test_it_takes_what_tacit_plan_says(tmp_path, size, rank, recompute) -> None:
     shape, device = SIZES[size], DEVICES["h100"]
     found = read_checkpoint(published(shape, tmp_path))
     assert found is not None and found.weights == shape.weights
-    way = capacity._Way(found, torch.bfloat16, EngineSettings(device="cpu", lora_rank=rank, gradient_checkpointing=recompute))
+    way = capacity._TrainingPlan(
+        found, torch.bfloat16, EngineSettings(device="cpu", lora_rank=rank, gradient_checkpointing=recompute)
+    )
     planned = rank_state(shape, device, 1, Training(lora_rank=rank, recompute=recompute))
     ours = (
         way.state - capacity.LOGIT_BYTES - (0 if recompute else 2 * found.joined)
@@ -159,8 +161,8 @@ def test_adapters_of_a_small_model_stand_beside_copies_of_its_weights(tmp_path, 
 
 def test_a_cpu_and_a_name_are_not_asked(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr(capacity, "free_bytes", lambda device: 0)
-    check_room(str(checkpoint), torch.device("cpu"), torch.bfloat16, EngineSettings())
-    check_room("some/hub-id", GPU, torch.bfloat16, EngineSettings())
+    check_memory(str(checkpoint), torch.device("cpu"), torch.bfloat16, EngineSettings())
+    check_memory("some/hub-id", GPU, torch.bfloat16, EngineSettings())
 
 
 def test_a_float32_weight_is_its_own_master() -> None:

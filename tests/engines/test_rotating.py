@@ -13,8 +13,8 @@ from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import kv_cache
 from tacit.engines.local.fast import compiled
-from tacit.engines.local.fast.compiled import PLAIN, Ways
-from tacit.engines.local.fast.layers import has_rotating_kernel, has_turning_kernel
+from tacit.engines.local.fast.compiled import EAGER_OPS, SamplerOps
+from tacit.engines.local.fast.layers import has_rope_cache_kernel, has_rope_qkv_kernel
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward, Prompts
 from tacit.engines.local.scheduler import LocalSampler
@@ -23,17 +23,17 @@ CPU = torch.device("cpu")
 
 ON_TRIAL = """
 import torch
-from tacit.engines.local.fast.layers import _agrees, _turns
+from tacit.engines.local.fast.layers import _rope_cache_matches_torch, _rope_qkv_matches_torch
 for sizes in ((9, 3, 64), (12, 2, 128), (4, 4, 16)):
-    assert _agrees(torch.device("cpu"), torch.float16, *sizes), sizes
-    assert _agrees(torch.device("cpu"), torch.float16, 0, *sizes[1:]), sizes
-    assert _turns(torch.device("cpu"), torch.float16, *sizes), sizes
+    assert _rope_cache_matches_torch(torch.device("cpu"), torch.float16, *sizes), sizes
+    assert _rope_cache_matches_torch(torch.device("cpu"), torch.float16, 0, *sizes[1:]), sizes
+    assert _rope_qkv_matches_torch(torch.device("cpu"), torch.float16, *sizes), sizes
 """
 
 IN_AN_UPDATE = """
 import torch
-from tacit.engines.local.fast.compiled import PLAIN
-from tacit.engines.local.fast.layers import Rotated
+from tacit.engines.local.fast.compiled import EAGER_OPS
+from tacit.engines.local.fast.layers import RopeQKV
 generator = torch.Generator().manual_seed(0)
 for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
     qkv = torch.randn(21, (heads + 2 * key_heads) * dim + 8, generator=generator, requires_grad=True)
@@ -41,8 +41,8 @@ for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
     pull = [torch.randn(21, n, dim, generator=generator) for n in (heads, key_heads, key_heads)]
     pull[1] = pull[1].transpose(0, 1).contiguous().transpose(0, 1)  # as heads may come
     found = []
-    for way in (lambda *given: Rotated.apply(*given, (heads, key_heads, key_heads)),
-                lambda *given: PLAIN.by_head(*given, heads, key_heads)):
+    for way in (lambda *given: RopeQKV.apply(*given, (heads, key_heads, key_heads)),
+                lambda *given: EAGER_OPS.by_head(*given, heads, key_heads)):
         answer = way(qkv[:, :-8], angles.cos(), angles.sin())
         found.append([*answer, *torch.autograd.grad(answer, qkv, pull)])
     for ours, theirs in zip(*found, strict=True):
@@ -56,17 +56,17 @@ def test_the_interpreted_kernels_compute_what_they_should(program) -> None:
 
 
 def test_a_cpu_has_no_such_kernels() -> None:
-    assert not has_rotating_kernel(CPU, torch.bfloat16, 9, 3, 64)
-    assert not has_turning_kernel(CPU, torch.bfloat16, 9, 3, 64)
+    assert not has_rope_cache_kernel(CPU, torch.bfloat16, 9, 3, 64)
+    assert not has_rope_qkv_kernel(CPU, torch.bfloat16, 9, 3, 64)
 
 
 def test_an_update_rotates_by_kernel_where_there_is_one_and_it_is_compiled(monkeypatch) -> None:
     used = []
-    monkeypatch.setattr(compiled, "has_turning_kernel", lambda *of: used.append(of[2:]) or True)
-    monkeypatch.setattr(compiled, "Rotated", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
+    monkeypatch.setattr(compiled, "has_rope_qkv_kernel", lambda *of: used.append(of[2:]) or True)
+    monkeypatch.setattr(compiled, "RopeQKV", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
     given = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
-    assert compiled.Pieces(compiled=True).by_head(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
-    assert [x.shape for x in PLAIN.by_head(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
+    assert compiled.LayerOps(compiled=True).by_head(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
+    assert [x.shape for x in EAGER_OPS.by_head(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
 
 
 def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD):
@@ -74,7 +74,7 @@ def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD)
     key_heads, dim = keys_SGD.shape[1:]
     by_head = qkv_NF.unflatten(1, (-1, dim))
     rotated = heads + key_heads
-    by_head[:, :rotated] = Ways.rotated(by_head[:, :rotated], torch.view_as_complex(rotations)[positions_N, None])
+    by_head[:, :rotated] = SamplerOps.rotated(by_head[:, :rotated], torch.view_as_complex(rotations)[positions_N, None])
     keys_SGD[slots_N], values_SGD[slots_N] = by_head[:, heads:rotated], by_head[:, rotated:]
 
 
@@ -84,8 +84,8 @@ def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
     forward, used = LlamaForward(make_model(family)), []
     prompts = Prompts.of([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
     slots_N = torch.randperm(32)[:20]
-    monkeypatch.setattr(kv_cache, "has_rotating_kernel", lambda *of: True)
-    monkeypatch.setattr(kv_cache, "rotate_and_put", lambda *given: used.append(given[1]) or rotate(*given))
+    monkeypatch.setattr(kv_cache, "has_rope_cache_kernel", lambda *of: True)
+    monkeypatch.setattr(kv_cache, "rope_into_cache", lambda *given: used.append(given[1]) or rotate(*given))
     found = []
     for at_once in (False, True):
         cache = KeyValueCache(forward.geometry)
@@ -112,14 +112,14 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
     torch.manual_seed(0)
     model, used = make_model("llama"), []
     cache_as_on_a_gpu(monkeypatch)
-    monkeypatch.setattr(kv_cache, "has_rotating_kernel", lambda *of: True)
+    monkeypatch.setattr(kv_cache, "has_rope_cache_kernel", lambda *of: True)
 
     def rotated(qkv_NF, heads, positions_N, rotations, slots_N, *cached):
         assert len(slots_N) == len(qkv_NF) == len(positions_N)
         used.append(len(qkv_NF))
         rotate(qkv_NF, heads, positions_N, rotations, slots_N, *cached)
 
-    monkeypatch.setattr(kv_cache, "rotate_and_put", rotated)
+    monkeypatch.setattr(kv_cache, "rope_into_cache", rotated)
     sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True), np.random.default_rng(0)
     alone, scheduler = LocalSampler(model, tokenizer, "cpu"), sampler.open_scheduler(Sampling())
     for turn in range(5):  # the third of a kind is recorded
@@ -140,5 +140,5 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
 def test_a_gpu_has_them() -> None:
     pytest.importorskip("triton")
     for sizes in ((9, 3, 64), (12, 2, 128)):
-        assert has_rotating_kernel(torch.device("cuda"), torch.bfloat16, *sizes)
-        assert has_turning_kernel(torch.device("cuda"), torch.bfloat16, *sizes)
+        assert has_rope_cache_kernel(torch.device("cuda"), torch.bfloat16, *sizes)
+        assert has_rope_qkv_kernel(torch.device("cuda"), torch.bfloat16, *sizes)

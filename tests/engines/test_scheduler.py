@@ -474,7 +474,7 @@ def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypa
         scheduler.submit(request)
     monkeypatch.setattr(LlamaTable, where, out_of_memory(1 if where == "join" else 20, getattr(LlamaTable, where)))
     found |= the_rest(scheduler)
-    assert sampler.places.now < 256
+    assert sampler.places.current < 256
     for i, completion in enumerate(expected):
         alike(found[i], completion)
 

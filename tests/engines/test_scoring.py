@@ -11,7 +11,7 @@ from random_models import LEAN, make_model, make_prompts
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.scoring import can_attend, check_attention, last_token_attention, token_scores
+from tacit.engines.local.scoring import check_attention_pooling, has_attention_pooling, last_token_attention, token_logprobs
 
 
 @torch.no_grad()
@@ -101,9 +101,9 @@ def test_the_weights_of_every_family_are_its_own(family) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "gpt-neox", "mistral-sliding"])
 def test_attention_pooling_is_refused_where_there_are_no_weights_to_read(family) -> None:
     hf = make_model(family)
-    assert not can_attend(hf)
+    assert not has_attention_pooling(hf)
     with pytest.raises(TacitError, match=r"this is a '\w+' model. Use last or mean"):
-        check_attention(hf, 1)
+        check_attention_pooling(hf, 1)
 
 
 def test_the_embeddings_attend_to_nothing(make_policy, rows) -> None:
@@ -117,8 +117,8 @@ def test_a_scan_is_one_pass_and_gives_the_same(make_policy, rows, monkeypatch) -
     policy, prompts = make_policy(), rows[0]
     expected = {(i, p): policy.hidden_states(prompts, i, p) for i in (0, -1) for p in ("last", "mean")}
     passes = []
-    original = LanguageModel.hidden_layers
-    monkeypatch.setattr(LanguageModel, "hidden_layers", lambda self, ids: passes.append(len(ids)) or original(self, ids))
+    original = LanguageModel.all_hidden_states
+    monkeypatch.setattr(LanguageModel, "all_hidden_states", lambda self, ids: passes.append(len(ids)) or original(self, ids))
     found = policy.hidden_scan(prompts, [0, -1], ["last", "mean"])
     assert sum(passes) == len(prompts), "every prompt goes through once"
     assert found.keys() == expected.keys()
@@ -150,7 +150,7 @@ def test_chunked_logits_give_the_same_numbers_and_gradients(make_policy, monkeyp
     for elements in (1 << 30, 5 * model.vocabulary):
         monkeypatch.setitem(model.LOGIT_ELEMENTS, "cpu", elements)
         hidden_TD = torch.randn(37, model.width, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        logprobs_T, entropy_T = token_scores(model, hidden_TD, targets_T, 0.8, "gradient")
+        logprobs_T, entropy_T = token_logprobs(model, hidden_TD, targets_T, 0.8, "gradient")
         assert entropy_T is not None
         (logprobs_T.sum() + 0.3 * entropy_T.sum()).backward()
         results.append((logprobs_T.detach(), entropy_T.detach(), hidden_TD.grad))
@@ -159,8 +159,8 @@ def test_chunked_logits_give_the_same_numbers_and_gradients(make_policy, monkeyp
 
 
 def test_entropy_of_a_uniform_distribution_is_the_log_of_its_size() -> None:
-    flat_model = SimpleNamespace(logits=lambda h: torch.zeros(len(h), 8), chunk_tokens=100, plain_head=None)
-    logprobs_T, entropy_T = token_scores(flat_model, torch.zeros(3, 4), torch.tensor([0, 1, 7]), 1.0, "value")  # type: ignore[arg-type]
+    flat_model = SimpleNamespace(logits=lambda h: torch.zeros(len(h), 8), chunk_tokens=100, linear_head=None)
+    logprobs_T, entropy_T = token_logprobs(flat_model, torch.zeros(3, 4), torch.tensor([0, 1, 7]), 1.0, "value")  # type: ignore[arg-type]
     np.testing.assert_allclose(entropy_T, np.log(8), rtol=1e-6)
     np.testing.assert_allclose(logprobs_T, -np.log(8), rtol=1e-6)
 

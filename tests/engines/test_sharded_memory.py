@@ -125,7 +125,7 @@ class ShortForAWhile:
 
     def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         rank = torch.distributed.get_rank()
-        memory.room_and_whole = lambda device: ((10 if rank == self.crowded else 90) * GIB, 100 * GIB)
+        memory.available_and_total = lambda device: ((10 if rank == self.crowded else 90) * GIB, 100 * GIB)
         update.free_bytes = lambda device: 100 * GIB
         memory.time = SimpleNamespace(sleep=SLEPT.append)
         if rank == 1 and len(SLEPT) < self.waits:
@@ -177,20 +177,20 @@ class Rigged:
     def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         second = torch.distributed.get_rank() == 1
         if self.what == "room":
-            memory.room_and_whole = lambda device: (GIB, 100 * GIB)
+            memory.available_and_total = lambda device: (GIB, 100 * GIB)
             update.free_bytes = lambda device: GIB if second else 100 * GIB
             update.SLACK = 1e-9 if not second else 1e9
         elif self.what == "gather" and second:
             FSDPModule.unshard = _no_room
         elif self.what == "scoring" and second:
-            scored = scoring.token_scores
+            scored = scoring.token_logprobs
 
             def short(model: Any, hidden_TD: torch.Tensor, *rest: Any) -> Any:
                 if len(hidden_TD) > 24:
                     raise torch.OutOfMemoryError("CUDA out of memory, said the head")
                 return scored(model, hidden_TD, *rest)
 
-            scoring.token_scores = short
+            scoring.token_logprobs = short
         return 0.0 * view.logprobs_T.sum(), {}
 
 
@@ -224,7 +224,7 @@ def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, ga
     policy, batch = opened(gather=gather, token_budget=100_000), a_batch()
     truth = policy.update(batch, [Rigged("room"), Short(99)], 0.0)
     planned = policy.update(batch, [Short(99)], 0.0)
-    assert "token_budget" not in truth and planned["token_budget"] == update.TRIED_TOKENS
+    assert "token_budget" not in truth and planned["token_budget"] == update.PROBE_TOKENS
     assert planned["loss"] == pytest.approx(truth["loss"]) and planned["grad_norm"] == pytest.approx(truth["grad_norm"])
 
 

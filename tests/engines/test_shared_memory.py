@@ -17,9 +17,9 @@ from tacit.engines.local import capacity, memory, update
 from tacit.engines.local import engine as engine_module
 from tacit.engines.local.fast import compiled as fast_compiled
 from tacit.engines.local.fast.cuda_graphs import StepGraphs
-from tacit.engines.local.fast.varlen_attention import has_flash
+from tacit.engines.local.fast.varlen_attention import has_flash_attention
 from tacit.engines.local.llama_decoding import LlamaTable
-from tacit.engines.local.memory import GIB, WAITS_S, Budget, is_in_pieces, patiently, ran_out
+from tacit.engines.local.memory import GIB, WAITS_S, AdaptiveBudget, is_fragmented, is_out_of_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.regularizers import Imitation
 
@@ -33,7 +33,7 @@ class Card:
     def __init__(self, monkeypatch) -> None:
         self.room, self.slept = 100, []
         self.later: Callable[[], None] = lambda: None
-        monkeypatch.setattr(memory, "room_and_whole", lambda device: (self.room * GIB, 100 * GIB))
+        monkeypatch.setattr(memory, "available_and_total", lambda device: (self.room * GIB, 100 * GIB))
         monkeypatch.setattr(memory.time, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
@@ -66,7 +66,7 @@ class Work:
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_a_budget_that_was_lowered_grows_with_the_room_and_is_not_tried_in_vain(card):
-    budget, work = Budget(100, CPU), Work(20)
+    budget, work = AdaptiveBudget(100, CPU), Work(20)
     card.room = 10
     fit = lambda: budget.fit(work, 1, "a test of {}")  # noqa: E731
     assert [fit() for _ in range(3)] == [12, 12, 12] and work.tried == [100, 50, 25, 12, 12, 12]
@@ -81,11 +81,11 @@ def test_a_budget_that_was_lowered_grows_with_the_room_and_is_not_tried_in_vain(
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_what_there_is_to_do_bounds_an_attempt_and_not_what_is_chosen(card):
-    budget, card.room = Budget(64, CPU), 50
-    assert budget.fit(Work(64), 1, "a test of {}", most=3) == 3 and budget.now == 64
-    assert budget.fit(Work(2), 1, "a test of {}", most=10) == 2 and budget.now == 2
+    budget, card.room = AdaptiveBudget(64, CPU), 50
+    assert budget.fit(Work(64), 1, "a test of {}", most=3) == 3 and budget.current == 64
+    assert budget.fit(Work(2), 1, "a test of {}", most=10) == 2 and budget.current == 2
     card.room = 100
-    assert budget.fit(Work(64), 1, "a test of {}", most=3) == 3 and budget.now == 3
+    assert budget.fit(Work(64), 1, "a test of {}", most=3) == 3 and budget.current == 3
 
 
 def test_what_others_hold_is_waited_for_and_said_once(card):
@@ -96,7 +96,7 @@ def test_what_others_hold_is_waited_for_and_said_once(card):
 
     card.later = later
     with pytest.warns(UserWarning) as said:
-        assert Budget(5, CPU).fit(work, 5, "an update of {}", let_go=lambda: rooms.append(1)) == 5
+        assert AdaptiveBudget(5, CPU).fit(work, 5, "an update of {}", let_go=lambda: rooms.append(1)) == 5
     assert card.slept == [2.0, 4.0, 8.0] and len(rooms) == 3
     (message,) = [str(warning.message) for warning in said]
     assert message == (
@@ -108,7 +108,7 @@ def test_what_others_hold_is_waited_for_and_said_once(card):
 def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_minutes(card):
     card.room, work = 10, Work(0)
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(40, CPU).fit(work, 10, "a test of {}")
+        AdaptiveBudget(40, CPU).fit(work, 10, "a test of {}")
     assert work.tried == [40, 20, 10, *len(WAITS_S) * [10]] and card.slept == list(WAITS_S) and sum(WAITS_S) == 600
 
 
@@ -116,7 +116,7 @@ def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_
 def test_a_need_of_ones_own_is_not_waited_for(card, room):
     card.room = room
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(1, CPU).fit(Work(0), 1, "a test of {}")
+        AdaptiveBudget(1, CPU).fit(Work(0), 1, "a test of {}")
     assert not card.slept
 
 
@@ -133,9 +133,9 @@ def test_a_need_of_ones_own_is_not_waited_for(card, room):
     ],
 )
 def test_every_shortage_is_known_as_one(error, card):
-    assert ran_out(error)
+    assert is_out_of_memory(error)
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(1, CPU).fit(Work(0, error), 1, "a test of {}")
+        AdaptiveBudget(1, CPU).fit(Work(0, error), 1, "a test of {}")
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_every_shortage_is_known_as_one(error, card):
     ],
 )
 def test_other_failures_are_none(error, card):
-    assert not ran_out(error)
+    assert not is_out_of_memory(error)
     work = Work(0, error)
     with pytest.raises(type(error)) as raised:
-        Budget(8, CPU).fit(work, 1, "a test of {}")
+        AdaptiveBudget(8, CPU).fit(work, 1, "a test of {}")
     assert raised.value is error and work.tried == [8] and not card.slept
 
 
@@ -162,9 +162,9 @@ def test_an_error_after_which_the_device_is_of_no_use_is_not_swallowed(monkeypat
     error = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", nothing)
-    assert ran_out(error)
+    assert is_out_of_memory(error)
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
-    assert not ran_out(error)
+    assert not is_out_of_memory(error)
 
 
 def test_what_a_shortage_leads_to_is_one(monkeypatch):
@@ -198,7 +198,7 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
     graphs = StepGraphs(enabled=True)
     with pytest.raises(RuntimeError, match="during capture") as raised:
         graphs.run("a", step, lambda: nothing)
-    assert ran_out(raised.value) and graphs.enabled
+    assert is_out_of_memory(raised.value) and graphs.enabled
 
 
 def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
@@ -209,7 +209,7 @@ def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
         patch.setattr(torch, "zeros", short)
         for _ in range(2):  # and is not remembered
             with pytest.raises(torch.OutOfMemoryError):
-                has_flash(GPU, torch.bfloat16, 64)
+                has_flash_attention(GPU, torch.bfloat16, 64)
 
     def cannot(piece: Callable) -> Callable:
         def compiled(*_: object) -> None:
@@ -219,8 +219,8 @@ def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", cannot)
     with pytest.raises(RuntimeError, match="out of memory"):
-        fast_compiled._Compiled(fast_compiled.gated)(torch.zeros(2, 4))
-    assert not fast_compiled._Compiled.failed
+        fast_compiled._CompiledOp(fast_compiled.gated)(torch.zeros(2, 4))
+    assert not fast_compiled._CompiledOp.failed
 
 
 class ShortOf:
@@ -251,16 +251,16 @@ def a_batch() -> Batch:
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_afterwards(make_policy, card, monkeypatch):
     policy, free = make_policy(token_budget=500), make_policy(token_budget=500)
-    plans, plan = [], update.kept_by
-    monkeypatch.setattr(update, "TRIED_TOKENS", 30)
-    monkeypatch.setattr(update, "kept_by", lambda *arguments: plans.append(1) or plan(*arguments))
+    plans, plan = [], update.measure_activation_bytes
+    monkeypatch.setattr(update, "PROBE_TOKENS", 30)
+    monkeypatch.setattr(update, "measure_activation_bytes", lambda *arguments: plans.append(1) or plan(*arguments))
     monkeypatch.setattr(update, "free_bytes", lambda device: 0 if card.room < 50 else 10**12)
     batch, card.room = a_batch(), 3
     assert [policy.update(batch, [Imitation()], 1e-2)["token_budget"] for _ in range(3)] == [30.0] * 3 and len(plans) == 1
     card.room = 90
     assert "token_budget" not in policy.update(batch, [Imitation()], 1e-2) and len(plans) == 2
     policy.update(batch, [Imitation()], 1e-2)
-    assert len(plans) == 2 and policy.engine.learning_budget.now == 500
+    assert len(plans) == 2 and policy.engine.update_budget.current == 500
     for _ in range(5):
         free.update(batch, [Imitation()], 1e-2)
     ours, theirs = weights(policy), weights(free)
@@ -273,7 +273,7 @@ def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_po
     policy, batch, loss = make_policy(token_budget=500), a_batch(), ShortOf(card, error)
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
     plans = []
-    monkeypatch.setattr(update, "kept_by", lambda *_: plans.append(1) or (0.0, 1.0))
+    monkeypatch.setattr(update, "measure_activation_bytes", lambda *_: plans.append(1) or (0.0, 1.0))
     card.room = 12  # tokens of completions: the eight rows have 40 of them
     assert policy.update(batch, [loss], 1e-2)["token_budget"] == 62 and max(loss.seen[:1]) == 40
     loss.seen.clear()
@@ -289,7 +289,7 @@ def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy,
     policy, other, batch = make_policy(token_budget=25), make_policy(token_budget=25), a_batch()
     loss = ShortOf(card, RuntimeError(CUBLAS))
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
-    monkeypatch.setattr(update, "kept_by", lambda *_: (0.0, 1.0))
+    monkeypatch.setattr(update, "measure_activation_bytes", lambda *_: (0.0, 1.0))
     card.room = 4
 
     def later() -> None:
@@ -313,10 +313,10 @@ def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy,
 def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, card, monkeypatch):
     prompts, completions = rows
     policy, most = make_policy(token_budget=80, value_head=True), {"tokens": 50, "rows": 3}
-    model, predicting, advance = policy.engine.model, policy.engine.model.predicting, LlamaTable.advance
+    model, predicting, advance = policy.engine.model, policy.engine.model.forward_hidden, LlamaTable.advance
 
     def predicting_few(packed):
-        if packed.computed > most["tokens"]:
+        if packed.num_tokens > most["tokens"]:
             raise RuntimeError(CUBLAS)
         return predicting(packed)
 
@@ -325,17 +325,17 @@ def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, car
             raise RuntimeError(CUBLAS)
         return advance(table, noise, *rest)
 
-    monkeypatch.setattr(model, "predicting", predicting_few)
+    monkeypatch.setattr(model, "forward_hidden", predicting_few)
     monkeypatch.setattr(LlamaTable, "advance", advance_few)
     requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
     card.room = 30
     expected = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))
     policy.values(prompts)
     scoring, places = policy.engine.scoring_budget, policy.engine.sampler.places
-    assert (scoring.now, places.now) == (40, 2)
+    assert (scoring.current, places.current) == (40, 2)
     card.room, most["tokens"], most["rows"] = 100, 1000, 1000
     found = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))
-    assert scoring.now == 80 and places.now > 2
+    assert scoring.current == 80 and places.current > 2
     for ours, theirs in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert [c.tokens.tolist() for c in found[1]] == [c.tokens.tolist() for c in expected[1]]
@@ -359,7 +359,7 @@ def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
     assert card.slept == [2.0, 4.0] * 2
     card.room = 100
     with pytest.raises(TacitError, match="out of GPU memory in a test; take a smaller model"):
-        patiently(lambda: Work(0)(1), CPU, "a test")
+        retry_on_oom(lambda: Work(0)(1), CPU, "a test")
 
 
 def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
@@ -367,7 +367,7 @@ def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path
     card.room, free = 10, {"bytes": 0}
     monkeypatch.setattr(capacity, "free_bytes", lambda device: free["bytes"])
     monkeypatch.setattr(torch.cuda, "empty_cache", nothing)
-    check = lambda: capacity.check_room(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
+    check = lambda: capacity.check_memory(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
     with pytest.warns(UserWarning, match="in loading the model: other processes hold 90.0"), pytest.raises(TacitError):
         check()
     assert card.slept == list(WAITS_S)
@@ -381,15 +381,15 @@ def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path
 def test_pieces_that_do_not_come_again_are_given_back_on_a_crowded_gpu(make_policy, monkeypatch, reserved, peak, pieces):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak)
-    assert is_in_pieces(GPU) is pieces and not is_in_pieces(CPU)
+    assert is_fragmented(GPU) is pieces and not is_fragmented(CPU)
     policy, given = make_policy(), []
-    monkeypatch.setattr(engine_module, "is_in_pieces", lambda device: is_in_pieces(GPU))
-    monkeypatch.setattr(engine_module, "is_crowded", lambda device: True)
-    monkeypatch.setattr(engine_module, "give_back", given.append)
+    monkeypatch.setattr(engine_module, "is_fragmented", lambda device: is_fragmented(GPU))
+    monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: True)
+    monkeypatch.setattr(engine_module, "empty_cache", given.append)
     for _ in range(3):
         policy.update(a_batch(), [Imitation()], 0.0)
     assert len(given) == (3 if pieces else 1)  # else only when learning begins
-    monkeypatch.setattr(engine_module, "is_crowded", lambda device: False)
+    monkeypatch.setattr(engine_module, "is_nearly_full", lambda device: False)
     policy.update(a_batch(), [Imitation()], 0.0)
     assert len(given) == (3 if pieces else 1)
 
@@ -397,7 +397,7 @@ def test_pieces_that_do_not_come_again_are_given_back_on_a_crowded_gpu(make_poli
 def test_moments_that_are_made_beforehand_are_those_that_adamw_makes(make_policy, monkeypatch):
     ours, theirs, batch = make_policy(value_head=True), make_policy(value_head=True), a_batch()
     ours.update(batch, [Imitation()], 1e-2)
-    monkeypatch.setattr(type(theirs.engine.member("default").weights), "make_moments", lambda self: None)
+    monkeypatch.setattr(type(theirs.engine.member("default").weights), "allocate_moments", lambda self: None)
     theirs.update(batch, [Imitation()], 1e-2)
     states = [policy.engine.member("default").weights.optimizer.state_dict()["state"] for policy in (ours, theirs)]
     assert states[0].keys() == states[1].keys() and states[0]

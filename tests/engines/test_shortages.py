@@ -17,7 +17,7 @@ from tacit.core.errors import NoRoom
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import checkpoint, update
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.update import Tally, TrainedWeights
+from tacit.engines.local.update import LossMetrics, MasterWeights
 from tacit.losses.regularizers import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
@@ -73,10 +73,12 @@ def a_batch(seed: int = 0) -> Batch:
 
 PLACES = {
     "backward": lambda patch: None,
-    "adding up": lambda patch: patch.setattr(TrainedWeights, "collect", short_once(TrainedWeights.collect, 2, late=True)),
-    "moments": lambda patch: patch.setattr(TrainedWeights, "make_moments", short_once(TrainedWeights.make_moments, late=True)),
-    "norm": lambda patch: patch.setattr(TrainedWeights, "gradient_norm", short_once(TrainedWeights.gradient_norm)),
-    "reading": lambda patch: patch.setattr(Tally, "read", short_once(Tally.read)),
+    "adding up": lambda patch: patch.setattr(MasterWeights, "collect", short_once(MasterWeights.collect, 2, late=True)),
+    "moments": lambda patch: patch.setattr(
+        MasterWeights, "allocate_moments", short_once(MasterWeights.allocate_moments, late=True)
+    ),
+    "norm": lambda patch: patch.setattr(MasterWeights, "gradient_norm", short_once(MasterWeights.gradient_norm)),
+    "reading": lambda patch: patch.setattr(LossMetrics, "read", short_once(LossMetrics.read)),
     "loading a step's kernel": lambda patch: patch.setattr(
         torch, "_fused_adamw_", short_once(torch._fused_adamw_, error=RuntimeError(LOADING))
     ),
@@ -138,8 +140,8 @@ def test_weights_leave_the_gpu_before_they_are_made_float32_for_their_digest():
             raise shortage()
 
     found, expected = hashlib.sha256(), hashlib.sha256()
-    engine_module.hash_into(found, "default", "weight", OnGPU())
-    engine_module.hash_into(expected, "default", "weight", torch.ones(2, dtype=torch.bfloat16))
+    engine_module.update_digest(found, "default", "weight", OnGPU())
+    engine_module.update_digest(expected, "default", "weight", torch.ones(2, dtype=torch.bfloat16))
     assert found.hexdigest() == expected.hexdigest()
 
 
@@ -187,13 +189,13 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
         monkeypatch.setattr(copy, "deepcopy", only_without_cache(copy.deepcopy))
         policy.freeze_reference()
     else:
-        monkeypatch.setattr(engine_module, "TrainedWeights", only_without_cache(engine_module.TrainedWeights))
+        monkeypatch.setattr(engine_module, "MasterWeights", only_without_cache(engine_module.TrainedWeights))
         policy.update(a_batch(), [Imitation()], 1e-2)
     assert sampler._lean is None
 
 
 def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy, monkeypatch):
-    policy, before, count = make_policy(), [], update.kept_bytes
+    policy, before, count = make_policy(), [], update.count_saved_bytes
 
     def counted(*arguments):
         assert all(result() is None for result in before)
@@ -201,6 +203,6 @@ def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy
         before.append(weakref.ref(answer[1]))
         return answer
 
-    monkeypatch.setattr(update, "kept_bytes", counted)
-    update.kept_by(policy.engine.learning("default"), a_batch(), [Imitation()], np.arange(8))
+    monkeypatch.setattr(update, "count_saved_bytes", counted)
+    update.measure_activation_bytes(policy.engine.learning("default"), a_batch(), [Imitation()], np.arange(8))
     assert len(before) == 2

@@ -47,19 +47,19 @@ def test_a_model_in_bfloat16_learns_as_one_in_float32(exact, coarse, monkeypatch
     expected, found = learned(exact), learned(coarse)
     assert found == pytest.approx(expected, rel=0.15)
     on_grid = rounded(make_policy(dtype="bfloat16"), torch.bfloat16)
-    monkeypatch.setattr(type(on_grid.engine.member("default").weights), "leave_the_grid", lambda self: None)
+    monkeypatch.setattr(type(on_grid.engine.member("default").weights), "dither_masters", lambda self: None)
     assert learned(on_grid) < 0.6 * expected, "and from the grid it would not"
 
 
 def test_masters_leave_the_grid_only_as_far_as_nobody_sees_and_only_once(coarse):
     weights, before = coarse.engine.member("default").weights, coarse.digest()
     on_grid = {name: p.detach().clone() for name, p in weights.live.items()}
-    weights.leave_the_grid()
+    weights.dither_masters()
     first = {name: p.detach().clone() for name, p in weights.master.items()}
     assert all(torch.equal(first[name].bfloat16(), on_grid[name]) for name in on_grid)
     far = torch.cat([((first[n] - w.float()) / w.float())[w != 0].flatten() for n, w in on_grid.items()])
     assert abs(float(far.mean())) < 1e-4 and float((far.abs() > 2**-10).float().mean()) > 0.5
-    weights.leave_the_grid()
+    weights.dither_masters()
     assert all(torch.equal(p, first[name]) for name, p in weights.master.items())
     coarse.update(a_batch(), [Imitation()], 0.0)
     assert all(torch.equal(p, first[name]) for name, p in weights.master.items())
@@ -69,5 +69,5 @@ def test_masters_leave_the_grid_only_as_far_as_nobody_sees_and_only_once(coarse)
 
 def test_a_policy_in_float32_has_nowhere_to_go(exact):
     weights, before = exact.engine.member("default").weights, exact.digest()
-    weights.leave_the_grid()
+    weights.dither_masters()
     assert exact.digest() == before

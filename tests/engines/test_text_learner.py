@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.engines.local.language_modelling import PARTS, TextLearner
+from tacit.engines.local.language_modelling import PARTS, PretrainingTrainer
 
 LR, DECAY = 3e-3, 0.05
 
@@ -37,7 +37,7 @@ def reference_step(model, rows, optimizer) -> float:
 
 def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
     policy, plain = make_policy(seed=1), make_policy(seed=1).engine.model.hf
-    learner = TextLearner(policy, weight_decay=DECAY)
+    learner = PretrainingTrainer(policy, weight_decay=DECAY)
     groups = [
         {"params": [p for p in plain.parameters() if p.ndim > 1], "weight_decay": DECAY},
         {"params": [p for p in plain.parameters() if p.ndim <= 1], "weight_decay": 0.0},
@@ -51,15 +51,15 @@ def test_steps_are_those_of_a_plain_loop(make_policy, texts_as_rows):
 
 def test_neither_the_order_nor_the_company_of_documents_matters(make_policy, texts_as_rows):
     one, other = make_policy(seed=2), make_policy(seed=2)
-    first = TextLearner(one).step(texts_as_rows, LR)
-    second = TextLearner(other).step(texts_as_rows[::-1], LR)
+    first = PretrainingTrainer(one).step(texts_as_rows, LR)
+    second = PretrainingTrainer(other).step(texts_as_rows[::-1], LR)
     assert float(first) == pytest.approx(float(second), rel=1e-6)
-    alone = sum(float(TextLearner(make_policy(seed=2)).step([row], 0.0)) * (len(row) - 1) for row in texts_as_rows)
+    alone = sum(float(PretrainingTrainer(make_policy(seed=2)).step([row], 0.0)) * (len(row) - 1) for row in texts_as_rows)
     assert float(first) == pytest.approx(alone / sum(len(row) - 1 for row in texts_as_rows), rel=1e-5)
 
 
 def test_fewer_documents_than_parts(make_policy, texts_as_rows):
-    learner = TextLearner(make_policy())
+    learner = PretrainingTrainer(make_policy())
     assert len(texts_as_rows[:2]) < PARTS["cpu"] and float(learner.step(texts_as_rows[:2], LR)) > 0
 
 
@@ -67,7 +67,7 @@ def test_it_learns_and_what_is_sampled_afterwards_knows(make_policy):
     from tacit.core.protocols import Request, Sampling
 
     policy = make_policy(seed=5)
-    learner = TextLearner(policy)
+    learner = PretrainingTrainer(policy)
     prompt, answer = policy.encode_prompt("numbers: 3 4"), policy.encode_completion("op(*, 3, 4)")
     greedy, request = Sampling(temperature=0.0, max_tokens=len(answer)), [Request(prompt)]
     assert policy.sample(request, greedy)[0].text != "op(*, 3, 4)"

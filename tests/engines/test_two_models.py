@@ -14,7 +14,7 @@ from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import capacity
 from tacit.engines.local.llama_decoding import LlamaTable
-from tacit.engines.local.memory import make_room, patiently
+from tacit.engines.local.memory import free_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.regularizers import Imitation
 
@@ -46,8 +46,8 @@ def updates(policy, rows, monkeypatch) -> None:
 
 
 def scores(policy, rows, monkeypatch) -> None:
-    short, predicting = ShortOnce(), policy.engine.model.predicting
-    monkeypatch.setattr(policy.engine.model, "predicting", lambda packed: (short(), predicting(packed))[1])
+    short, predicting = ShortOnce(), policy.engine.model.forward_hidden
+    monkeypatch.setattr(policy.engine.model, "forward_hidden", lambda packed: (short(), predicting(packed))[1])
     policy.logprobs(*rows)
 
 
@@ -58,7 +58,7 @@ def samples(policy, rows, monkeypatch) -> None:
 
 
 def saves(policy, rows, monkeypatch) -> None:
-    patiently(ShortOnce(), policy.engine.device, "a test")
+    retry_on_oom(ShortOnce(), policy.engine.device, "a test")
 
 
 @pytest.mark.parametrize("work", [updates, scores, samples, saves])
@@ -77,11 +77,11 @@ def test_a_model_that_is_to_be_loaded_gets_it_too(make_policy, tmp_path, monkeyp
     sampler = actor.engine.sampler
     actor.engine.model.hf.save_pretrained(tmp_path)
     sampler.device = torch.device("cuda", 0)  # as it would say on a GPU, of which only the numbers are asked for
-    monkeypatch.setattr("tacit.engines.local.memory.room_and_whole", lambda device: (10, 100))
+    monkeypatch.setattr("tacit.engines.local.memory.available_and_total", lambda device: (10, 100))
     monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler._lean is not None else 10**12)
-    capacity.check_room(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
+    capacity.check_memory(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
     assert sampler._lean is None
 
 
@@ -100,10 +100,10 @@ def test_a_sampler_at_work_in_another_thread_keeps_what_it_needs(make_policy, mo
     thread = threading.Thread(target=lambda: found.append(words(policy)))
     thread.start()
     assert begun.wait(60)
-    make_room(policy.engine.device)
+    free_memory(policy.engine.device)
     assert sampler._lean is decoder
     go_on.set()
     thread.join(60)
     assert found == [expected]
-    make_room(policy.engine.device)
+    free_memory(policy.engine.device)
     assert sampler._lean is None

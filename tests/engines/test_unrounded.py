@@ -10,13 +10,13 @@ from torch.nn.functional import linear
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import decoding
 from tacit.engines.local.fast import cross_entropy as module
-from tacit.engines.local.fast.cross_entropy import has_wide_product, unrounded
+from tacit.engines.local.fast.cross_entropy import has_float32_output, linear_float32
 
 
 def test_logits_are_sums_in_float32_and_gradients_in_the_models_format():
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(n, 32, generator=generator).to(torch.bfloat16).requires_grad_() for n in (5, 40))
-    logits = unrounded(x, weight)
+    logits = linear_float32(x, weight)
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, x.float() @ weight.float().t())
     assert not torch.equal(logits, logits.bfloat16().float())
@@ -26,15 +26,17 @@ def test_logits_are_sums_in_float32_and_gradients_in_the_models_format():
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == torch.bfloat16
         torch.testing.assert_close(ours, theirs)
-    assert torch.autograd.grad(unrounded(x, weight.detach()).sum(), x)[0].shape == x.shape  # a frozen head, as with adapters
+    assert (
+        torch.autograd.grad(linear_float32(x, weight.detach()).sum(), x)[0].shape == x.shape
+    )  # a frozen head, as with adapters
 
 
 def test_a_device_that_cannot_rounds(monkeypatch):
     x = torch.randn(3, 16).to(torch.bfloat16)
-    monkeypatch.setattr(module, "has_wide_product", lambda device, dtype: False)
+    monkeypatch.setattr(module, "has_float32_output", lambda device, dtype: False)
     on_a_gpu = type("Weight", (), {"dtype": torch.bfloat16, "device": torch.device("cuda")})()
     monkeypatch.setattr(module, "linear", lambda x, weight: x)
-    assert torch.equal(unrounded(x, on_a_gpu), x.float())
+    assert torch.equal(linear_float32(x, on_a_gpu), x.float())
 
 
 def is_rounded(logits: torch.Tensor) -> bool:
@@ -57,9 +59,9 @@ def test_neither_the_scorer_nor_the_sampler_rounds_logits(make_policy, monkeypat
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_multiplies_in_bfloat16_and_answers_in_float32():
-    assert has_wide_product(torch.device("cuda"), torch.bfloat16)
+    assert has_float32_output(torch.device("cuda"), torch.bfloat16)
     x, weight = (torch.randn(n, 64, device="cuda").to(torch.bfloat16).requires_grad_() for n in (7, 500))
-    logits = unrounded(x, weight)
+    logits = linear_float32(x, weight)
     torch.testing.assert_close(logits, x.float() @ weight.float().t(), rtol=1e-3, atol=1e-2)
     logits.sum().backward()
     assert x.grad is not None and weight.grad is not None

@@ -15,11 +15,11 @@ from tacit.engines.local.settings import EngineSettings
 
 MAIN = "default"
 """the adapter a policy starts with"""
-FROZEN = "--frozen"
+FROZEN_SUFFIX = "--frozen"
 """suffix of the adapter that holds the frozen reference of another"""
 
 
-class Adapters:
+class LoraAdapters:
     """The LoRA adapters inside one model. One is active at a time, or none."""
 
     def __init__(self, hf: Any, settings: EngineSettings, seed: int, switched: Callable[[], None]):

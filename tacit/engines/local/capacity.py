@@ -22,7 +22,7 @@ import torch
 
 from tacit.core.errors import NoRoom
 from tacit.engines.local.llama import FAMILY
-from tacit.engines.local.memory import GIB, Budget, free_bytes
+from tacit.engines.local.memory import GIB, AdaptiveBudget, free_bytes
 from tacit.engines.local.model import LOGIT_ELEMENTS
 from tacit.engines.local.projections import BESIDE_LIMIT
 from tacit.engines.local.settings import EngineSettings
@@ -30,16 +30,16 @@ from tacit.engines.local.update import LOGIT_COPIES
 
 HEADER_BYTES = 8
 """a safetensors file begins with the length of its header"""
-JOINED = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+FUSED_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 SUGGESTED_RANK = 64
 LOGIT_BYTES = 4 * LOGIT_COPIES * LOGIT_ELEMENTS["cuda"]
 """of one chunk"""
-FEW_TOKENS = 512
+MIN_USEFUL_TOKENS = 512
 """of a pass: with fewer than these nobody would want to train"""
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointInfo:
     """What the files of a model say of it."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -55,13 +55,15 @@ class Checkpoint:
         """Weights that are copied into larger matrices, by the passes of the family of models that has them."""
         if self.config.get("model_type") not in FAMILY:
             return 0
-        return sum(math.prod(shape) for name, shape in self.shapes.items() if _module(name) in JOINED)
+        return sum(math.prod(shape) for name, shape in self.shapes.items() if _module(name) in FUSED_PROJECTIONS)
 
     def beside(self, targets: tuple[str, ...]) -> int:
         """Weights that the same passes copy, so that an adapter stands beside them."""
         if self.config.get("model_type") not in FAMILY:
             return 0
-        single = (math.prod(shape) for name, shape in self.shapes.items() if _module(name) in set(targets) - set(JOINED))
+        single = (
+            math.prod(shape) for name, shape in self.shapes.items() if _module(name) in set(targets) - set(FUSED_PROJECTIONS)
+        )
         return sum(size for size in single if size < BESIDE_LIMIT)
 
     def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
@@ -84,19 +86,19 @@ class Checkpoint:
         return layers * width * size + layer if recomputed else layers * layer
 
 
-def read_checkpoint(directory: Path) -> Checkpoint | None:
+def read_checkpoint(directory: Path) -> CheckpointInfo | None:
     """None where there are no safetensors files to ask; whoever loads it says what is wrong with it."""
     # Some have a second copy of all weights beside them, under other names.
     files = sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
     try:
         shapes = {name: shape for path in files for name, shape in _shapes(path).items()}
         config = json.loads((directory / "config.json").read_text())
-        return Checkpoint(shapes, config) if shapes and isinstance(config, dict) else None
+        return CheckpointInfo(shapes, config) if shapes and isinstance(config, dict) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: EngineSettings) -> None:
+def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings: EngineSettings) -> None:
     """Refuse a model that cannot even be played here; warn of one that can be, but not trained as it is set, and say what would
     do."""
     if device.type != "cuda" or not Path(source).is_dir() or (found := read_checkpoint(Path(source))) is None:
@@ -116,18 +118,21 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
         return free
 
     try:
-        free = Budget(1, device).fit(enough, 1, "loading the model")
+        free = AdaptiveBudget(1, device).fit(enough, 1, "loading the model")
     except torch.OutOfMemoryError as error:
         raise NoRoom(str(error)) from None
-    asked = _Way(found, dtype, settings)
+    asked = _TrainingPlan(found, dtype, settings)
     others = (
         replace(settings, gradient_checkpointing=True),
         replace(settings, lora_rank=settings.lora_rank or SUGGESTED_RANK),
         replace(settings, lora_rank=settings.lora_rank or SUGGESTED_RANK, gradient_checkpointing=True),
     )
-    if asked.tokens(free) < FEW_TOKENS:
+    if asked.tokens(free) < MIN_USEFUL_TOKENS:
         what = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all of them"
-        would = next((way for way in (_Way(found, dtype, other) for other in others) if way.tokens(free) >= FEW_TOKENS), None)
+        would = next(
+            (way for way in (_TrainingPlan(found, dtype, other) for other in others) if way.tokens(free) >= MIN_USEFUL_TOKENS),
+            None,
+        )
         warnings.warn(
             f"{name}. To train {what} takes {asked.told()}; this GPU has {_gib(free)} free. It can be played; to train it "
             + (
@@ -140,10 +145,10 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
 
 
 @dataclass(frozen=True)
-class _Way:
+class _TrainingPlan:
     """One way to train a model."""
 
-    model: Checkpoint
+    model: CheckpointInfo
     dtype: torch.dtype
     settings: EngineSettings
 

@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.adapters import FROZEN
-from tacit.engines.local.engine import LocalEngine, Member
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.adapters import FROZEN_SUFFIX
+from tacit.engines.local.engine import AdapterState, LocalEngine
+from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.models.tiny import no_progress_bars
 
@@ -69,7 +69,7 @@ def load(engine: LocalEngine, directory: Path) -> str:
         if engine.adapters:
             file = directory / "adapters" / name / "adapter_model.safetensors"
             _copy_into(_adapter_state(engine, name), _read(file), file)
-        member.forget_training()
+        member.reset_training()
         _load_training(member, directory / "training" / f"{name}.safetensors", manifest["optimizer"], info["steps"])
         member.reference = None
         if info["reference"]:
@@ -86,7 +86,7 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
     targets, tensors = _adapter_state(engine, name), _read(file)
     formats = {key: target.dtype for key, target in targets.items()}
     _copy_into(targets, {key: t.to(formats.get(key, t.dtype)) for key, t in tensors.items()}, file)
-    member.forget_training()
+    member.reset_training()
     member.reference = None
     engine.weights_changed(name)
 
@@ -110,7 +110,7 @@ def _model_state(hf: Any) -> dict[str, torch.Tensor]:
     return dict(hf.named_parameters())
 
 
-def _training_state(member: Member, optimizer: bool) -> dict[str, torch.Tensor]:
+def _training_state(member: AdapterState, optimizer: bool) -> dict[str, torch.Tensor]:
     state = _head_state(member)
     if optimizer and member.has_trained:
         weights = member.weights
@@ -122,11 +122,11 @@ def _training_state(member: Member, optimizer: bool) -> dict[str, torch.Tensor]:
     return state
 
 
-def _head_state(member: Member) -> dict[str, torch.Tensor]:
+def _head_state(member: AdapterState) -> dict[str, torch.Tensor]:
     return {name: p for name, p in member.parameters.items() if name.startswith("value_head.")}
 
 
-def _load_training(member: Member, file: Path, optimizer: bool, steps: int) -> None:
+def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int) -> None:
     state = _read(file)
     _copy_into(_head_state(member), {name: t for name, t in state.items() if name.startswith("value_head.")}, file)
     if not optimizer or not steps:
@@ -141,28 +141,28 @@ def _load_training(member: Member, file: Path, optimizer: bool, steps: int) -> N
                 moments = {moment: state[f"{moment}/{name}"].to(master.device) for moment in MOMENTS}
                 weights.optimizer.state[master] = moments
     except (KeyError, RuntimeError) as error:
-        if ran_out(error):
+        if is_out_of_memory(error):
             raise  # of the GPU's memory it says nothing of the file
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
 
 
-def _reference_state(engine: LocalEngine, member: Member) -> dict[str, torch.Tensor]:
+def _reference_state(engine: LocalEngine, member: AdapterState) -> dict[str, torch.Tensor]:
     if isinstance(member.reference, LanguageModel):
         return _model_state(member.reference.hf)
     assert member.reference is not None
     return _adapter_state(engine, member.reference)
 
 
-def _load_reference(engine: LocalEngine, name: str, member: Member, file: Path) -> None:
+def _load_reference(engine: LocalEngine, name: str, member: AdapterState, file: Path) -> None:
     state = _read(file)
     if engine.adapters:
-        engine.adapters.make(name + FROZEN)
-        _copy_into(_adapter_state(engine, name + FROZEN), state, file)
-        member.reference = name + FROZEN
+        engine.adapters.make(name + FROZEN_SUFFIX)
+        _copy_into(_adapter_state(engine, name + FROZEN_SUFFIX), state, file)
+        member.reference = name + FROZEN_SUFFIX
         return
-    frozen = engine.frozen_copy()
+    frozen = engine.copy_frozen()
     _copy_into(_model_state(frozen), state, file)
-    member.reference = engine.wrapped(frozen)
+    member.reference = engine.wrap_model(frozen)
 
 
 def _read_shards(directory: Path) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.fast.chunked_prefill import Look, Seats
-from tacit.engines.local.packing import handed
+from tacit.engines.local.packing import to_device
 from tacit.engines.local.sampling import Onward, draw, draws_by_kernel, launch_draw
 
 Written = Callable[[], tuple[np.ndarray, np.ndarray]]
@@ -164,14 +164,14 @@ class Lanes:
 
     def seat(self, places_N: np.ndarray, tokens_N: torch.Tensor, positions_N: np.ndarray) -> None:
         """Rows whose last token is not read yet, and goes to this position."""
-        places = handed(places_N, self.tokens_B.device)
+        places = to_device(places_N, self.tokens_B.device)
         self.tokens_B[places] = tokens_N
-        self.positions_B[places] = handed(positions_N, self.positions_B.device)
+        self.positions_B[places] = to_device(positions_N, self.positions_B.device)
 
     def expect(self, noise_BK: np.ndarray) -> None:
         """The noise of the next few tokens."""
         rows, steps = noise_BK.shape
-        self._noise_BK[:rows, :steps] = handed(noise_BK, self._noise_BK.device)
+        self._noise_BK[:rows, :steps] = to_device(noise_BK, self._noise_BK.device)
         self._drawn_B.zero_()
 
     def draw(self, logits_BV: torch.Tensor, sampling: Sampling, columns: int) -> None:
@@ -214,7 +214,7 @@ class Lanes:
 def moved(rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(places that change, where their content comes from)"""
     to = np.flatnonzero(rows != np.arange(len(rows)))
-    return handed(to, device), handed(rows[to], device)
+    return to_device(to, device), to_device(rows[to], device)
 
 
 def fetched(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
@@ -245,7 +245,7 @@ def begun(tokens_N: torch.Tensor, logprobs_N: torch.Tensor, hidden_ND: torch.Ten
 
 def first_tokens(logits_NV: torch.Tensor, newcomers: Newcomers, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """Each newcomer's first token, from the prefill's logits, and its log-probability."""
-    return draw(logits_NV, handed(newcomers.uniform_N, logits_NV.device), sampling)
+    return draw(logits_NV, to_device(newcomers.uniform_N, logits_NV.device), sampling)
 
 
 # Any causal LM by its own forward pass and a transformers cache, rows padded on the left.
@@ -311,12 +311,12 @@ class GenericTable:
             row[len(row) - len(prompt) :] = prompt
         before_N1 = (tokens_NT.shape[1] - lengths_N)[:, None]
         columns_T = np.arange(tokens_NT.shape[1])[None]
-        mask_NT = handed((columns_T >= before_N1).astype(np.int64), device)
-        positions_NT = handed(np.maximum(columns_T - before_N1, 0), device)
+        mask_NT = to_device((columns_T >= before_N1).astype(np.int64), device)
+        positions_NT = to_device(np.maximum(columns_T - before_N1, 0), device)
         cache = DynamicCache(config=decoder.model.config)
-        tokens = handed(tokens_NT, device)
+        tokens = to_device(tokens_NT, device)
         output = decoder.forward(tokens, mask_NT, positions_NT, cache, output_hidden_states=layer is not None)
-        source = handed(newcomers.source_N, device)
+        source = to_device(newcomers.source_N, device)
         cache.batch_select_indices(source)
         if seated:
             self._merge(cache, mask_NT[source], newcomers.places_N)
@@ -346,7 +346,7 @@ class GenericTable:
 
     def keep(self, rows: np.ndarray) -> None:
         self._lanes.keep(rows)
-        kept = handed(rows, self._mask_BT.device)
+        kept = to_device(rows, self._mask_BT.device)
         self._cache.batch_select_indices(kept)
         self._mask_BT = self._mask_BT[kept]
         if self.joins:
@@ -357,7 +357,7 @@ class GenericTable:
         ours, theirs = len(self._mask_BT), len(mask_NT)
         order = np.arange(max(ours, int(places_N.max()) + 1))
         order[places_N] = ours + np.arange(theirs)
-        order_B = handed(order, mask_NT.device)
+        order_B = to_device(order, mask_NT.device)
         columns = max(self._mask_BT.shape[1], mask_NT.shape[1])
         for here, there in zip(self._cache.layers, cache.layers, strict=True):
             for part in ("keys", "values"):

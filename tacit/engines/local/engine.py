@@ -17,21 +17,21 @@ from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scorer
 from tacit.core.types import Completion
-from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.memory import Budget, give_back, is_crowded, is_in_pieces, make_room, patiently
+from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
+from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_memory, is_fragmented, is_nearly_full, retry_on_oom
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.scheduler import LocalSampler, LocalScheduler
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.tokenizer import TextCodec, codec_for
-from tacit.engines.local.update import Learning, TrainedWeights
+from tacit.engines.local.tokenizer import TextCodec, make_codec
+from tacit.engines.local.update import MasterWeights, Updater
 
 DEFAULT_BUDGET = {"cpu": 2048, "cuda": 65_536}
 """on a CPU the activations of a micro-batch should stay in the cache; on a GPU they should fill it"""
 
 
 @dataclass(eq=False)
-class Member:
+class AdapterState:
     """What belongs to one adapter (or to the whole model, where all parameters are trained)."""
 
     parameters: dict[str, nn.Parameter]
@@ -41,13 +41,13 @@ class Member:
     """a frozen copy of the model, or the name of the frozen adapter"""
     version: int = 0
     """how often its weights have changed: by an update, or by being loaded"""
-    _weights: TrainedWeights | None = field(default=None, repr=False)
+    _weights: MasterWeights | None = field(default=None, repr=False)
 
     @property
-    def weights(self) -> TrainedWeights:
+    def weights(self) -> MasterWeights:
         """Made on first use: a policy that only plays needs no optimiser."""
         if self._weights is None:
-            self._weights = TrainedWeights(self.parameters, self.settings)
+            self._weights = MasterWeights(self.parameters, self.settings)
         return self._weights
 
     @property
@@ -59,7 +59,7 @@ class Member:
     def has_trained(self) -> bool:
         return self.steps > 0
 
-    def forget_training(self) -> None:
+    def reset_training(self) -> None:
         """Drop the optimiser and its masters: the parameters are about to be, or have been, replaced."""
         self._weights = None
 
@@ -68,13 +68,13 @@ class Member:
         return dict(self._weights.master if self._weights and masters else self.parameters)
 
 
-def hash_into(total: Any, member: str, name: str, tensor: torch.Tensor) -> None:
+def update_digest(total: Any, member: str, name: str, tensor: torch.Tensor) -> None:
     """Add one trained tensor to a digest, as float32. Every engine digests the same weights alike."""
     total.update(f"{member} {name} {tuple(tensor.shape)}\n".encode())
     total.update(tensor.detach().cpu().float().contiguous().numpy().data)  # a GPU may have no room for a float32 copy
 
 
-def zero_head(width: int, device: torch.device) -> nn.Linear:
+def make_value_head(width: int, device: torch.device) -> nn.Linear:
     """Zeros: an untrained critic predicts nothing, and the first advantages are plain returns."""
     head = nn.Linear(width, 1, device=device, dtype=torch.float32)
     nn.init.zeros_(head.weight)
@@ -87,47 +87,47 @@ class LocalEngine:
 
     def __init__(self, hf: Any, tokenizer: Any, settings: EngineSettings, seed: int):
         self.settings, self.seed, self.tokenizer = settings, seed, tokenizer
-        self.codec = codec_for(tokenizer, hf.config)
+        self.codec = make_codec(tokenizer, hf.config)
         self.device = next(hf.parameters()).device
         chosen = settings.token_budget or DEFAULT_BUDGET[self.device.type]
-        self.learning_budget, self.scoring_budget = Budget(chosen, self.device), Budget(chosen, self.device)
+        self.update_budget, self.scoring_budget = AdaptiveBudget(chosen, self.device), AdaptiveBudget(chosen, self.device)
         """tokens in one pass: an update keeps activations for its gradient, and fits with far fewer"""
         self._phase = ""
         if settings.gradient_checkpointing:
             hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.sampler: LocalSampler | None = None
-        self.adapters = Adapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
-        self.model = self.wrapped(hf, lean=not settings.gradient_checkpointing)
-        self.members: dict[str, Member] = {}
+        self.adapters = LoraAdapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
+        self.model = self.wrap_model(hf, lean=not settings.gradient_checkpointing)
+        self.members: dict[str, AdapterState] = {}
         self._hashed: dict[tuple[str | None, bool], tuple[Any, str]] = {}
         self.member(MAIN)
 
-    def wrapped(self, hf: Any, lean: bool = True) -> LanguageModel:
+    def wrap_model(self, hf: Any, lean: bool = True) -> LanguageModel:
         """The model as it is used here. It is tried out at once, and that takes memory."""
         made = partial(LanguageModel, hf, compiled=self.settings.compile, lean=lean)
-        return patiently(made, self.device, "trying out the model")
+        return retry_on_oom(made, self.device, "trying out the model")
 
-    def frozen_copy(self) -> Any:
+    def copy_frozen(self) -> Any:
         """Of the model, for reference."""
         copied = partial(copy.deepcopy, self.model.hf)
-        return patiently(copied, self.device, "copying the model for reference").requires_grad_(False)
+        return retry_on_oom(copied, self.device, "copying the model for reference").requires_grad_(False)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> AdapterState:
         if name in self.members:
             return self.members[name]
         if self.adapters is None and name != MAIN:
             raise TacitError(f"adapter {name!r} needs LoRA: this policy trains all parameters. Set lora_rank, e.g. to 64.")
-        if name.endswith(FROZEN):
-            raise TacitError(f"adapter name {name!r} is reserved: names ending in {FROZEN!r} hold frozen references.")
+        if name.endswith(FROZEN_SUFFIX):
+            raise TacitError(f"adapter name {name!r} is reserved: names ending in {FROZEN_SUFFIX!r} hold frozen references.")
         if self.adapters:
             self.adapters.make(name)
             parameters = self.adapters.parameters(name)
         else:
             parameters = dict(self.model.hf.named_parameters())
-        head = zero_head(self.model.width, self.device) if self.settings.value_head else None
+        head = make_value_head(self.model.width, self.device) if self.settings.value_head else None
         if head is not None:
             parameters |= {f"value_head.{n}": p for n, p in head.named_parameters()}
-        self.members[name] = Member(parameters, head, self.settings)
+        self.members[name] = AdapterState(parameters, head, self.settings)
         return self.members[name]
 
     def forget(self, name: str) -> None:
@@ -147,14 +147,14 @@ class LocalEngine:
     def enter(self, phase: str) -> None:
         """Playing and learning need memory of other shapes: on a crowded GPU neither keeps what only the other can use. Nor
         does an update keep pieces that are of no use to the next, whose shapes are others."""
-        useless = phase != self._phase or (phase == "learning" and is_in_pieces(self.device))
-        if useless and is_crowded(self.device):
-            give_back(self.device)
+        useless = phase != self._phase or (phase == "learning" and is_fragmented(self.device))
+        if useless and is_nearly_full(self.device):
+            empty_cache(self.device)
         self._phase = phase
 
     def make_room(self) -> None:
         """Give up whatever can be made again, of this model and of others in this process."""
-        make_room(self.device)
+        free_memory(self.device)
 
     def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> LocalScheduler:
         return self._sampling().open_scheduler(sampling, layer, partial(self._play, name))
@@ -186,11 +186,11 @@ class LocalEngine:
         ready = (lambda: None) if model else (lambda: self.activate(adapter))
         return ModelScorer(model or self.model, self.codec, self.scoring_budget, ready)
 
-    def learning(self, name: str) -> Learning:
-        member, budget = self.member(name), self.learning_budget
+    def learning(self, name: str) -> Updater:
+        member, budget = self.member(name), self.update_budget
         what = "making float32 copies of the weights that are trained"
-        weights = patiently(lambda: member.weights, self.device, what)
-        return Learning(self.model, self.codec, weights, self.settings, budget, self.seed, member.value_head)
+        weights = retry_on_oom(lambda: member.weights, self.device, what)
+        return Updater(self.model, self.codec, weights, self.settings, budget, self.seed, member.value_head)
 
     def weights_changed(self, *names: str) -> None:
         """The weights of these members moved or, where none is named, another adapter is active. The sampler keeps copies."""
@@ -212,7 +212,7 @@ class LocalEngine:
             total = hashlib.sha256()
             for n, own in tensors.items():
                 for tensor_name, tensor in own:
-                    hash_into(total, n, tensor_name, tensor)
+                    update_digest(total, n, tensor_name, tensor)
             self._hashed[name, masters] = state, total.hexdigest()
         return self._hashed[name, masters][1]
 
@@ -220,7 +220,7 @@ class LocalEngine:
 # The side of a policy that its codec and its scorer have alone, wherever its weights are.
 
 
-class Speaking:
+class PolicyBase:
     codec: TextCodec
     _scorer: Scorer
 

@@ -24,9 +24,9 @@ from tacit.engines.local.fast.decode_attention import (
     has_mixed_kernel,
     has_step_kernel,
 )
-from tacit.engines.local.fast.layers import has_rotating_kernel, rotate_and_put
-from tacit.engines.local.fast.varlen_attention import has_own
-from tacit.engines.local.memory import give_back
+from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
+from tacit.engines.local.fast.varlen_attention import has_varlen_kernels
+from tacit.engines.local.memory import empty_cache
 
 Rotating = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
 """gets a layer's projection [N, features], each token's position and the rotations of all: rotates queries and keys where they
@@ -94,7 +94,7 @@ class KeyValueCache:
         if not self._memory or self._memory[0].shape[1] < size:
             self._memory = []  # before the new one is made: both may not fit
             self._keys = self._values = self._heads = []
-            give_back(g.device)  # the old pieces are too small for the new ones
+            empty_cache(g.device)  # the old pieces are too small for the new ones
             memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
             self._heads, self._memory = [one.view(-1, g.head_dim) for one in memory], memory
         if len(self._columns) < capacity:
@@ -160,18 +160,18 @@ class KeyValueCache:
         """whether attention can read keys where they lie here, of rows that lie apart"""
         g = self.geometry
         on_gpu = g.device.type == "cuda"
-        return not self._by_head and (not on_gpu or has_own(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim))
+        return not self._by_head and (not on_gpu or has_varlen_kernels(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim))
 
     def rotating(self, slots_N: torch.Tensor) -> Rotating | None:
         """What rotates a layer's projection where it lies and puts its keys and values into these slots of rows × columns. None
         where that is not one operation."""
         g = self.geometry
-        if self._by_head or not has_rotating_kernel(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim):
+        if self._by_head or not has_rope_cache_kernel(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim):
             return None
 
         def rotate(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, cis: torch.Tensor) -> None:
             heads = qkv_NF.shape[1] // g.head_dim - 2 * g.kv_heads
-            rotate_and_put(qkv_NF, heads, positions_N, torch.view_as_real(cis), slots_N, *self.all_slots(layer))
+            rope_into_cache(qkv_NF, heads, positions_N, torch.view_as_real(cis), slots_N, *self.all_slots(layer))
 
         return rotate
 

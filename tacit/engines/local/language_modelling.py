@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from tacit.engines.local.packing import handed
+from tacit.engines.local.packing import to_device
 from tacit.engines.local.policy import LocalPolicy
 
 PARTS = {"cpu": 4, "cuda": 2}
 """a step's documents, sorted by length, are padded in so many parts; to a GPU a launch costs more than what it pads"""
 
 
-class TextLearner:
+class PretrainingTrainer:
     """AdamW on all parameters of a policy held in float32."""
 
     def __init__(self, policy: LocalPolicy, weight_decay: float = 0.05):
@@ -54,7 +54,7 @@ class TextLearner:
         wanted = np.full((len(rows), width), -100, np.int64)
         for i, row in enumerate(rows):
             tokens[i, : len(row)] = wanted[i, : len(row)] = row
-        ids, targets = (handed(x, self.device) for x in (tokens, wanted))
+        ids, targets = (to_device(x, self.device) for x in (tokens, wanted))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             # Padding lies to the right and attention looks left, so no mask is needed: it changes nothing that is predicted.
             logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits

@@ -24,13 +24,19 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
-from tacit.engines.local.fast.compiled import WORTH_COMPILING, CompiledWays, Ways, can_compile
+from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
 from tacit.engines.local.fast.cpu_step import SmallStep, projected
 from tacit.engines.local.fast.decode_attention import Chunk
 from tacit.engines.local.fast.lora_step import adapted_step, has_adapted_step
-from tacit.engines.local.fast.varlen_attention import LAUNCHES, Spans, attend, has_flash, has_own
+from tacit.engines.local.fast.varlen_attention import (
+    LAUNCHES,
+    SequenceLayout,
+    has_flash_attention,
+    has_varlen_kernels,
+    attend_varlen,
+)
 from tacit.engines.local.kv_cache import Geometry, KeyValueCache, Rotating, attend_last
-from tacit.engines.local.packing import handed, within
+from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.projections import ALL, Groups, NotPlain, Projection
 
 # One block of a model of the Llama family, over the module's own weights (llama.py says what it computes).
@@ -85,13 +91,13 @@ class Layer:
         return found if self._qk_weight is None else [*found, self._qk_weight]
 
     def query_key_value(
-        self, h: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
+        self, h: torch.Tensor, cis: torch.Tensor | None, ways: type[SamplerOps] = SamplerOps
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[..., heads, head_dim] each, rotated; None: as they are, for attention that rotates."""
         return self.by_head(self.projected(h, ways), cis, ways)
 
     def by_head(
-        self, qkv: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
+        self, qkv: torch.Tensor, cis: torch.Tensor | None, ways: type[SamplerOps] = SamplerOps
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What `query_key_value` makes of the product, or of its last part, which has no queries."""
         by_head = qkv.unflatten(-1, (-1, self._dim))
@@ -103,15 +109,17 @@ class Layer:
         q, k = (qk if cis is None else ways.rotated(qk, cis)).split((queries, self._kv), dim=-2)
         return q, k, v
 
-    def key_value(self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways) -> tuple[torch.Tensor, torch.Tensor]:
+    def key_value(
+        self, h: torch.Tensor, cis: torch.Tensor, ways: type[SamplerOps] = SamplerOps
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.by_head(self.projected(h, ways, queries=False), cis, ways)[1:]
 
-    def projected(self, h: torch.Tensor, ways: type[Ways], queries: bool = True) -> torch.Tensor:
+    def projected(self, h: torch.Tensor, ways: type[SamplerOps], queries: bool = True) -> torch.Tensor:
         """[..., features] of queries, keys and values, as they are before anything is rotated."""
         projection = self.qkv if queries else self.qkv.from_feature(self._heads * self._dim)
         return projection(ways.normed(h, self.input_norm))
 
-    def after_attention(self, h: torch.Tensor, attended: torch.Tensor, ways: type[Ways] = Ways) -> torch.Tensor:
+    def after_attention(self, h: torch.Tensor, attended: torch.Tensor, ways: type[SamplerOps] = SamplerOps) -> torch.Tensor:
         """`h` itself is changed."""
         h = self.out.onto(h, attended)
         return self.down.onto(h, ways.gated(self.gate_up(ways.normed(h, self.mlp_norm)), self._activation))
@@ -143,24 +151,24 @@ class Prompts:
     positions_N: torch.Tensor
     ends_U: torch.Tensor
     """where the last token of each lies"""
-    spans: Spans
-    last: Spans
+    spans: SequenceLayout
+    last: SequenceLayout
     """of the last token of each, which sees all of its own"""
 
     @staticmethod
     def of(prompts: Sequence[np.ndarray], device: torch.device, after: After | None = None, block: int = 0) -> Prompts:
         """`after`: what lies in a cache of each; `prompts` are the rest. `block` as in `Spans.in_cache`."""
         lengths_U = np.array([len(prompt) for prompt in prompts])
-        positions_N = within(lengths_U) + (0 if after is None else np.repeat(after.known_U, lengths_U))
+        positions_N = ragged_arange(lengths_U) + (0 if after is None else np.repeat(after.known_U, lengths_U))
         tokens_N, positions, ends_U = (
-            handed(array, device) for array in (np.concatenate(prompts), positions_N, np.cumsum(lengths_U) - 1)
+            to_device(array, device) for array in (np.concatenate(prompts), positions_N, np.cumsum(lengths_U) - 1)
         )
         spans = []
         for queries_U in (lengths_U, np.ones_like(lengths_U)):
             if after is None:
-                spans.append(Spans.of(queries_U, lengths_U, device))
+                spans.append(SequenceLayout.of(queries_U, lengths_U, device))
             else:
-                spans.append(Spans.in_cache(queries_U, after.known_U + lengths_U, after.slots_U, block, device))
+                spans.append(SequenceLayout.in_cache(queries_U, after.known_U + lengths_U, after.slots_U, block, device))
         return Prompts(tokens_N, positions, ends_U, spans[0], spans[1])
 
 
@@ -203,7 +211,7 @@ class LlamaForward:
         self._cis = self._rotations(256)
         self._groups: Groups = ((None, ALL),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
-        self._step_ways: type[Ways] = CompiledWays if compiles else Ways
+        self._step_ways: type[SamplerOps] = CompiledSamplerOps if compiles else SamplerOps
         self._small: SmallStep | None = None
         self._plain: bool | None = None
         """whether matrices as they are in use allow a step on the spot; None: not looked at"""
@@ -291,13 +299,13 @@ class LlamaForward:
     def query_block(self) -> int:
         """Queries that our kernel of attention looks at together, where there is one; else 0."""
         g = self.geometry
-        has = has_own(self.device, self.dtype, g.heads, g.kv_heads, g.head_dim)
-        return LAUNCHES[g.head_dim]["attend"]["BLOCK_Q"] if has else 0
+        has = has_varlen_kernels(self.device, self.dtype, g.heads, g.kv_heads, g.head_dim)
+        return LAUNCHES[g.head_dim]["forward"]["BLOCK_Q"] if has else 0
 
     @property
     def takes_flat(self) -> bool:
         """whether prompts can be prefilled end to end, without padding"""
-        return has_flash(self.device, self.dtype, self.geometry.head_dim)
+        return has_flash_attention(self.device, self.dtype, self.geometry.head_dim)
 
     def prefill_flat(
         self,
@@ -328,13 +336,13 @@ class LlamaForward:
         wanted = h[ends_U] if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):
             q, k, v = kept(depth, h, True)
-            h = block.after_attention(h, attend(q, k, v, prompts.spans, scale).flatten(1), ways)
+            h = block.after_attention(h, attend_varlen(q, k, v, prompts.spans, scale).flatten(1), ways)
             if layer == depth + 1:
                 wanted = h[ends_U]
         top, h_U = self._layers[-1], h[ends_U]
         _, k, v = kept(len(self) - 1, h, False)
         q, _, _ = top.query_key_value(h_U, self._cis[positions_N[ends_U], None])
-        h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, prompts.last, scale).flatten(1)))
+        h_U = self.final_norm(top.after_attention(h_U, attend_varlen(q, k, v, prompts.last, scale).flatten(1)))
         return self.head.unrounded(h_U), h_U if layer == len(self) else wanted
 
     def prefill(
@@ -465,5 +473,5 @@ class LlamaForward:
         half = self.geometry.head_dim // 2
         return torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
 
-    def _ways(self, rows: int) -> type[Ways]:
-        return self._step_ways if rows >= WORTH_COMPILING else Ways
+    def _ways(self, rows: int) -> type[SamplerOps]:
+        return self._step_ways if rows >= MIN_TOKENS_TO_COMPILE else SamplerOps

@@ -16,7 +16,7 @@ from tacit.engines.local.fast.chunked_prefill import ChunkRoom, ChunkRooms, Look
 from tacit.engines.local.fast.cuda_graphs import RecordedPrefills, States, StepGraphs
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import After, LlamaForward, Prompts
-from tacit.engines.local.packing import handed, power_from, within
+from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
 from tacit.engines.local.projections import ALL, Groups
 
 # Prompts into a table's cache: as rectangles, end to end, or on from what lies there; recorded where that is quicker.
@@ -40,7 +40,7 @@ class Prefilling:
             return self._padded(prompts, places_N, source_N, layer)
         forward, cache, device = self._forward, self._cache, self._forward.device
         lengths = np.array([len(prompt) for prompt in prompts])
-        columns = within(lengths[source_N])
+        columns = ragged_arange(lengths[source_N])
         slots = np.repeat(places_N * cache.capacity, lengths[source_N]) + columns
         shared = len(source_N) > len(prompts)
         if recorded and not shared:
@@ -48,8 +48,8 @@ class Prefilling:
             if (found := self._recorded.run(forward, cache, prompts, slots, behind, layer)) is not None:
                 return found
         starts = np.cumsum(lengths) - lengths
-        taken = handed(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
-        to = handed(slots, device)
+        taken = to_device(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
+        to = to_device(slots, device)
         rotating = None if shared else cache.rotating(to)
         return forward.prefill_flat(Prompts.of(prompts, device), layer, partial(cache.put_flat, to, taken), rotating)
 
@@ -61,12 +61,12 @@ class Prefilling:
         rests = [prompt[known:] for prompt, known in zip(prompts, known_N, strict=True)]
         lengths_N = np.array([len(rest) for rest in rests])
         after = After(known_N, places_N * cache.capacity)
-        slots = np.repeat(after.slots_U + known_N, lengths_N) + within(lengths_N)
+        slots = np.repeat(after.slots_U + known_N, lengths_N) + ragged_arange(lengths_N)
         if recorded:
             behind = int(after.slots_U[0] + len(prompts[0]))
             if (found := self._recorded.run(forward, cache, rests, slots, behind, layer, after)) is not None:
                 return found
-        to, told = handed(slots, device), Prompts.of(rests, device, after, forward.query_block)
+        to, told = to_device(slots, device), Prompts.of(rests, device, after, forward.query_block)
         return forward.prefill_flat(told, layer, partial(cache.put_flat, to, None), cache.rotating(to), cache.all_slots)
 
     def _padded(self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None) -> States:
@@ -75,16 +75,16 @@ class Prefilling:
         tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
         for row, prompt in zip(tokens_UT, prompts, strict=True):
             row[: len(prompt)] = prompt
-        source = None if len(source_N) == len(prompts) else handed(source_N, device)
+        source = None if len(source_N) == len(prompts) else to_device(source_N, device)
         sink = partial(self._store, self._rows(places_N), source)
-        return self._forward.prefill(handed(tokens_UT, device), handed(lengths - 1, device), layer, sink)
+        return self._forward.prefill(to_device(tokens_UT, device), to_device(lengths - 1, device), layer, sink)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""
         first, last = int(places_N[0]), int(places_N[-1])
         if np.array_equal(places_N, np.arange(first, last + 1)):
             return slice(first, last + 1)
-        return handed(places_N, self._forward.device)
+        return to_device(places_N, self._forward.device)
 
     def _store(
         self, rows: slice | torch.Tensor, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor
@@ -236,7 +236,7 @@ class LlamaDecoder:
         """Places for this many rows: exact, or one of few sizes."""
         if not self.fixed_shapes:
             return rows
-        power = power_from(rows)
+        power = next_power_of_two(rows)
         return power * 3 // 4 if power >= 16 and rows <= power * 3 // 4 else power
 
     def window(self, columns: int) -> int:
@@ -247,7 +247,7 @@ class LlamaDecoder:
         """Columns a row has in memory. They cost space and no time, and recordings depend on them: fewer sizes still."""
         if not self.fixed_shapes:
             return columns
-        return max(256, power_from(columns)) if columns <= 1024 else _round_up(columns, 1024)
+        return max(256, next_power_of_two(columns)) if columns <= 1024 else _round_up(columns, 1024)
 
     def _check_addresses(self) -> None:
         if self.records and (addresses := self.forward.addresses()) != self._addresses:
@@ -299,7 +299,7 @@ class LlamaTable:
                 found, states = self._prefilling.whole(prompts, places, local_N, recorded, layer)
             else:
                 found, states = self._prefilling.rest(prompts, places, known_N[start:end], recorded, layer)
-            index = handed(local_N, decoder.device)
+            index = to_device(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
                 hidden.append(states[index])
@@ -351,7 +351,7 @@ class LlamaTable:
         return written
 
     def _sit(self, seats: Seats) -> None:
-        self._lanes.seat(seats.places_N, handed(seats.tokens_N, self.decoder.device), seats.positions_N)
+        self._lanes.seat(seats.places_N, to_device(seats.tokens_N, self.decoder.device), seats.positions_N)
 
     def keep(self, rows: np.ndarray) -> None:
         to, source = moved(rows, self.decoder.device)

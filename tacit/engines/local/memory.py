@@ -41,13 +41,13 @@ _SHORTAGE = re.compile(
 )
 
 
-def give_back(device: torch.device) -> None:
+def empty_cache(device: torch.device) -> None:
     """Let other processes have the memory that torch keeps and nothing uses."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-class Keeper(Protocol):
+class CacheOwner(Protocol):
     """Keeps on a GPU what it can make again."""
 
     device: torch.device
@@ -56,32 +56,32 @@ class Keeper(Protocol):
         """Give it up, unless it is in use at this moment: another thread may be asking."""
 
 
-_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+_keepers: weakref.WeakSet[CacheOwner] = weakref.WeakSet()
 
 
-def may_be_asked(keeper: Keeper) -> None:
+def register_cache_owner(keeper: CacheOwner) -> None:
     """To give up what it keeps, whoever in this process is short of memory."""
     _keepers.add(keeper)
 
 
-def make_room(device: torch.device) -> None:
+def free_memory(device: torch.device) -> None:
     """Give up whatever this process can make again, and what nobody needs any more: an attempt that failed may be held by a
     ring, an error that a frame of its own traceback has a name for, as frames of a compiler do."""
     for keeper in list(_keepers):
         if keeper.device.type == device.type:
             keeper.release()
     gc.collect()
-    give_back(device)
+    empty_cache(device)
 
 
-def is_crowded(device: torch.device) -> bool:
+def is_nearly_full(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     free, whole = torch.cuda.mem_get_info(device)
     return free < CROWDED * whole
 
 
-def is_in_pieces(device: torch.device) -> bool:
+def is_fragmented(device: torch.device) -> bool:
     """Whether torch keeps far more than it has ever used, as it does when every pass has other shapes than the last."""
     if device.type != "cuda":
         return False
@@ -103,7 +103,7 @@ def _kept_for_recordings(device: torch.device) -> int:
     return sum(s["total_size"] - s["allocated_size"] for s in here if tuple(s.get("segment_pool_id", (0, 0))) != (0, 0))
 
 
-def room_and_whole(device: torch.device) -> tuple[int, int]:
+def available_and_total(device: torch.device) -> tuple[int, int]:
     """Bytes that this process has or could have, and those of the whole GPU. A CPU has none to speak of."""
     if device.type != "cuda":
         return 0, 0
@@ -111,7 +111,7 @@ def room_and_whole(device: torch.device) -> tuple[int, int]:
     return int(free + torch.cuda.memory_reserved(device)), int(whole)
 
 
-def ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is memory running out: torch's own error; that of a library which asks for memory without torch (cuBLAS for
     its handle, a loader of kernels); or what a shortage has led to, such as a recording that could not be ended.
 
@@ -137,44 +137,44 @@ def _is_usable() -> bool:
     return True
 
 
-class Patience:
+class MemoryWait:
     """How long memory is waited for that other processes hold: as long as they hold it, and ten minutes at most."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._waits = device, list(WAITS_S)
 
     @property
-    def may_help(self) -> bool:
-        room, whole = room_and_whole(self._device)
+    def can_help(self) -> bool:
+        room, whole = available_and_total(self._device)
         return bool(self._waits) and whole - room > CROWDED * whole
 
     def wait(self, said: str = "") -> None:
         """`said` is told once, and how much others hold."""
         if said and len(self._waits) == len(WAITS_S):
-            room, whole = room_and_whole(self._device)
+            room, whole = available_and_total(self._device)
             others = f"other processes hold {(whole - room) / GIB:.1f} of this GPU's {whole / GIB:.1f} GiB"
             warnings.warn(f"{said}: {others}. It waits for them, up to {sum(WAITS_S):.0f} s", stacklevel=4)
         time.sleep(self._waits.pop(0))
 
 
-class Budget:
+class AdaptiveBudget:
     """How much is done at once: as chosen, or less since memory ran short, and then more again once there is room."""
 
     def __init__(self, chosen: int, device: torch.device) -> None:
-        self.chosen = self.now = chosen
+        self.limit = self.current = chosen
         self._device = device
         self._room = 0
         """that there was when it was last found out how much fits; 0 before the first time"""
 
-    def settle(self, now: int) -> None:
+    def set_current(self, now: int) -> None:
         """So much fits, in the room there is at this moment."""
-        self.now, self._room = now, room_and_whole(self._device)[0]
+        self.current, self._room = now, available_and_total(self._device)[0]
 
     @property
-    def may_grow(self) -> bool:
+    def can_grow(self) -> bool:
         """Whether it has not been looked at yet, or there is clearly more room than when less had to do. Only then: an attempt
         that fails is lost time, and as long as memory stays short none is made."""
-        return (self.now < self.chosen or not self._room) and room_and_whole(self._device)[0] > GROWN * self._room
+        return (self.current < self.limit or not self._room) and available_and_total(self._device)[0] > GROWN * self._room
 
     def fit(
         self,
@@ -189,25 +189,25 @@ class Budget:
 
         `what` says it in words, with the budget as {}; `most` is what there is to do; `let_go()` gives up what an
         attempt has left behind."""
-        budget = min(self.chosen, 2 * self.now) if self.now < self.chosen and self.may_grow else self.now
+        budget = min(self.limit, 2 * self.current) if self.current < self.limit and self.can_grow else self.current
         budget = budget if most is None else min(budget, most)
-        patience = Patience(self._device)
+        patience = MemoryWait(self._device)
         while True:
             try:
                 result = work(budget)
             except RuntimeError as error:
-                if not ran_out(error):
+                if not is_out_of_memory(error):
                     raise
                 smaller = max(least, budget // 2)
-                self.settle(min(self.now, smaller))
-                if budget <= least and not patience.may_help:
+                self.set_current(min(self.current, smaller))
+                if budget <= least and not patience.can_help:
                     raise torch.OutOfMemoryError(str(error)) from error
             else:
-                self.now = max(self.now, budget)
+                self.current = max(self.current, budget)
                 return result
             # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
             let_go()
-            make_room(self._device)
+            free_memory(self._device)
             said = f"out of GPU memory in {what.format(budget)}"
             if budget > least:
                 warnings.warn(f"{said}; it goes on with {smaller}, more slowly", stacklevel=3)
@@ -216,16 +216,16 @@ class Budget:
                 patience.wait(said)
 
 
-def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
+def retry_on_oom(work: Callable[[], Result], device: torch.device, what: str) -> Result:
     """`work()`, which cannot be cut: tried again once room has been made, and for minutes where others have the memory."""
     try:
         return work()
     except RuntimeError as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
-    make_room(device)
+    free_memory(device)
     try:
-        return Budget(1, device).fit(lambda _: work(), 1, what)
+        return AdaptiveBudget(1, device).fit(lambda _: work(), 1, what)
     except torch.OutOfMemoryError as error:
         raise NoRoom(
             f"out of GPU memory in {what}; take a smaller model, train adapters (--engine.lora-rank), or let fewer runs share "

@@ -13,10 +13,18 @@ from torch import nn
 
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
-from tacit.engines.local.fast.cross_entropy import unrounded
-from tacit.engines.local.fast.packed import LeanDecoder, RaggedDecoder
-from tacit.engines.local.memory import patiently
-from tacit.engines.local.packing import FlatPack, Packed, buckets, flat_buckets, handed, pack, pack_flat
+from tacit.engines.local.fast.cross_entropy import linear_float32
+from tacit.engines.local.fast.packed import PackedDecoder, VarlenDecoder
+from tacit.engines.local.memory import retry_on_oom
+from tacit.engines.local.packing import (
+    PackedBatch,
+    PaddedBatch,
+    make_packed_batch,
+    make_padded_batch,
+    plan_packed_batches,
+    plan_padded_batches,
+    to_device,
+)
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
@@ -49,56 +57,56 @@ class LanguageModel:
         self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
-        self.lean: LeanDecoder | None = None
-        if lean and LeanDecoder.supports(hf):
-            ragged = [RaggedDecoder(hf, regions=compiled)] if RaggedDecoder.suits(hf) else []
-            self.lean = next((ours for ours in (*ragged, LeanDecoder(hf)) if self._agrees(ours)), None)
-        if compiled and self.lean is None:
+        self.packed_decoder: PackedDecoder | None = None
+        if lean and PackedDecoder.supports(hf):
+            ragged = [VarlenDecoder(hf, regions=compiled)] if VarlenDecoder.suits(hf) else []
+            self.packed_decoder = next((ours for ours in (*ragged, PackedDecoder(hf)) if self._agrees(ours)), None)
+        if compiled and self.packed_decoder is None:
             self._decode = torch.compile(self.decoder, dynamic=True)
 
-    def hidden(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
+    def forward_padded(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
         """[R, S, D] states after the last layer and its norm."""
         return self._decode(input_ids=input_ids_RS, use_cache=False).last_hidden_state
 
-    def cut(
+    def micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
-    ) -> Iterator[FlatPack | Packed]:
+    ) -> Iterator[PackedBatch | PaddedBatch]:
         """The rows (none with an empty completion) as micro-batches for `predicting`."""
-        for part in self.parts(prompts, completions, rows, budget):
-            yield self.packed(prompts, completions, part, pad)
+        for part in self.plan_micro_batches(prompts, completions, rows, budget):
+            yield self.make_micro_batch(prompts, completions, part, pad)
 
-    def parts(
+    def plan_micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int
     ) -> list[np.ndarray]:
         """Which rows each micro-batch has."""
-        if self.lean is not None:
-            return flat_buckets(prompts, completions, rows, budget)
+        if self.packed_decoder is not None:
+            return plan_packed_batches(prompts, completions, rows, budget)
         lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]
-        return [rows[part] for part in buckets(lengths, budget)]
+        return [rows[part] for part in plan_padded_batches(lengths, budget)]
 
-    def packed(
+    def make_micro_batch(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int
-    ) -> FlatPack | Packed:
+    ) -> PackedBatch | PaddedBatch:
         """The given rows as one micro-batch."""
-        lean = self.lean is not None
-        return pack_flat(prompts, completions, rows) if lean else pack(prompts, completions, rows, pad)
+        lean = self.packed_decoder is not None
+        return make_packed_batch(prompts, completions, rows) if lean else make_padded_batch(prompts, completions, rows, pad)
 
-    def predicting(self, packed: FlatPack | Packed) -> torch.Tensor:
+    def forward_hidden(self, packed: PackedBatch | PaddedBatch) -> torch.Tensor:
         """[T, D] the states from which the completion tokens are predicted."""
-        if isinstance(packed, FlatPack):
-            assert self.lean is not None
-            return self.lean(packed)
-        hidden_RSD = self.hidden(handed(packed.input_ids, self.device))
-        return hidden_RSD.flatten(0, 1).index_select(0, handed(packed.positions_T, self.device))
+        if isinstance(packed, PackedBatch):
+            assert self.packed_decoder is not None
+            return self.packed_decoder(packed)
+        hidden_RSD = self.forward_padded(to_device(packed.input_ids, self.device))
+        return hidden_RSD.flatten(0, 1).index_select(0, to_device(packed.positions_T, self.device))
 
-    def hidden_layers(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
+    def all_hidden_states(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
         """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""
         return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
 
     @property
-    def ragged(self) -> RaggedDecoder | None:
+    def varlen_decoder(self) -> VarlenDecoder | None:
         """the pass that also gives states of every layer without padding, where there is one"""
-        return self.lean if isinstance(self.lean, RaggedDecoder) else None
+        return self.packed_decoder if isinstance(self.packed_decoder, VarlenDecoder) else None
 
     def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """[T, V] in float32."""
@@ -110,7 +118,7 @@ class LanguageModel:
         return logits_TV
 
     @property
-    def plain_head(self) -> torch.Tensor | None:
+    def linear_head(self) -> torch.Tensor | None:
         """[V, D] where logits are the states' product with it, and nothing else happens to them"""
         return None if self._scale != 1.0 or self._softcap else self._head_matrix
 
@@ -122,7 +130,7 @@ class LanguageModel:
 
     def _head_product(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         weight_VD = self._head_matrix
-        return self.head(hidden_TD).float() if weight_VD is None else unrounded(hidden_TD, weight_VD)
+        return self.head(hidden_TD).float() if weight_VD is None else linear_float32(hidden_TD, weight_VD)
 
     @property
     def chunk_tokens(self) -> int:
@@ -150,15 +158,15 @@ class LanguageModel:
             )
 
     @torch.no_grad()
-    def _agrees(self, ours: LeanDecoder) -> bool:
+    def _agrees(self, ours: PackedDecoder) -> bool:
         """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
         # Tokens from all over the vocabulary: the first ids are often special ones, of which bfloat16 makes nothing stable.
         tokens = (np.arange(1, 40) * 7919) % self.vocabulary
         prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
         completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
         for rows in (np.arange(4), np.arange(1, 4)):
-            found = ours(pack_flat(prompts, completions, rows)).float()
-            theirs = self.predicting(pack(prompts, completions, rows, 0)).float()
+            found = ours(make_packed_batch(prompts, completions, rows)).float()
+            theirs = self.forward_hidden(make_padded_batch(prompts, completions, rows, 0)).float()
             apart_T = (found - theirs).norm(dim=-1) / theirs.norm(dim=-1)
             # Layers of bfloat16 rounding add up to some per cent; another formula is off by far more.
             exact = self.head.weight.dtype == torch.float32
@@ -184,7 +192,7 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads or usable_cpus())
 
 
-def keep_order(device: torch.device) -> None:
+def enable_determinism(device: torch.device) -> None:
     """From here on this process adds up in a fixed order on a GPU, which by itself does not: gradients of keys that several
     rows read, say, come in whatever order they are ready. An operation that cannot is named in a warning; torch's attention
     could and only warns, so our passes ask for it (`ragged_attention`), and a model's own has no fixed order."""
@@ -212,4 +220,4 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
             "path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
         )
         raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
-    return patiently(lambda: hf.to(device), device, "loading the model").eval(), tokenizer
+    return retry_on_oom(lambda: hf.to(device), device, "loading the model").eval(), tokenizer

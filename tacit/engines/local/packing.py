@@ -11,12 +11,12 @@ import torch
 from tacit.core.errors import TacitError
 
 
-def power_from(count: int) -> int:
+def next_power_of_two(count: int) -> int:
     """The least power of two that is not below it."""
     return 1 << (count - 1).bit_length()
 
 
-def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
+def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
     """Row indices of each micro-batch: rows × longest row ≤ token_budget, longest rows first.
 
     Every row is in exactly one bucket. A row longer than the whole budget gets a bucket of its own. Longest first, so
@@ -34,7 +34,7 @@ def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.n
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PaddedBatch:
     """One micro-batch as a right-padded rectangle, and where in it the completion tokens are predicted.
 
     Right padding under a causal mask needs no attention mask: no real token ever sees a pad.
@@ -59,7 +59,7 @@ class Packed:
     """the last prompt token of each row, as an index into the flattened [R·S]"""
 
     @property
-    def computed(self) -> int:
+    def num_tokens(self) -> int:
         """tokens the decoder runs over, padding included"""
         return self.input_ids.size
 
@@ -82,9 +82,9 @@ def input_lengths(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarra
     return prompt_R + np.maximum(completion_R - 1, 0)
 
 
-def pack(
+def make_padded_batch(
     prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int, multiple: int = 1
-) -> Packed:
+) -> PaddedBatch:
     """The given rows as one rectangle; its width is rounded up to a `multiple` (few shapes, for compiled code)."""
     prompt_R = np.array([len(prompts[r]) for r in rows], dtype=np.int64)
     lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
@@ -96,13 +96,13 @@ def pack(
         if lengths_R[i] > 1:
             input_ids[i, prompt_R[i] : prompt_R[i] + lengths_R[i] - 1] = completions[r][:-1]
     row_T = np.repeat(np.arange(len(rows)), lengths_R)
-    within_T = within(lengths_R)
+    within_T = ragged_arange(lengths_R)
     prompt_ends_R = np.arange(len(rows)) * width + prompt_R - 1
-    return Packed(
+    return PaddedBatch(
         rows=rows,
         input_ids=input_ids,
         positions_T=prompt_ends_R[row_T] + within_T,
-        targets_T=flat([completions[r] for r in rows], np.int64),
+        targets_T=concat_column([completions[r] for r in rows], np.int64),
         row_T=row_T,
         lengths_R=lengths_R,
         first_R=np.cumsum(lengths_R) - lengths_R,
@@ -110,12 +110,12 @@ def pack(
     )
 
 
-def flat(column: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+def concat_column(column: Sequence[np.ndarray], dtype: type) -> np.ndarray:
     """A ragged column end to end."""
     return np.concatenate([np.asarray(c, dtype=dtype) for c in column]) if len(column) else np.zeros(0, dtype)
 
 
-def within(lengths: np.ndarray) -> np.ndarray:
+def ragged_arange(lengths: np.ndarray) -> np.ndarray:
     """0 1 2 0 1 … for lengths 3, 2, …"""
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
@@ -124,7 +124,7 @@ def within(lengths: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class AttentionPlan:
     """One rectangle of attention over flat tokens: `queries` [B, Q] look at `keys` [B, K], both indices of tokens.
 
     Query i of row b sees keys up to `reach[b] + i`; without `reach` it sees keys up to i. `slots` names the places of the
@@ -133,7 +133,7 @@ class Attention:
 
     queries: np.ndarray
     keys: np.ndarray
-    reach: np.ndarray | None
+    diagonal: np.ndarray | None
     slots: np.ndarray
     queries_in_order: bool
     """the rectangle is the tokens as they lie: nothing to gather"""
@@ -145,23 +145,23 @@ class Attention:
     """[B] keys of each row, the same without padding"""
 
     @property
-    def ragged_keys(self) -> np.ndarray:
+    def flat_keys(self) -> np.ndarray:
         """The rows' keys end to end."""
         return self.keys[np.arange(self.keys.shape[1]) < self.key_lengths[:, None]]
 
 
 @dataclass(frozen=True, eq=False)
-class FlatPack:
+class PackedBatch:
     """One micro-batch as flat tokens without padding, each distinct prompt once where prompts are shared."""
 
     rows: np.ndarray
     tokens_N: np.ndarray
     positions_N: np.ndarray
-    inner: tuple[Attention, ...]
+    lower_attention: tuple[AttentionPlan, ...]
     """their answers, one after the other, are the tokens in order"""
-    top: Attention
+    top_attention: AttentionPlan
     """its answers are the predicted tokens in order"""
-    predicts_T: np.ndarray
+    source_T: np.ndarray
     """the token from which each completion token is predicted"""
     targets_T: np.ndarray
     row_T: np.ndarray
@@ -170,12 +170,12 @@ class FlatPack:
     """each row's first predicted token, as an index into T: it is predicted from the last prompt token"""
 
     @property
-    def computed(self) -> int:
+    def num_tokens(self) -> int:
         """tokens the decoder runs over"""
         return len(self.tokens_N)
 
 
-def pack_flat(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray) -> FlatPack:
+def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray) -> PackedBatch:
     """The given rows (none with an empty completion) as flat tokens.
 
     prompts [5 6] and [5 6], completions [7 8] and [9]:   tokens    5 6 7
@@ -193,9 +193,9 @@ def pack_flat(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], 
         parts = [part for pair in zip(heads, tails, strict=True) for part in pair]
         total_R = prompt_R + lengths_R - 1
         starts_R = np.cumsum(total_R) - total_R
-        keys = _ranges(starts_R, total_R)
-        positions_N = within(total_R)
-        inner: tuple[Attention, ...] = (_attention(keys, keys, None, total_R, total_R),)
+        keys = _padded_ranges(starts_R, total_R)
+        positions_N = ragged_arange(total_R)
+        inner: tuple[AttentionPlan, ...] = (_plan_attention(keys, keys, None, total_R, total_R),)
         tails_start_R = starts_R + prompt_R
     else:
         parts = [*heads, *tails]
@@ -203,31 +203,34 @@ def pack_flat(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], 
         starts_U = np.cumsum(sizes_U) - sizes_U
         tails_R = lengths_R - 1
         tails_start_R = sizes_U.sum() + np.cumsum(tails_R) - tails_R
-        prompt_keys = _ranges(starts_U, sizes_U)
-        keys = _joined(starts_U[of_R], prompt_R, tails_start_R, tails_R)
-        positions_N = np.concatenate([within(sizes_U), np.repeat(prompt_R, tails_R) + within(tails_R)])
-        inner = (_attention(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
+        prompt_keys = _padded_ranges(starts_U, sizes_U)
+        keys = _concat_ranges(starts_U[of_R], prompt_R, tails_start_R, tails_R)
+        positions_N = np.concatenate([ragged_arange(sizes_U), np.repeat(prompt_R, tails_R) + ragged_arange(tails_R)])
+        inner = (_plan_attention(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
         if tails_R.any():
-            inner = (*inner, _attention(_ranges(tails_start_R, tails_R), keys, prompt_R, tails_R, prompt_R + tails_R))
+            inner = (
+                *inner,
+                _plan_attention(_padded_ranges(tails_start_R, tails_R), keys, prompt_R, tails_R, prompt_R + tails_R),
+            )
         starts_R = starts_U[of_R]
     first_R = np.cumsum(lengths_R) - lengths_R
-    top = _attention(_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
-    asking = _joined(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
-    return FlatPack(
+    top = _plan_attention(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
+    asking = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
+    return PackedBatch(
         rows=rows,
         tokens_N=np.concatenate(parts),
         positions_N=positions_N,
-        inner=inner,
-        top=top,
-        predicts_T=asking.ravel()[top.slots],
-        targets_T=flat([completions[r] for r in rows], np.int64),
+        lower_attention=inner,
+        top_attention=top,
+        source_T=asking.ravel()[top.slots],
+        targets_T=concat_column([completions[r] for r in rows], np.int64),
         row_T=np.repeat(np.arange(len(rows)), lengths_R),
         lengths_R=lengths_R,
         first_R=first_R,
     )
 
 
-def flat_buckets(
+def plan_packed_batches(
     prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, token_budget: int
 ) -> list[np.ndarray]:
     """Rows of each micro-batch, at most `token_budget` tokens where more than one row is in it.
@@ -252,23 +255,25 @@ def flat_buckets(
             size = tail + len(prompts[row])
         cut[-1].append(row)
     lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in alone]
-    return [np.array(part, dtype=np.int64) for part in cut] + [alone[part] for part in buckets(lengths, token_budget)]
+    return [np.array(part, dtype=np.int64) for part in cut] + [
+        alone[part] for part in plan_padded_batches(lengths, token_budget)
+    ]
 
 
-def _attention(
+def _plan_attention(
     queries: np.ndarray, keys: np.ndarray, reach: np.ndarray | None, lengths: np.ndarray, key_lengths: np.ndarray
-) -> Attention:
+) -> AttentionPlan:
     """`lengths` queries of each row are real, and `key_lengths` keys."""
-    slots = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + within(lengths)
-    in_order = _in_order(queries), _in_order(keys), len(slots) == queries.size
-    return Attention(queries, keys, reach, slots, *in_order, lengths, key_lengths)
+    slots = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + ragged_arange(lengths)
+    in_order = _is_arange(queries), _is_arange(keys), len(slots) == queries.size
+    return AttentionPlan(queries, keys, reach, slots, *in_order, lengths, key_lengths)
 
 
-def _in_order(index: np.ndarray) -> bool:
+def _is_arange(index: np.ndarray) -> bool:
     return index.size > 0 and bool((index.ravel() == np.arange(index.size)).all())
 
 
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _padded_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """[B, max length]: start, start + 1, …; beyond a row's length its last index again. An empty row reads token 0: its own
     start may lie past the end."""
     starts = np.where(lengths > 0, starts, 0)
@@ -276,7 +281,7 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return starts[:, None] + np.minimum(offsets, np.maximum(lengths - 1, 0)[:, None])
 
 
-def _joined(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_lengths: np.ndarray) -> np.ndarray:
+def _concat_ranges(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_lengths: np.ndarray) -> np.ndarray:
     """[B, max of both]: each row's range a, then its range b; beyond them the first index of a again."""
     offsets = np.arange(int((a_lengths + b_lengths).max()))[None]
     in_a, in_b = offsets < a_lengths[:, None], offsets < (a_lengths + b_lengths)[:, None]
@@ -287,7 +292,7 @@ def _joined(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_lengths: np.n
 # From the host to a device that is at work, without waiting for it.
 
 
-def handed(array: np.ndarray, device: torch.device) -> torch.Tensor:
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """On the device once it has done what it was told before. A GPU fetches it from memory that stays until then; of any other
     it would be waited for."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))

@@ -13,14 +13,14 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local import checkpoint
-from tacit.engines.local.adapters import FROZEN, MAIN
-from tacit.engines.local.capacity import check_room
-from tacit.engines.local.engine import LocalEngine, Speaking
-from tacit.engines.local.memory import patiently
-from tacit.engines.local.model import LanguageModel, keep_order, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN
+from tacit.engines.local.capacity import check_memory
+from tacit.engines.local.engine import LocalEngine, PolicyBase
+from tacit.engines.local.memory import retry_on_oom
+from tacit.engines.local.model import LanguageModel, enable_determinism, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.update import planned_budget
+from tacit.engines.local.update import plan_token_budget
 from tacit.engines.models.sources import Texts, find_checkpoint
 from tacit.engines.models.tiny import TinySettings
 
@@ -46,14 +46,14 @@ def load_policy(
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
     if settings.repeatable:
-        keep_order(device)
+        enable_determinism(device)
     source = find_checkpoint(model, seed, world_texts, tiny)
-    check_room(source, device, dtype, settings)
+    check_memory(source, device, dtype, settings)
     hf, tokenizer = load_pretrained(source, device, dtype)
     return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
 
 
-class LocalPolicy(Speaking):
+class LocalPolicy(PolicyBase):
     """One adapter of a local model, or the whole model where all parameters are trained.
 
     Views made by `adapter` share the base, and each has its own adapter, optimiser, value head and reference. `save` and
@@ -98,12 +98,12 @@ class LocalPolicy(Speaking):
         engine = self.engine
         engine.activate(self.name)
         engine.enter("learning")
-        learning, budget = engine.learning(self.name), engine.learning_budget
-        if budget.may_grow:
-            budget.settle(planned_budget(learning, batch, losses))
+        learning, budget = engine.learning(self.name), engine.update_budget
+        if budget.can_grow:
+            budget.set_current(plan_token_budget(learning, batch, losses))
         metrics = learning.update(batch, losses, lr)
         engine.weights_changed(self.name)
-        return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
+        return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
 
     def reference(self) -> Scorer:
         frozen = self._member.reference
@@ -115,14 +115,14 @@ class LocalPolicy(Speaking):
 
     def freeze_reference(self) -> None:
         if self.engine.adapters:
-            self.engine.adapters.copy(self.name, self.name + FROZEN)
-            self._member.reference = self.name + FROZEN
+            self.engine.adapters.copy(self.name, self.name + FROZEN_SUFFIX)
+            self._member.reference = self.name + FROZEN_SUFFIX
             return
-        self._member.reference = self.engine.wrapped(self.engine.frozen_copy())
+        self._member.reference = self.engine.wrap_model(self.engine.copy_frozen())
 
     def begin_stage(self) -> None:
         if self._member.has_trained:
-            self._member.weights.forget_moments()
+            self._member.weights.reset_optimizer()
 
     def check_layer(self, layer: int) -> None:
         self.engine.model.check_layer(layer)
@@ -155,7 +155,7 @@ class LocalPolicy(Speaking):
         def saved() -> None:
             checkpoint.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
 
-        patiently(saved, engine.device, "saving a checkpoint")
+        retry_on_oom(saved, engine.device, "saving a checkpoint")
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
@@ -163,6 +163,6 @@ class LocalPolicy(Speaking):
 
     def load(self, directory: Path) -> None:
         loaded = partial(checkpoint.load, self.engine, Path(directory))
-        expected = patiently(loaded, self.engine.device, "loading a checkpoint")
+        expected = retry_on_oom(loaded, self.engine.device, "loading a checkpoint")
         if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

@@ -27,7 +27,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from tacit.engines.local.fast.cross_entropy import unrounded
+from tacit.engines.local.fast.cross_entropy import linear_float32
 
 Groups = Sequence[tuple[str | None, int]]
 """(adapter, rows that are read with it), in the order of the rows; None: whichever is active"""
@@ -79,7 +79,7 @@ class Projection:
     def unrounded(self, x: torch.Tensor) -> torch.Tensor:
         """What this makes of x [rows, features], in float32."""
         matrix = self._now[0]
-        return unrounded(x, matrix.weight) if self.is_plain and matrix.bias is None else self(x).float()
+        return linear_float32(x, matrix.weight) if self.is_plain and matrix.bias is None else self(x).float()
 
     def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """h becomes h + y, where it lies: in one operation where there is neither bias nor adapter. Returns h."""

@@ -15,8 +15,8 @@ import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.local.fast.kernels import early, holds, on_its_device, trial_logits
-from tacit.engines.local.packing import power_from
+from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device, probe_logits
+from tacit.engines.local.packing import next_power_of_two
 
 BLOCK = 4096
 """logits of a part"""
@@ -103,7 +103,7 @@ def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)
 
 
-@on_its_device
+@on_tensor_device
 def launch_draw(
     logits_BV: torch.Tensor,
     temperature: float,
@@ -123,7 +123,7 @@ def launch_draw(
     parts = -(-vocabulary // BLOCK)
     parts_BP = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits_BV.device)
     shape = (temperature, vocabulary, logits_BV.stride(0))
-    how = {"PARTS": parts, "BLOCK": BLOCK, "num_warps": 8} | early(logits_BV.device)
+    how = {"PARTS": parts, "BLOCK": BLOCK, "num_warps": 8} | early_launch_options(logits_BV.device)
     weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, **how)
     draw_one[(rows,)](
         logits_BV,
@@ -134,7 +134,7 @@ def launch_draw(
         *(onward or (None, None, None, 0)),
         *shape,
         STEPS=noise_BK.shape[1],
-        PADDED=power_from(parts),
+        PADDED=next_power_of_two(parts),
         **how,
     )
 
@@ -148,14 +148,14 @@ def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: flo
 
 @cache
 def has_draw_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    return holds("draws", device, partial(_agrees, device, dtype))
+    return is_kernel_usable("draws", device, partial(_agrees, device, dtype))
 
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     """Sharp, flat and truncated rows, whose length is no multiple of a block."""
     generator = torch.Generator(device).manual_seed(0)
     rows, vocabulary = 64, 2 * BLOCK + 777
-    logits_BV = trial_logits(rows, vocabulary, BLOCK, generator).to(dtype)
+    logits_BV = probe_logits(rows, vocabulary, BLOCK, generator).to(dtype)
     uniform_B = torch.rand(rows, generator=generator, device=device)
     uniform_B[:4] = 1 - 2.0**-24
     for temperature in (1.0, 0.4):

@@ -38,7 +38,7 @@ from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.chunked_prefill import Readings, Seats
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.llama_decoding import LlamaDecoder
-from tacit.engines.local.memory import Budget, give_back, may_be_asked
+from tacit.engines.local.memory import AdaptiveBudget, empty_cache, register_cache_owner
 from tacit.engines.local.projections import NotPlain
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.slots import Asked, Job, Known, KnownStops, NotFinite, Over, Rows, end_tokens
@@ -409,7 +409,7 @@ class LocalSampler:
         self.device = torch.device(device)
         self.in_use = threading.RLock()
         """held by whoever samples: what is needed at this moment is not given up because another thread is short of memory"""
-        self.places = Budget(max_batch, self.device)
+        self.places = AdaptiveBudget(max_batch, self.device)
         """rows decoded together"""
         self.prefilled_tokens = 0
         """prompt tokens computed since the sampler was made; identical prompts that joined together count once"""
@@ -428,7 +428,7 @@ class LocalSampler:
         self._try_lean = lean and text_config.model_type in FAMILY
         self._stale = False
         self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()
-        may_be_asked(self)
+        register_cache_owner(self)
 
     def open_scheduler(
         self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0
@@ -471,7 +471,7 @@ class LocalSampler:
             self._give_up_lean()
             for scheduler in self._schedulers:
                 scheduler.let_go()
-            give_back(self.device)
+            empty_cache(self.device)
         finally:
             self.in_use.release()
 

@@ -13,12 +13,21 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError, unknown
-from tacit.engines.local.fast.cross_entropy import Asked, has_score_kernels, head_scores
-from tacit.engines.local.fast.packed import LeanDecoder, RaggedDecoder
+from tacit.engines.local.fast.cross_entropy import LogprobTargets, fused_linear_logprobs, has_logprob_kernels
+from tacit.engines.local.fast.packed import PackedDecoder, VarlenDecoder
 from tacit.engines.local.llama import FAMILY
-from tacit.engines.local.memory import Budget
+from tacit.engines.local.memory import AdaptiveBudget
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.packing import FlatPack, Packed, buckets, flat_buckets, handed, input_lengths, pack, pack_flat
+from tacit.engines.local.packing import (
+    PackedBatch,
+    PaddedBatch,
+    input_lengths,
+    make_packed_batch,
+    make_padded_batch,
+    plan_packed_batches,
+    plan_padded_batches,
+    to_device,
+)
 from tacit.engines.local.tokenizer import TextCodec
 
 # Where a prompt's last token looks: the attention weights of one layer of the Llama family, from the model's own projections.
@@ -28,14 +37,14 @@ from tacit.engines.local.tokenizer import TextCodec
 # A fused attention kernel never has these weights, so they are computed here, for the last token alone.
 
 
-def can_attend(hf: Any) -> bool:
+def has_attention_pooling(hf: Any) -> bool:
     """Whether the weights can be had: the Llama family, each token seeing all that came before it."""
-    return LeanDecoder.supports(hf)
+    return PackedDecoder.supports(hf)
 
 
-def check_attention(hf: Any, layer: int) -> None:
+def check_attention_pooling(hf: Any, layer: int) -> None:
     """Refuse what has no weights; `layer` counts from 0, the embeddings."""
-    if not can_attend(hf):
+    if not has_attention_pooling(hf):
         raise TacitError(
             f"pooling 'attention' weighs a prompt's states by the layer's own attention weights, which are read from "
             f"{', '.join(FAMILY)} models without a sliding window; this is a {hf.config.model_type!r} model. Use last or mean."
@@ -79,7 +88,7 @@ EntropyMode = Literal["none", "value", "gradient"]
 """whether to compute entropies, and whether gradients flow through them"""
 
 
-def token_scores(
+def token_logprobs(
     model: LanguageModel,
     hidden_TD: torch.Tensor,
     targets_T: torch.Tensor,
@@ -91,12 +100,12 @@ def token_scores(
     Cut into chunks of tokens, so that a large vocabulary never exists for all tokens at once; under autograd the logits of
     a chunk are computed again in the backward pass instead of kept, where they are needed there (head.py).
     """
-    size, weight_VD = model.chunk_tokens, model.plain_head
-    if weight_VD is not None and has_score_kernels(weight_VD.device, weight_VD.dtype):
-        return head_scores(hidden_TD, weight_VD, Asked(targets_T, _positive(temperature), entropy, size))
+    size, weight_VD = model.chunk_tokens, model.linear_head
+    if weight_VD is not None and has_logprob_kernels(weight_VD.device, weight_VD.dtype):
+        return fused_linear_logprobs(hidden_TD, weight_VD, LogprobTargets(targets_T, _positive(temperature), entropy, size))
 
     def chunk(hidden_CD: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return distribution_scores(model.logits(hidden_CD), targets_C, temperature, entropy)
+        return logprobs_from_logits(model.logits(hidden_CD), targets_C, temperature, entropy)
 
     if len(targets_T) <= size:
         return chunk(hidden_TD, targets_T)
@@ -111,7 +120,7 @@ def token_scores(
     return logprobs_T, None if entropy == "none" else torch.cat([entropy_C for _, entropy_C in parts])
 
 
-def distribution_scores(
+def logprobs_from_logits(
     logits_TV: torch.Tensor, targets_T: torch.Tensor, temperature: float = 1.0, entropy: EntropyMode = "none"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """log π(target) and the entropy −Σ π log π of π = softmax(logits / temperature)."""
@@ -134,7 +143,7 @@ Answer = TypeVar("Answer")
 Scoring = Callable[Concatenate["ModelScorer", Sequence[np.ndarray], Rest], Answer]
 
 
-def _cut_to_fit(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
+def _retry_with_smaller_batches(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
     """Where memory runs out, rows are cut finer."""
 
     @wraps(score)
@@ -162,13 +171,13 @@ class ModelScorer:
         self,
         model: LanguageModel,
         codec: TextCodec,
-        budget: Budget,
+        budget: AdaptiveBudget,
         ready: Callable[[], None] = lambda: None,
     ):
         self.model, self.codec, self._ready = model, codec, ready
-        self._budget, self.token_budget = budget, budget.now
+        self._budget, self.token_budget = budget, budget.current
 
-    @_cut_to_fit
+    @_retry_with_smaller_batches
     @torch.no_grad()
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
@@ -176,13 +185,13 @@ class ModelScorer:
         """log π(completion token | prompt, earlier tokens) at the temperature, one float32 array per row."""
         answers: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
         for packed, hidden_TD in self._predicting(prompts, completions):
-            targets_T = handed(packed.targets_T, self.model.device)
-            logprobs_T, _ = token_scores(self.model, hidden_TD, targets_T, temperature)
+            targets_T = to_device(packed.targets_T, self.model.device)
+            logprobs_T, _ = token_logprobs(self.model, hidden_TD, targets_T, temperature)
             for row, part in zip(packed.rows, _per_row(logprobs_T.cpu().numpy(), packed), strict=True):
                 answers[row] = part
         return answers
 
-    @_cut_to_fit
+    @_retry_with_smaller_batches
     @torch.no_grad()
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
@@ -220,7 +229,7 @@ class ModelScorer:
         """
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
 
-    @_cut_to_fit
+    @_retry_with_smaller_batches
     @torch.no_grad()
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
@@ -232,31 +241,31 @@ class ModelScorer:
         for layer in layers:
             self.model.check_layer(layer)
             if "attention" in poolings:
-                check_attention(self.model.hf, layer % (self.model.layers + 1))
+                check_attention_pooling(self.model.hf, layer % (self.model.layers + 1))
         states = {(i, p): np.zeros((len(prompts), self.model.width), np.float32) for i in layers for p in poolings}
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
         self._ready()
-        if self.model.ragged is not None and "attention" not in poolings:
-            self._scan_flat(self.model.ragged, prompts, states)
+        if self.model.varlen_decoder is not None and "attention" not in poolings:
+            self._scan_flat(self.model.varlen_decoder, prompts, states)
             return states
-        for rows in buckets(lengths, self.token_budget):
-            packed = pack(prompts, nothing, rows, self.codec.pad)
-            ends_R = handed(packed.prompt_ends_R, self.model.device)
-            every = self.model.hidden_layers(handed(packed.input_ids, self.model.device))
+        for rows in plan_padded_batches(lengths, self.token_budget):
+            packed = make_padded_batch(prompts, nothing, rows, self.codec.pad)
+            ends_R = to_device(packed.prompt_ends_R, self.model.device)
+            every = self.model.all_hidden_states(to_device(packed.input_ids, self.model.device))
             for (layer, pooling), states_ND in states.items():
                 states_ND[rows] = self._pool(every, layer, ends_R, pooling).cpu().numpy()
         return states
 
     def _scan_flat(
-        self, decoder: RaggedDecoder, prompts: Sequence[np.ndarray], states: dict[tuple[int, str], np.ndarray]
+        self, decoder: VarlenDecoder, prompts: Sequence[np.ndarray], states: dict[tuple[int, str], np.ndarray]
     ) -> None:
         """Each distinct prompt once, without padding, and no layer above those asked for."""
         anything = [np.zeros(1, np.int64)] * len(prompts)  # one token to predict, and it is predicted from the prompt's end
         depths = {layer: layer % (self.model.layers + 1) for layer, _ in states}
-        for rows in flat_buckets(prompts, anything, np.arange(len(prompts)), self.token_budget):
-            packed = pack_flat(prompts, anything, rows)
-            ends_U, of_R = np.unique(packed.predicts_T, return_inverse=True)
+        for rows in plan_packed_batches(prompts, anything, np.arange(len(prompts)), self.token_budget):
+            packed = make_packed_batch(prompts, anything, rows)
+            ends_U, of_R = np.unique(packed.source_T, return_inverse=True)
             found = decoder.states(packed, list(depths.values()))
             for (layer, pooling), states_ND in states.items():
                 states_ND[rows] = _pooled(found[depths[layer]].float(), ends_U, pooling).cpu().numpy()[of_R]
@@ -264,7 +273,7 @@ class ModelScorer:
     @property
     def poolings(self) -> tuple[str, ...]:
         """Those this model's states can be pooled by."""
-        return tuple(pooling for pooling in POOLINGS if pooling != "attention" or can_attend(self.model.hf))
+        return tuple(pooling for pooling in POOLINGS if pooling != "attention" or has_attention_pooling(self.model.hf))
 
     def _pool(self, every: Sequence[torch.Tensor], layer: int, ends_R: torch.Tensor, pooling: str) -> torch.Tensor:
         hidden_RSD = every[layer].float()
@@ -280,7 +289,7 @@ class ModelScorer:
             weights_RS = last_token_attention(self.model.hf, depth, every[depth - 1], lengths_R)
         return (weights_RS[:, None] @ hidden_RSD).squeeze(1)
 
-    @_cut_to_fit
+    @_retry_with_smaller_batches
     @torch.no_grad()
     def values(self, prompts: Sequence[np.ndarray], head: nn.Module) -> np.ndarray:
         """[N] what a value head says of the last hidden state at each one's last prompt token."""
@@ -292,49 +301,49 @@ class ModelScorer:
 
     def _predicting(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]
-    ) -> Iterator[tuple[FlatPack | Packed, torch.Tensor]]:
+    ) -> Iterator[tuple[PackedBatch | PaddedBatch, torch.Tensor]]:
         """Micro-batches with the hidden states that predict their completion tokens. Empty completions are left out."""
         input_lengths(prompts, completions, self.codec.context_limit)
         self._ready()
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
-        for packed in self.model.cut(prompts, completions, rows, self.token_budget, self.codec.pad):
-            yield packed, self.model.predicting(packed)
+        for packed in self.model.micro_batches(prompts, completions, rows, self.token_budget, self.codec.pad):
+            yield packed, self.model.forward_hidden(packed)
 
 
 def _pooled(hidden_ND: torch.Tensor, ends_U: np.ndarray, pooling: str) -> torch.Tensor:
     """[U, D] of prompts that lie end to end, each up to its end."""
     if pooling == "last":
-        return hidden_ND.index_select(0, handed(ends_U, hidden_ND.device))
-    lengths_U = handed(np.diff(ends_U, prepend=-1), hidden_ND.device)
+        return hidden_ND.index_select(0, to_device(ends_U, hidden_ND.device))
+    lengths_U = to_device(np.diff(ends_U, prepend=-1), hidden_ND.device)
     return torch.segment_reduce(hidden_ND, "mean", lengths=lengths_U, axis=0)
 
 
-def _per_row(values_T: np.ndarray, packed: FlatPack | Packed) -> list[np.ndarray]:
+def _per_row(values_T: np.ndarray, packed: PackedBatch | PaddedBatch) -> list[np.ndarray]:
     return np.split(values_T, np.cumsum(packed.lengths_R)[:-1])
 
 
 # Learning from oneself under another prompt: whole distributions side by side, in memory the vocabulary does not decide.
 
-TAUGHT = "taught"
+TEACHER_PROMPTS = "taught"
 """the column of prompts that the teacher reads"""
 
 
-def longest_read(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
+def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
     """The prompts by which a batch is cut: where a teacher reads it too, the longer of the two. So one pass of the teacher fits
     wherever one of the student does, and every rank of many makes as many passes as the others, which wait for each other."""
     if "teacher" not in needs:
         return batch.prompts
-    return [max(own, taught, key=len) for own, taught in zip(batch.prompts, _taught(batch), strict=True)]
+    return [max(own, taught, key=len) for own, taught in zip(batch.prompts, _teacher_prompts(batch), strict=True)]
 
 
 @torch.no_grad()
-def taught_states(model: LanguageModel, batch: Batch, packed: FlatPack | Packed, pad: int) -> torch.Tensor:
+def teacher_hidden_states(model: LanguageModel, batch: Batch, packed: PackedBatch | PaddedBatch, pad: int) -> torch.Tensor:
     """[T, D] the states from which the teacher predicts the completion tokens of one micro-batch, in its order. The teacher is
     the policy as it stands at this step; only what it reads is another."""
-    return model.predicting(model.packed(_taught(batch), batch.completions, packed.rows, pad))
+    return model.forward_hidden(model.make_micro_batch(_teacher_prompts(batch), batch.completions, packed.rows, pad))
 
 
-def compared(
+def compare_with_teacher(
     model: LanguageModel,
     student_TD: torch.Tensor,
     teacher_TD: torch.Tensor,
@@ -357,7 +366,7 @@ def compared(
     )
 
 
-def _taught(batch: Batch) -> Sequence[np.ndarray]:
-    if TAUGHT not in batch.contexts:
-        raise TacitError(f"a loss compares with a teacher, but the batch has no column {TAUGHT!r} of prompts for it.")
-    return batch.contexts[TAUGHT]
+def _teacher_prompts(batch: Batch) -> Sequence[np.ndarray]:
+    if TEACHER_PROMPTS not in batch.contexts:
+        raise TacitError(f"a loss compares with a teacher, but the batch has no column {TEACHER_PROMPTS!r} of prompts for it.")
+    return batch.contexts[TEACHER_PROMPTS]

@@ -19,7 +19,7 @@ from tacit.core.errors import TacitError
 # What a template cannot say is said in words: where it knows no tools they are listed in the system message and calls are
 # written as most models write them; where it knows no system message, that stands before the first user message.
 
-SPOKEN_TOOLS = """You can call these tools:
+TOOLS_AS_TEXT = """You can call these tools:
 {tools}
 To call one, write its name and its arguments as JSON between <tool_call> and </tool_call>:
 <tool_call>
@@ -58,7 +58,7 @@ class ChatTemplate:
         return whole[len(opening) :]
 
     @cached_property
-    def knows_tools(self) -> bool:
+    def supports_tools(self) -> bool:
         try:
             shown = self._render(PROBE, False, open_answer=True)
         except TacitError:
@@ -66,7 +66,7 @@ class ChatTemplate:
         return all(word in shown for word in ("summary", "probe", "probed", "answered"))
 
     @cached_property
-    def knows_system(self) -> bool:
+    def supports_system_prompt(self) -> bool:
         try:
             return "instructed" in self._render(Chat((Message("system", "instructed"), Message("user", "go"))), False, True)
         except TacitError:
@@ -78,15 +78,15 @@ class ChatTemplate:
     def _sayable(self, chat: Chat) -> Chat:
         """The conversation with what this template cannot say put into words."""
         messages = list(chat.messages)
-        if chat.tools and not self.knows_tools:
-            listed = SPOKEN_TOOLS.format(tools="\n".join(json.dumps(tool.schema()["function"]) for tool in chat.tools))
+        if chat.tools and not self.supports_tools:
+            listed = TOOLS_AS_TEXT.format(tools="\n".join(json.dumps(tool.schema()["function"]) for tool in chat.tools))
             if messages[0].role == "system":
                 messages[0] = replace(messages[0], content=f"{messages[0].content}\n\n{listed}")
             else:
                 messages.insert(0, Message("system", listed))
-            messages = [_in_words(message) for message in messages]
+            messages = [_without_tool_roles(message) for message in messages]
             chat = replace(chat, tools=())
-        if messages[0].role == "system" and not self.knows_system:
+        if messages[0].role == "system" and not self.supports_system_prompt:
             first, second, *rest = messages
             messages = [replace(second, content=f"{first.content}\n\n{second.content}"), *rest]
         return replace(chat, messages=tuple(messages))
@@ -106,7 +106,7 @@ class ChatTemplate:
             raise TacitError(f"this model's chat template refuses the conversation: {type(error).__name__}: {error}") from error
 
 
-def _in_words(message: Message) -> Message:
+def _without_tool_roles(message: Message) -> Message:
     if message.call is not None:
         return Message("assistant", message.call.text())
     return replace(message, role="user") if message.role == "tool" else message
@@ -139,7 +139,7 @@ class TextCodec:
         """Each as it would be alone; the tokenizer goes through several at once, on all CPUs."""
         if not texts:
             return []
-        texts = [self.spelled(text) for text in texts]
+        texts = [self.escape_control_tokens(text) for text in texts]
         if self.tokenizer.chat_template:
             # Some templates open a thought of their own unless told not to; agents here think, if at all, in their own tags.
             rendered = self.tokenizer.apply_chat_template(
@@ -156,7 +156,7 @@ class TextCodec:
         ]
 
     def encode_completion(self, text: str) -> np.ndarray:
-        return np.append(self._encode(self.spelled(text), add_special_tokens=False), np.int64(self.end))
+        return np.append(self._encode(self.escape_control_tokens(text), add_special_tokens=False), np.int64(self.end))
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -173,7 +173,7 @@ class TextCodec:
         ends = np.flatnonzero(tokens == self.end)
         return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
 
-    def spelled(self, text: str) -> str:
+    def escape_control_tokens(self, text: str) -> str:
         """The same, with every control token that is written out in it parted by a space: `<|end|>` becomes `< |end|>`."""
         if not any(mark in text for mark in self._marks):  # far quicker than the pattern, and nearly always enough
             return text
@@ -181,8 +181,10 @@ class TextCodec:
 
     def _spelled(self, chat: Chat) -> Chat:
         def message(told: Message) -> Message:
-            call = told.call and Call(told.call.name, {k: self.spelled(v) for k, v in told.call.arguments.items()})
-            return Message(told.role, self.spelled(told.content), call)
+            call = told.call and Call(
+                told.call.name, {k: self.escape_control_tokens(v) for k, v in told.call.arguments.items()}
+            )
+            return Message(told.role, self.escape_control_tokens(told.content), call)
 
         return replace(chat, messages=tuple(message(told) for told in chat.messages))
 
@@ -222,7 +224,7 @@ class TextCodec:
         return own if own is not None and own.truncation is None and own.padding is None else None
 
 
-def codec_for(tokenizer: Any, config: Any) -> TextCodec:
+def make_codec(tokenizer: Any, config: Any) -> TextCodec:
     if tokenizer.eos_token_id is None:
         raise TacitError("this model's tokenizer has no end token (eos_token), so a completion could never end; set one.")
     limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]

@@ -21,18 +21,25 @@ from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
 from tacit.core.protocols import LOGITS, TEACHER, LossTerm, TokenView
 from tacit.core.seeds import derive
-from tacit.engines.local.fast.compiled import WORTH_COMPILING
-from tacit.engines.local.memory import Budget, free_bytes, make_room, patiently, ran_out
+from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE
+from tacit.engines.local.memory import AdaptiveBudget, free_bytes, free_memory, is_out_of_memory, retry_on_oom
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.packing import FlatPack, Packed, flat, handed, input_lengths
-from tacit.engines.local.scoring import EntropyMode, compared, distribution_scores, longest_read, taught_states, token_scores
+from tacit.engines.local.packing import PackedBatch, PaddedBatch, concat_column, input_lengths, to_device
+from tacit.engines.local.scoring import (
+    EntropyMode,
+    compare_with_teacher,
+    logprobs_from_logits,
+    longer_prompts,
+    teacher_hidden_states,
+    token_logprobs,
+)
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec
 
 # The weights that are trained: their gradients, their optimiser, and the precision that small steps need.
 
 
-class TrainedWeights:
+class MasterWeights:
     """The parameters that move, their AdamW state, and float32 masters where the model itself is held in bfloat16.
 
     A step of lr 1e-6 is far below the spacing of bfloat16 numbers and would be rounded away; so gradients are summed and
@@ -66,31 +73,31 @@ class TrainedWeights:
         self.clip_norm = settings.clip_norm
         self.steps = 0
 
-    def forget_moments(self) -> None:
+    def reset_optimizer(self) -> None:
         """Begin another stage: the optimiser starts as new, from the weights as they are."""
         self.optimizer.state.clear()
 
-    def make_moments(self) -> None:
+    def allocate_moments(self) -> None:
         """Of what has a gradient and none yet, as AdamW would, and with the first of them a step of a single number, for which
         the device loads what a step runs: a real one must not run out of memory half-way."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
                 if not self.optimizer.state:
-                    _rehearse(p.device)
+                    _warm_up_optimizer(p.device)
                 moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
                 self.optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
 
     @torch.no_grad()
-    def leave_the_grid(self) -> None:
+    def dither_masters(self) -> None:
         """Before the first step. A function of names and weights alone: done again, it comes to the same."""
         if self.steps:
             return
         for name, weight in self.live.items():
             if (master := self.master[name]) is weight:
                 continue
-            master.copy_(off_the_grid(weight.float(), places_of(name, weight.shape, weight.device), weight.dtype))
+            master.copy_(dither(weight.float(), dither_noise(name, weight.shape, weight.device), weight.dtype))
 
-    def collect(self) -> None:
+    def accumulate_gradients(self) -> None:
         """Add the gradients of one micro-batch to the masters'."""
         if not self.split:
             return  # the masters are the parameters: autograd has already added them up
@@ -113,7 +120,7 @@ class TrainedWeights:
         try:
             self._move(lr, norm)
         except RuntimeError as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             raise NoRoom(
                 "out of GPU memory in the middle of an optimiser step: some weights have moved and others have not. Go on from "
@@ -129,26 +136,26 @@ class TrainedWeights:
             group["lr"] = lr
         self.optimizer.step()
         self.steps += 1
-        self.publish()
+        self.copy_masters_to_model()
 
     @torch.no_grad()
-    def publish(self) -> None:
+    def copy_masters_to_model(self) -> None:
         """Round the masters into the model, in place: whoever holds its tensors sees the new weights."""
         if self.split:
             torch._foreach_copy_(list(self.live.values()), list(self.master.values()))
 
-    def clear(self) -> None:
+    def zero_grad(self) -> None:
         for p in (*self.live.values(), *self.master.values()):
             p.grad = None
 
 
-def places_of(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
+def dither_noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
     """u of each weight of a parameter, uniform in (−1, 1): always the same."""
     generator = torch.Generator(device).manual_seed(derive(0, "place within its rounding", name))
     return torch.rand(shape, generator=generator, device=device).mul_(2).sub_(1)
 
 
-def off_the_grid(weights: torch.Tensor, places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def dither(weights: torch.Tensor, places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """w + u · spacing(w) / 2 of float32 weights that are numbers of `dtype`, where that is rounded to w. Others stay."""
     # w = mantissa · 2^exponent with a mantissa of at least ½, so that half a spacing is 2^exponent · eps / 4
     moved = torch.ldexp(places * (torch.finfo(dtype).eps / 4), torch.frexp(weights).exponent).add_(weights)
@@ -156,7 +163,7 @@ def off_the_grid(weights: torch.Tensor, places: torch.Tensor, dtype: torch.dtype
 
 
 @torch.no_grad()
-def _rehearse(device: torch.device) -> None:
+def _warm_up_optimizer(device: torch.device) -> None:
     """All that `step` does, with one number."""
     number, rounded = nn.Parameter(torch.zeros(1, device=device)), torch.zeros(1, dtype=torch.bfloat16, device=device)
     number.grad = torch.zeros_like(number)
@@ -165,16 +172,16 @@ def _rehearse(device: torch.device) -> None:
     torch._foreach_copy_([rounded], [number])
 
 
-class Learning:
+class Updater:
     """Updates of one set of weights (all parameters, or one adapter) of one model."""
 
     def __init__(
         self,
         model: LanguageModel,
         codec: TextCodec,
-        weights: TrainedWeights,
+        weights: MasterWeights,
         settings: EngineSettings,
-        budget: Budget,
+        budget: AdaptiveBudget,
         seed: int,
         value_head: nn.Linear | None = None,
     ):
@@ -195,10 +202,10 @@ class Learning:
             return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
 
         def gradient(token_budget: int) -> tuple[dict[str, float], int]:
-            return self._gradient(batch, losses, rows, needs, token_budget)
+            return self._accumulate_gradient(batch, losses, rows, needs, token_budget)
 
         try:
-            metrics, computed = self._fitting(gradient, int(lengths.max()))
+            metrics, computed = self._run_within_budget(gradient, int(lengths.max()))
             if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
                 failure = NonFiniteLoss(
                     f"the loss is {metrics['loss']} and its gradient's norm {metrics['grad_norm']}, after "
@@ -207,7 +214,7 @@ class Learning:
                 )
                 failure.batch = batch
                 raise failure
-            patiently(self.weights.leave_the_grid, self.model.device, "taking the first step")
+            retry_on_oom(self.weights.dither_masters, self.model.device, "taking the first step")
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
             raise NoRoom(
@@ -216,50 +223,52 @@ class Learning:
                 "shorten the prompts, or let fewer runs share the GPU."
             ) from error
         finally:
-            self.weights.clear()
+            self.weights.zero_grad()
         # above 1 some was padding, below 1 some prompts were shared
         share = computed / float(lengths.sum())
         return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
 
-    def _fitting(self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int) -> tuple[dict[str, float], int]:
+    def _run_within_budget(
+        self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int
+    ) -> tuple[dict[str, float], int]:
         """The gradient, of a batch cut as finely as memory asks for."""
         # Nobody waits with half a gradient in his hands.
-        return self.budget.fit(gradient, least, "an update with a token_budget of {}", let_go=self.weights.clear)
+        return self.budget.fit(gradient, least, "an update with a token_budget of {}", let_go=self.weights.zero_grad)
 
-    def _gradient(
+    def _accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
     ) -> tuple[dict[str, float], int]:
         """Leaves the batch's gradient with the masters; (what there is to say of it, tokens that were computed)."""
-        self.weights.clear()  # of what an attempt before this one may have left
-        tally, computed = Tally(losses, batch.total_tokens), 0
+        self.weights.zero_grad()  # of what an attempt before this one may have left
+        tally, computed = LossMetrics(losses, batch.total_tokens), 0
         sampled = batch.sampled
         seed = derive(self.seed, "dropout", self.weights.steps)
-        with training(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
-            for part in self.model.parts(longest_read(batch, needs), batch.completions, rows, token_budget):
-                packed = self.model.packed(batch.prompts, batch.completions, part, self.codec.pad)
-                computed += packed.computed
-                view = self._view(batch, packed, needs, len(rows))
+        with training_mode(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
+            for part in self.model.plan_micro_batches(longer_prompts(batch, needs), batch.completions, rows, token_budget):
+                packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
+                computed += packed.num_tokens
+                view = self._forward(batch, packed, needs, len(rows))
                 total = tally.add(view, sampled)
                 if total.requires_grad:
                     total.backward()
-                    self.weights.collect()
+                    self.weights.accumulate_gradients()
                 del view, total  # before the next pass begins
-        self.weights.make_moments()
+        self.weights.allocate_moments()
         return tally.metrics(tally.read(self.weights.gradient_norm())), computed
 
-    def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:
+    def _forward(self, batch: Batch, packed: PackedBatch | PaddedBatch, needs: frozenset[str], total_rows: int) -> TokenView:
         device = self.model.device
-        targets_T = handed(packed.targets_T, device)
-        hidden_TD = self.model.predicting(packed)
+        targets_T = to_device(packed.targets_T, device)
+        hidden_TD = self.model.forward_hidden(packed)
         entropy: EntropyMode = "gradient" if "entropy" in needs else "value"
         logits_TV = self.model.logits(hidden_TD) if "logits" in needs else None
         if logits_TV is not None:
-            logprobs_T, entropy_T = distribution_scores(logits_TV, targets_T, batch.temperature, entropy)
+            logprobs_T, entropy_T = logprobs_from_logits(logits_TV, targets_T, batch.temperature, entropy)
         else:
-            logprobs_T, entropy_T = token_scores(self.model, hidden_TD, targets_T, batch.temperature, entropy)
+            logprobs_T, entropy_T = token_logprobs(self.model, hidden_TD, targets_T, batch.temperature, entropy)
         values_R = None
         if "values" in needs and self.value_head is not None:
-            ends_RD = hidden_TD.index_select(0, handed(packed.first_R, device))
+            ends_RD = hidden_TD.index_select(0, to_device(packed.first_R, device))
             values_R = self.value_head(ends_RD.float()).squeeze(-1)
 
         def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
@@ -267,10 +276,10 @@ class Learning:
 
         return TokenView(
             logprobs_T=logprobs_T,
-            behaviour_T=handed(flat([batch.behaviour[r] for r in packed.rows], np.float32), device),
-            advantages_T=handed(flat([batch.advantages[r] for r in packed.rows], np.float32), device),
-            row_T=handed(packed.row_T, device),
-            lengths_R=handed(packed.lengths_R, device),
+            behaviour_T=to_device(concat_column([batch.behaviour[r] for r in packed.rows], np.float32), device),
+            advantages_T=to_device(concat_column([batch.advantages[r] for r in packed.rows], np.float32), device),
+            row_T=to_device(packed.row_T, device),
+            lengths_R=to_device(packed.lengths_R, device),
             total_tokens=batch.total_tokens,
             total_rows=total_rows,
             tokens={name: per_token(column) for name, column in batch.tokens.items()},
@@ -281,12 +290,14 @@ class Learning:
             beside_teacher=self._teacher(batch, packed, hidden_TD) if "teacher" in needs else None,
         )
 
-    def _teacher(self, batch: Batch, packed: FlatPack | Packed, hidden_TD: torch.Tensor) -> Callable[[Any], torch.Tensor]:
-        taught_TD = taught_states(self.model, batch, packed, self.codec.pad)
-        return partial(compared, self.model, hidden_TD, taught_TD, batch.temperature)
+    def _teacher(
+        self, batch: Batch, packed: PackedBatch | PaddedBatch, hidden_TD: torch.Tensor
+    ) -> Callable[[Any], torch.Tensor]:
+        taught_TD = teacher_hidden_states(self.model, batch, packed, self.codec.pad)
+        return partial(compare_with_teacher, self.model, hidden_TD, taught_TD, batch.temperature)
 
 
-class Tally:
+class LossMetrics:
     """Adds up losses and statistics over micro-batches on the device; reads them back once, at the end."""
 
     def __init__(self, losses: Sequence[LossTerm], total_tokens: int):
@@ -339,7 +350,7 @@ class Tally:
 
 
 @contextmanager
-def training(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
+def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
     """Gradient checkpointing on, and LoRA dropout where rows are imitated; not where they were sampled, since ratios are taken
     against what the sampler saw, and the base model's own never. Its randomness is the seed's and the update's alone."""
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -376,7 +387,7 @@ def _names(losses: Sequence[LossTerm]) -> list[str]:
 
 def _column(values: np.ndarray, device: torch.device) -> torch.Tensor:
     kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
-    return handed(values.astype(kind, copy=False), device)
+    return to_device(values.astype(kind, copy=False), device)
 
 
 def _check_columns(batch: Batch) -> None:
@@ -400,7 +411,7 @@ def _check_columns(batch: Batch) -> None:
 #
 # What it needs anyway: gradients, the optimiser's moments where it has none yet, and the logits of one chunk.
 
-TRIED_TOKENS = WORTH_COMPILING
+PROBE_TOKENS = MIN_TOKENS_TO_COMPILE
 """tokens that are gone through: enough for the pass to be that of a whole micro-batch"""
 SLACK = 1.2
 """the backward pass has a layer's gradients beside what is kept, and memory comes in blocks"""
@@ -412,35 +423,37 @@ tokens of SmolLM2-135M (0.78 MB each, 48 GiB). A pass of a third of that compute
 launches as much for each pass, is then slower than the GPU"""
 
 
-def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm]) -> int:
+def plan_token_budget(learning: Updater, batch: Batch, losses: Sequence[LossTerm]) -> int:
     """The token budget that was chosen, or less where so much does not fit or is not needed. Room is made before it is lowered
     for want of it, and never to less than has been tried: the update itself cuts finer where it must."""
-    model, budget = learning.model, learning.budget.chosen
+    model, budget = learning.model, learning.budget.limit
     rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
     if not len(rows):
         return budget
     try:
-        fixed, per_token = kept_by(learning, batch, losses, rows)
+        fixed, per_token = measure_activation_bytes(learning, batch, losses, rows)
     except RuntimeError as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
         fixed = per_token = 0.0
     if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, and cut finer
-        make_room(model.device)
-        return min(budget, TRIED_TOKENS)
+        free_memory(model.device)
+        return min(budget, PROBE_TOKENS)
     if not learning.settings.token_budget:
-        budget = min(budget, max(TRIED_TOKENS, int(SHARE * free_bytes(model.device) / per_token)))
+        budget = min(budget, max(PROBE_TOKENS, int(SHARE * free_bytes(model.device) / per_token)))
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
     def fits() -> int:
-        return int((free_bytes(model.device) - needed_anyway(learning.weights) - logits - fixed) / (SLACK * per_token))
+        return int(
+            (free_bytes(model.device) - gradient_and_moment_bytes(learning.weights) - logits - fixed) / (SLACK * per_token)
+        )
 
     if fits() < budget:
-        make_room(model.device)
-    return min(budget, max(fits(), TRIED_TOKENS))
+        free_memory(model.device)
+    return min(budget, max(fits(), PROBE_TOKENS))
 
 
-def needed_anyway(weights: TrainedWeights) -> int:
+def gradient_and_moment_bytes(weights: MasterWeights) -> int:
     """Bytes of the gradients and of moments that are still to be made."""
     needed = 0
     for name, master in weights.master.items():
@@ -450,7 +463,9 @@ def needed_anyway(weights: TrainedWeights) -> int:
     return needed
 
 
-def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray) -> tuple[float, float]:
+def measure_activation_bytes(
+    learning: Updater, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray
+) -> tuple[float, float]:
     """Bytes that autograd keeps for the backward pass: (whatever the tokens, and for each)."""
     model = learning.model
     needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
@@ -462,13 +477,13 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
         return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
 
     tried: dict[int, int] = {}
-    for budget in (TRIED_TOKENS, 2 * TRIED_TOKENS):
-        part = model.parts(batch.prompts, batch.completions, rows, budget)[0]
-        packed = model.packed(batch.prompts, batch.completions, part, learning.codec.pad)
-        with training(model, learning.settings, dropout=False, seed=0):
-            tried[packed.computed] = kept_bytes(
-                lambda packed=packed: Tally(losses, batch.total_tokens).add(  # type: ignore[misc]
-                    learning._view(batch, packed, needs, len(rows)), batch.sampled
+    for budget in (PROBE_TOKENS, 2 * PROBE_TOKENS):
+        part = model.plan_micro_batches(batch.prompts, batch.completions, rows, budget)[0]
+        packed = model.make_micro_batch(batch.prompts, batch.completions, part, learning.codec.pad)
+        with training_mode(model, learning.settings, dropout=False, seed=0):
+            tried[packed.num_tokens] = count_saved_bytes(
+                lambda packed=packed: LossMetrics(losses, batch.total_tokens).add(  # type: ignore[misc]
+                    learning._forward(batch, packed, needs, len(rows)), batch.sampled
                 ),
                 (*learning.weights.live.values(), *model.hf.parameters()),
                 counts,
@@ -480,7 +495,7 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
     return max(0.0, tried[fewer] - per_token * fewer), per_token
 
 
-def kept_bytes(
+def count_saved_bytes(
     work: Callable[[], Any], apart_from: Sequence[torch.Tensor], counts: Callable[[torch.Tensor], bool] = lambda _: True
 ) -> tuple[int, Any]:
     """(bytes of distinct memory that autograd keeps of `work()`, its result), without what is there anyway or does not

@@ -64,10 +64,10 @@ def find_pretrained(model: str) -> str:
 def codec_in(checkpoint: str) -> TextCodec:
     from transformers import AutoConfig, AutoTokenizer
 
-    from tacit.engines.local.tokenizer import codec_for
+    from tacit.engines.local.tokenizer import make_codec
 
     try:
-        return codec_for(AutoTokenizer.from_pretrained(checkpoint), AutoConfig.from_pretrained(checkpoint))
+        return make_codec(AutoTokenizer.from_pretrained(checkpoint), AutoConfig.from_pretrained(checkpoint))
     except (OSError, ValueError) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TacitError(f"cannot read the tokenizer of {checkpoint!r}: {first_line}") from error

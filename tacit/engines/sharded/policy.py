@@ -15,8 +15,8 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local.adapters import MAIN
-from tacit.engines.local.capacity import FEW_TOKENS
-from tacit.engines.local.engine import Speaking
+from tacit.engines.local.capacity import MIN_USEFUL_TOKENS
+from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.model import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.models.sources import find_checkpoint, find_pretrained
@@ -48,7 +48,7 @@ def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device,
         settings.ranks,
         (1.0 - servers) * torch.cuda.get_device_properties(device).total_memory,
         Training(settings.lora_rank, settings.gradient_checkpointing, settings.gather),
-        FEW_TOKENS,
+        MIN_USEFUL_TOKENS,
         dtype.itemsize,
         samples=not settings.servers,
     )
@@ -74,7 +74,7 @@ def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup 
         raise
 
 
-class ShardedPolicy(Speaking):
+class ShardedPolicy(PolicyBase):
     """One adapter of a sharded model, or the whole model where all parameters are trained. Views made by `adapter` share the
     ranks; `save` and `load` take all of them, `digest` all on the policy that was loaded and one on a view."""
 

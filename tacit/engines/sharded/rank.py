@@ -22,14 +22,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm
-from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
+from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.checkpoint import MOMENTS
-from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
-from tacit.engines.local.memory import Budget, give_back, is_crowded
-from tacit.engines.local.model import keep_order, resolve_device
-from tacit.engines.local.packing import buckets, input_lengths
+from tacit.engines.local.engine import DEFAULT_BUDGET, make_value_head, update_digest
+from tacit.engines.local.memory import AdaptiveBudget, empty_cache, is_nearly_full
+from tacit.engines.local.model import enable_determinism, resolve_device
+from tacit.engines.local.packing import input_lengths, plan_padded_batches
 from tacit.engines.local.scoring import ModelScorer
-from tacit.engines.local.tokenizer import codec_for
+from tacit.engines.local.tokenizer import make_codec
 from tacit.engines.sharded.pair import GIVES, Pair
 from tacit.engines.sharded.policy import check_room
 from tacit.engines.sharded.rank_training import RigidBudget, Sharded, ShardedLearning, ShardMember, budget_for, turns
@@ -70,7 +70,7 @@ def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimi
     for name, told in members.items():
         rank.member(name)
         member = rank.members[name]
-        member.forget_training()
+        member.reset_training()
         member.reference = None
         if told["reference"]:
             _make_reference(rank, name, member)
@@ -94,7 +94,7 @@ def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimi
         raise _unreadable(directory, error) from error
     for name in members:
         if rank.members[name].steps:
-            rank.members[name].weights.publish()
+            rank.members[name].weights.copy_masters_to_model()
 
 
 def _reference(rank: Rank, name: str, member: ShardMember) -> State:
@@ -107,10 +107,10 @@ def _reference(rank: Rank, name: str, member: ShardMember) -> State:
 
 def _make_reference(rank: Rank, name: str, member: ShardMember) -> None:
     if rank.adapters is None:
-        member.reference = rank.frozen_copy()
+        member.reference = rank.copy_frozen()
         return
-    rank.adapters.make(name + FROZEN)
-    member.reference = name + FROZEN
+    rank.adapters.make(name + FROZEN_SUFFIX)
+    member.reference = name + FROZEN_SUFFIX
 
 
 def _saved(directory: Path) -> dict[str, Any]:
@@ -189,8 +189,8 @@ class HandsOver:
 
     def leave_room(self) -> None:
         """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
-        if is_crowded(self.device):
-            give_back(self.device)
+        if is_nearly_full(self.device):
+            empty_cache(self.device)
 
     def keep_weights(self, name: str) -> Told | None:
         """Have `weights` at hand on the first rank, to be given. Returns what will come."""
@@ -251,7 +251,7 @@ class Rank(HandsOver):
         super().__init__()
         self.number, self.host = number, host
         self.sharded: Any = None
-        self.adapters: Adapters | None = None
+        self.adapters: LoraAdapters | None = None
         self.members: dict[str, ShardMember] = {}
 
     def open_store(self) -> tuple[str, int] | None:
@@ -281,13 +281,13 @@ class Rank(HandsOver):
         self.dtype = resolve_device(settings)[1]
         check_room(checkpoint, settings, self.device, self.dtype)
         if settings.repeatable:
-            keep_order(self.device)
+            enable_determinism(self.device)
         self.sharded = self._load()
-        self.codec = codec_for(self.sharded.tokenizer, self.sharded.hf.config)
+        self.codec = make_codec(self.sharded.tokenizer, self.sharded.hf.config)
         self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
-        self.learning_budget = Budget(self.token_budget, self.device)
-        self.scoring_budget = (RigidBudget if self.sharded.by_layer else Budget)(self.token_budget, self.device)
-        self.adapters = Adapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
+        self.update_budget = AdaptiveBudget(self.token_budget, self.device)
+        self.scoring_budget = (RigidBudget if self.sharded.by_layer else AdaptiveBudget)(self.token_budget, self.device)
+        self.adapters = LoraAdapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
         self.member(MAIN)
         # Attention of one layer is read off its modules, outside of its own pass.
         poolings = [p for p in self._scorer(self.sharded).poolings if p != "attention" or not self.sharded.by_layer]
@@ -300,7 +300,7 @@ class Rank(HandsOver):
             self.adapters.make(name)
         sharded = {} if self.adapters else self.sharded.parameters
         replicated = self.adapters.parameters(name) if self.adapters else {}
-        head = zero_head(self.sharded.model.width, self.device) if self.settings.value_head else None
+        head = make_value_head(self.sharded.model.width, self.device) if self.settings.value_head else None
         if head is not None:
             replicated |= {f"value_head.{n}": p for n, p in head.named_parameters()}
         self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
@@ -317,7 +317,7 @@ class Rank(HandsOver):
         """(rows, their states), of the rows that this rank computed"""
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
-        parts = buckets(lengths, budget_for(self._ranks, lengths, self.token_budget))
+        parts = plan_padded_batches(lengths, budget_for(self._ranks, lengths, self.token_budget))
         self._activate(name)
         scorer = self._scorer(self.sharded)
 
@@ -339,31 +339,31 @@ class Rank(HandsOver):
     def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         member = self.members[name]
         self._activate(name)
-        budget = self.learning_budget
+        budget = self.update_budget
         learning = ShardedLearning(
             self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head
         )
         learning.plan(batch, losses)
         metrics = learning.update(batch, losses, lr)
-        return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
+        return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
 
     def begin_stage(self, name: str) -> None:
         if self.members[name].steps:
-            self.members[name].weights.forget_moments()
+            self.members[name].weights.reset_optimizer()
 
     def freeze_reference(self, name: str) -> None:
         member = self.members[name]
         if self.adapters is not None:
-            self.adapters.copy(name, name + FROZEN)
-            member.reference = name + FROZEN
+            self.adapters.copy(name, name + FROZEN_SUFFIX)
+            member.reference = name + FROZEN_SUFFIX
             return
-        frozen = member.reference if isinstance(member.reference, Sharded) else self.frozen_copy()
+        frozen = member.reference if isinstance(member.reference, Sharded) else self.copy_frozen()
         with torch.no_grad():
             for own, there in self.sharded.parameters.items():
                 frozen.parameters[own].copy_(there)
         member.reference = frozen
 
-    def frozen_copy(self) -> Sharded:
+    def copy_frozen(self) -> Sharded:
         """The model as it began, in shards of its own, to take the weights of a reference."""
         frozen = self._load()
         for p in frozen.parameters.values():
@@ -377,7 +377,7 @@ class Rank(HandsOver):
             if name in (None, own):
                 for tensor_name, whole in member.whole(masters, self.dtype):
                     if not self.number:
-                        hash_into(total, own, tensor_name, whole)
+                        update_digest(total, own, tensor_name, whole)
         return None if self.number else total.hexdigest()
 
     def save(self, directory: Path, optimizer: bool) -> dict[str, dict[str, Any]]:
@@ -420,7 +420,9 @@ class Rank(HandsOver):
         sharded = self._who(*who)
         lengths = input_lengths(prompts, completions, self.codec.context_limit)
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
-        parts = sharded.model.parts(prompts, completions, rows, budget_for(self._ranks, lengths[rows], self.token_budget))
+        parts = sharded.model.plan_micro_batches(
+            prompts, completions, rows, budget_for(self._ranks, lengths[rows], self.token_budget)
+        )
         scorer = self._scorer(sharded)
 
         def of(part: np.ndarray) -> Iterable[Any]:

@@ -23,20 +23,20 @@ from tacit.core.credit import Batch
 from tacit.core.errors import EngineLost, TacitError
 from tacit.core.protocols import LossTerm
 from tacit.core.seeds import derive
-from tacit.engines.local.memory import Budget, Patience, give_back, ran_out
+from tacit.engines.local.memory import AdaptiveBudget, MemoryWait, empty_cache, is_out_of_memory
 from tacit.engines.local.model import LanguageModel, load_pretrained
 from tacit.engines.local.packing import input_lengths
-from tacit.engines.local.scoring import longest_read
+from tacit.engines.local.scoring import longer_prompts
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.update import (
-    Learning,
-    Tally,
-    TrainedWeights,
-    kept_by,
-    off_the_grid,
-    places_of,
-    planned_budget,
-    training,
+    LossMetrics,
+    MasterWeights,
+    Updater,
+    dither,
+    dither_noise,
+    measure_activation_bytes,
+    plan_token_budget,
+    training_mode,
 )
 from tacit.engines.sharded.settings import ShardedSettings
 
@@ -102,7 +102,7 @@ class Sharded:
         try:
             self._root.unshard()
         except RuntimeError as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             lost = EngineLost("out of GPU memory for the whole weights at once (--engine.gather)")
             lost.settings = {"gather": "layer"}
@@ -114,7 +114,7 @@ class Sharded:
         for module in self._modules():
             module.reshard()
 
-    def collect(self) -> None:
+    def accumulate_gradients(self) -> None:
         """After a backward pass that others follow: gradients of whole weights are added up in float32, as they are between
         ranks. Those of a model that is gathered layer by layer have been."""
         if not self.by_layer and self.dtype != torch.float32:
@@ -174,7 +174,7 @@ def _layers(hf: Any) -> nn.ModuleList:
 # AdamW goes weight by weight, so each rank steps its own shards as plain tensors, and what is the same on all ranks stays so.
 
 
-class ShardedWeights(TrainedWeights):
+class ShardedWeights(MasterWeights):
     def __init__(
         self,
         sharded: Mapping[str, Any],
@@ -190,14 +190,14 @@ class ShardedWeights(TrainedWeights):
         super().__init__({**shards, **self.replicated}, settings)
 
     @torch.no_grad()
-    def leave_the_grid(self) -> None:
-        super().leave_the_grid()
+    def dither_masters(self) -> None:
+        super().dither_masters()
         if self.steps or self._rounded == torch.float32:
             return
         for name, p in self.sharded.items():
-            places = places_of(name, p.shape, p.device)  # of the whole, so that it does not matter who has which part
+            places = dither_noise(name, p.shape, p.device)  # of the whole, so that it does not matter who has which part
             own = distribute_tensor(places, p.device_mesh, p.placements, src_data_rank=None).to_local()
-            self.master[name].copy_(off_the_grid(self.master[name], own, self._rounded))
+            self.master[name].copy_(dither(self.master[name], own, self._rounded))
 
     def add_up(self) -> None:
         """After the last backward pass: shards get their gradients, and those of what all ranks have are added up."""
@@ -222,8 +222,8 @@ class ShardedWeights(TrainedWeights):
         dist.all_reduce(shards)
         return (shards + shared).sqrt()
 
-    def clear(self) -> None:
-        super().clear()
+    def zero_grad(self) -> None:
+        super().zero_grad()
         for p in self.sharded.values():
             p.grad = None
 
@@ -262,7 +262,7 @@ class ShardMember:
     def steps(self) -> int:
         return self._weights.steps if self._weights else 0
 
-    def forget_training(self) -> None:
+    def reset_training(self) -> None:
         self._weights = None
 
     def names(self) -> list[str]:
@@ -338,19 +338,19 @@ class AllShort(torch.OutOfMemoryError):
     """Memory ran out on some rank, and all of them know it."""
 
 
-class RigidBudget(Budget):
+class RigidBudget(AdaptiveBudget):
     """Of passes over a model that is gathered layer by layer: one rank must not make two of one."""
 
     def fit(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
         try:
-            return work(self.now)
+            return work(self.current)
         except RuntimeError as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
-            raise short_of_memory(what, self.now) from error
+            raise short_of_memory(what, self.current) from error
 
 
-class ShardedLearning(Learning):
+class ShardedLearning(Updater):
     weights: ShardedWeights
 
     def __init__(self, sharded: Sharded, *rest: Any):
@@ -363,63 +363,63 @@ class ShardedLearning(Learning):
 
     def plan(self, batch: Batch, losses: Sequence[LossTerm]) -> None:
         """Settle for a token budget that fits on every rank: where none has looked yet, or all have clearly more room."""
-        if not all(from_all(self.budget.may_grow)):
+        if not all(from_all(self.budget.can_grow)):
             return
         rows = np.flatnonzero([len(completion) for completion in batch.completions])
         if self.sharded.by_layer and len(rows):  # where not even this fits on one rank, the others wait for it in vain
             try:
-                self.sharded.run(lambda: kept_by(self, batch, losses, rows))
+                self.sharded.run(lambda: measure_activation_bytes(self, batch, losses, rows))
             except RuntimeError as error:
-                if not ran_out(error):
+                if not is_out_of_memory(error):
                     raise
-                raise short_of_memory("trying out an update of few rows, its token_budget {}", self.budget.now) from error
+                raise short_of_memory("trying out an update of few rows, its token_budget {}", self.budget.current) from error
         with self.sharded.gradients_held():
-            fits = self.sharded.run(lambda: planned_budget(self, batch, losses))
+            fits = self.sharded.run(lambda: plan_token_budget(self, batch, losses))
         self.sharded.let_go()
-        self.budget.settle(min(from_all(fits)))
+        self.budget.set_current(min(from_all(fits)))
 
-    def _fitting(self, gradient: Callable[[int], Found], least: int) -> Found:
-        patience = Patience(self.model.device)
+    def _run_within_budget(self, gradient: Callable[[int], Found], least: int) -> Found:
+        patience = MemoryWait(self.model.device)
         while True:
-            budget = self.budget.now
+            budget = self.budget.current
             try:
                 return gradient(budget)
             except AllShort:
-                if budget <= least and not all(from_all(patience.may_help or not self._is_short)):
+                if budget <= least and not all(from_all(patience.can_help or not self._is_short)):
                     raise
             # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
-            give_back(self.model.device)
+            empty_cache(self.model.device)
             if budget > least:
-                self.budget.settle(max(least, min(budget, self._cut) // 2))
+                self.budget.set_current(max(least, min(budget, self._cut) // 2))
             else:
                 patience.wait("out of GPU memory in an update, of its longest row alone" if self._is_short else "")
 
-    def _gradient(
+    def _accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
     ) -> Found:
-        self.weights.clear()
+        self.weights.zero_grad()
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        reads = longest_read(batch, needs)
+        reads = longer_prompts(batch, needs)
         lengths = input_lengths(reads, batch.completions, self.codec.context_limit)[rows]
         self._cut = budget_for(ranks, lengths, token_budget)
-        parts = self.model.parts(reads, batch.completions, rows, self._cut)
-        counted, for_nothing = Tally(losses, batch.total_tokens), Tally(losses, batch.total_tokens)
+        parts = self.model.plan_micro_batches(reads, batch.completions, rows, self._cut)
+        counted, for_nothing = LossMetrics(losses, batch.total_tokens), LossMetrics(losses, batch.total_tokens)
         computed = 0
         dropout = bool(self.settings.lora_dropout) and not batch.sampled
 
         def go_through() -> None:
             nonlocal computed
             for part, counts, last in turns(parts, rank, ranks):
-                packed = self.model.packed(batch.prompts, batch.completions, part, self.codec.pad)
+                packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
                 tally = counted if counts else for_nothing
-                computed += packed.computed if counts else 0
+                computed += packed.num_tokens if counts else 0
                 total = self.sharded.run(partial(self._loss, batch, packed, needs, len(rows), tally))
                 (total if counts else total * 0.0).backward()
                 if not last:
-                    self.sharded.collect()
-                self.weights.collect()
+                    self.sharded.accumulate_gradients()
+                self.weights.accumulate_gradients()
 
-        with training(self.model, self.settings, dropout, derive(self.seed, "dropout", rank, self.weights.steps)):
+        with training_mode(self.model, self.settings, dropout, derive(self.seed, "dropout", rank, self.weights.steps)):
             self._together(go_through, token_budget)
         self.weights.add_up()
         read = counted.read(self.weights.gradient_norm())
@@ -433,7 +433,7 @@ class ShardedLearning(Learning):
         try:
             go_through()
         except RuntimeError as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             short = str(error) or "out of GPU memory"
             if self.sharded.by_layer:
@@ -441,14 +441,14 @@ class ShardedLearning(Learning):
         self._is_short = bool(short)
         short = next(filter(None, from_all(short)), "")
         if short:
-            give_back(self.model.device)
+            empty_cache(self.model.device)
         self.sharded.add_up()  # also of what is thrown away: FSDP must not keep it
         if short:
-            self.weights.clear()
+            self.weights.zero_grad()
             raise AllShort(short)
 
-    def _loss(self, batch: Batch, packed: Any, needs: frozenset[str], rows: int, tally: Tally) -> torch.Tensor:
-        view = self._view(batch, packed, needs, rows)
+    def _loss(self, batch: Batch, packed: Any, needs: frozenset[str], rows: int, tally: LossMetrics) -> torch.Tensor:
+        view = self._forward(batch, packed, needs, rows)
         # A term may find nothing to learn from in this part; the ranks must still have gradients for the same weights.
         return tally.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()
 

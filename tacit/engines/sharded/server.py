@@ -78,9 +78,9 @@ class Replica(LocalEngine):
         self.weights_changed()
         member.version = newest
 
-    def wrapped(self, hf: Any, lean: bool = True) -> LanguageModel:
+    def wrap_model(self, hf: Any, lean: bool = True) -> LanguageModel:
         # Many a CPU takes minutes for a few tokens in bfloat16: a copy that never computes is not tried out.
-        return super().wrapped(hf, lean and self._plays)
+        return super().wrap_model(hf, lean and self._plays)
 
     @property
     def written_tokens(self) -> int:

@@ -22,9 +22,9 @@ from tacit.core.seeds import derive
 from tacit.core.types import Completion, Finish
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import check_members
-from tacit.engines.local.engine import Speaking
+from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.tokenizer import TextCodec
-from tacit.engines.local.update import Tally
+from tacit.engines.local.update import LossMetrics
 from tacit.engines.tinker.service import (
     answer,
     check_proportions,
@@ -162,7 +162,7 @@ def gradient(
         return [], {"loss": 0.0, "tokens": 0.0, "rows": 0.0}
     logprobs = score([batch.prompts[r] for r in rows], [batch.completions[r] for r in rows])
     logprobs_T = torch.from_numpy(np.concatenate(logprobs)).requires_grad_(True)
-    tally = Tally(losses, batch.total_tokens)
+    tally = LossMetrics(losses, batch.total_tokens)
     loss = tally.add(_view(batch, rows, logprobs_T), batch.sampled)
     if loss.requires_grad:
         loss.backward()
@@ -324,7 +324,7 @@ def _tokenizer(source: str) -> Any:
     return AutoTokenizer.from_pretrained(source)
 
 
-class TinkerPolicy(Speaking):
+class TinkerPolicy(PolicyBase):
     """One adapter. Views made by `adapter` share the base and the connection; `save` and `load` take all of them.
 
     What the API cannot do is refused: hidden states, values, whole distributions, temperatures other than 1 outside of

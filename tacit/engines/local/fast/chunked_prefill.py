@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from tacit.engines.local.fast.decode_attention import DESCRIBED, TOKENS, Chunk
-from tacit.engines.local.packing import handed
+from tacit.engines.local.packing import to_device
 
 MIXED_STEPS = 16
 """prompts that would take more steps than this in all, read as fast as can be, are prefilled while everybody waits: rows would
@@ -154,7 +154,7 @@ class ChunkRoom:
         self.size, self._all_KX = size, torch.zeros(steps, _packed(size), dtype=torch.long, device=device)
 
     def fill(self, packed_KX: np.ndarray) -> None:
-        self._all_KX[: len(packed_KX)].copy_(handed(packed_KX, self._all_KX.device), non_blocking=True)
+        self._all_KX[: len(packed_KX)].copy_(to_device(packed_KX, self._all_KX.device), non_blocking=True)
 
     def chunk(self, step: torch.Tensor) -> Chunk:
         """Of the step with this number, [1]; the host does not know it."""

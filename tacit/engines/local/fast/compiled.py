@@ -24,17 +24,17 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.fast.layers import (
-    Gated,
-    Rotated,
-    has_gating_kernels,
-    has_norming_kernel,
-    has_turning_kernel,
-    norm_rows,
+    RopeQKV,
+    SwiGLU,
+    has_rms_norm_kernel,
+    has_rope_qkv_kernel,
+    has_swiglu_kernels,
+    rms_norm_forward,
 )
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.projections import Parts, plain_parts, together
 
-WORTH_COMPILING = 4096
+MIN_TOKENS_TO_COMPILE = 4096
 """rows of a pass from which on pieces are compiled: smaller ones wait for launches, not for memory"""
 
 
@@ -66,14 +66,14 @@ def gated(gate_up: torch.Tensor) -> torch.Tensor:
     return silu(gate) * up
 
 
-class Pieces:
+class LayerOps:
     """All of them, as they stand or compiled. A compiled piece takes any number of rows; width and format are compiled in."""
 
     def __init__(self, compiled: bool = False) -> None:
-        made: Callable[[Any], Any] = _Compiled if compiled else lambda piece: piece
+        made: Callable[[Any], Any] = _CompiledOp if compiled else lambda piece: piece
         self.normed, self.added, self.gated = made(normed), made(added), _by_kernel(made(gated)) if compiled else gated
         self.rotated, self.rotated_pairs = made(rotated), made(rotated_pairs)
-        self._turns = has_turning_kernel if compiled else lambda *of: False
+        self._turns = has_rope_qkv_kernel if compiled else lambda *of: False
 
     def by_head(
         self, qkv_NF: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, key_heads: int
@@ -81,7 +81,7 @@ class Pieces:
         """Queries, keys and values [N, heads, head_dim] of their product, the first two rotated."""
         dim, sizes = 2 * cos.shape[-1], (heads, key_heads, key_heads)
         if self._turns(qkv_NF.device, qkv_NF.dtype, heads, key_heads, dim):
-            return Rotated.apply(qkv_NF, cos, sin, sizes)
+            return RopeQKV.apply(qkv_NF, cos, sin, sizes)
         q, k, v = qkv_NF.unflatten(-1, (-1, dim)).split(sizes, 1)
         return self.rotated(q, cos, sin), self.rotated(k, cos, sin), v
 
@@ -90,16 +90,16 @@ def can_compile(device: torch.device) -> bool:
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
-def to_compile(work: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+def compile_lazily(work: Callable[..., Any], **how: Any) -> Callable[..., Any]:
     """Compiled when it is first called; `how` as torch takes it."""
     # With gradients and without, and for each width: far fewer than this, but more than torch's own limit of 8.
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     return torch.compile(work, **how)
 
 
-def goes_without(error: Exception, how: str) -> None:
+def warn_of_fallback(error: Exception, how: str) -> None:
     """Say that compiling has failed, and how the model runs now; a shortage of memory is no such failure, and is raised."""
-    if ran_out(error):
+    if is_out_of_memory(error):
         raise error
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     warnings.warn(f"the model runs {how}, more slowly: {first_line}", stacklevel=5)
@@ -109,13 +109,13 @@ def _by_kernel(otherwise: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[t
     """`gated` of rows by a kernel of our own, where there is one."""
 
     def gated(gate_up: torch.Tensor) -> torch.Tensor:
-        by_kernel = gate_up.ndim == 2 and has_gating_kernels(gate_up.device, gate_up.dtype)
-        return Gated.apply(gate_up) if by_kernel else otherwise(gate_up)
+        by_kernel = gate_up.ndim == 2 and has_swiglu_kernels(gate_up.device, gate_up.dtype)
+        return SwiGLU.apply(gate_up) if by_kernel else otherwise(gate_up)
 
     return gated
 
 
-class _Compiled:
+class _CompiledOp:
     """Compiled on first use, and then held against the piece as it stands. Where that fails, on a machine without a C compiler
     for one, the latter is used."""
 
@@ -126,7 +126,7 @@ class _Compiled:
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        if _Compiled.failed:
+        if _CompiledOp.failed:
             return self._piece(*arguments)
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and argument.ndim > 1:
@@ -134,33 +134,33 @@ class _Compiled:
         return self._first(*arguments) if self._compiled is None else self._compiled(*arguments)
 
     def _first(self, *arguments: Any) -> Any:
-        compiled = to_compile(self._piece)
+        compiled = compile_lazily(self._piece)
         try:
             answer = compiled(*arguments)
-            _check_pieces_alike(answer, self._piece(*arguments))
+            _check_ops_match(answer, self._piece(*arguments))
         except Exception as error:
-            goes_without(error, "uncompiled")
-            _Compiled.failed = True
+            warn_of_fallback(error, "uncompiled")
+            _CompiledOp.failed = True
             return self._piece(*arguments)
         self._compiled = compiled
         return answer
 
 
-def _check_pieces_alike(found: Any, expected: Any) -> None:
+def _check_ops_match(found: Any, expected: Any) -> None:
     for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True):
         exact = theirs.dtype == torch.float32
         if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
             raise ArithmeticError("a compiled piece does not compute what it should")
 
 
-PLAIN = Pieces()
-COMPILED = Pieces(compiled=True)
+EAGER_OPS = LayerOps()
+COMPILED_OPS = LayerOps(compiled=True)
 
 
 # What lies between the matrix products when sampling, in two ways: as torch has it, and each in one launch.
 
 
-class Ways:
+class SamplerOps:
     """How what lies between the matrix products is computed: as torch has it."""
 
     @staticmethod
@@ -179,22 +179,22 @@ class Ways:
         return activation(gate) * up
 
 
-class CompiledWays(Ways):
+class CompiledSamplerOps(SamplerOps):
     """Each in one launch."""
 
     @staticmethod
     def normed(h: torch.Tensor, norm: Any) -> torch.Tensor:
-        if h.ndim == 2 and has_norming_kernel(h.device, h.dtype, h.shape[1]):
-            return norm_rows(h, norm.weight, norm.variance_epsilon)
-        return COMPILED.normed(h, norm.weight, norm.variance_epsilon)
+        if h.ndim == 2 and has_rms_norm_kernel(h.device, h.dtype, h.shape[1]):
+            return rms_norm_forward(h, norm.weight, norm.variance_epsilon)
+        return COMPILED_OPS.normed(h, norm.weight, norm.variance_epsilon)
 
     @staticmethod
     def rotated(x: torch.Tensor, cis: torch.Tensor) -> torch.Tensor:
-        return COMPILED.rotated_pairs(x, torch.view_as_real(cis))
+        return COMPILED_OPS.rotated_pairs(x, torch.view_as_real(cis))
 
     @staticmethod
     def gated(gate_up: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        return COMPILED.gated(gate_up)
+        return COMPILED_OPS.gated(gate_up)
 
 
 # All that lies between two attentions, as one compiled region:
@@ -207,19 +207,19 @@ class CompiledWays(Ways):
 # piece (`pieces.py`) costs the host as much again as an operation, there and back. Weights are arguments, so all layers share
 # one graph, for any number of tokens; there is another without gradients.
 
-WORTH_A_REGION = 64
+MIN_TOKENS_FOR_REGIONS = 64
 """tokens of a pass from which on regions are used: more than the model is tried out with when it is loaded, so that a graph is
 compiled when it is first needed"""
-FAR_OFF = {torch.float32: 1e-3}
+MAX_REGION_ERROR = {torch.float32: 1e-3}
 """of a tensor's norm, by which a compiled region may differ from itself uncompiled"""
-FAR_OFF_ROUNDED = 0.1
+MAX_REGION_ERROR_HALF = 0.1
 
 Weights = tuple[torch.Tensor, ...]
 Answer = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Layout:
+class RegionLayout:
     """What is compiled in: how a region's weights lie in a row, and the numbers among them that are no tensors."""
 
     head_dim: int
@@ -229,34 +229,36 @@ class Layout:
     """(has a bias, its adapter's scale) of o, gate, up, down, q, k and v"""
 
 
-class Regions:
+class CompiledRegions:
     """The regions of one model: region i lies between the attentions of layers i and i + 1."""
 
     def __init__(self, layers: Sequence[Any], head_dim: int) -> None:
         self._head_dim = head_dim
-        self._modules = [_between(*pair) for pair in pairwise(layers)]
-        self._compiled: dict[Layout, Callable[..., Answer]] = {}
-        self._known: set[tuple[Layout, bool]] = set()
+        self._modules = [_region_modules(*pair) for pair in pairwise(layers)]
+        self._compiled: dict[RegionLayout, Callable[..., Answer]] = {}
+        self._known: set[tuple[RegionLayout, bool]] = set()
         """those that have been held against themselves uncompiled, with gradients and without"""
         self.failed = False
 
-    def of_pass(self, count: int) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Answer] | None:
+    def bind_weights(
+        self, count: int
+    ) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Answer] | None:
         """(i, h, attended, cos, sin) -> (h, q, k, v): the first so many regions with their modules as they are now. None where
         there is no such thing: a module is not plain or drops out, layers are of several kinds, or compiling has failed."""
         found: list[Weights] = []
-        layouts: set[Layout] = set()
+        layouts: set[RegionLayout] = set()
         for norms, projections in self._modules[: 0 if self.failed else count]:
             parts = plain_parts(projections)
             if parts is None:
                 return None
             kinds = tuple((bias is not None, adapters[0][2] if adapters else None) for _, bias, adapters in parts)
-            layouts.add(Layout(self._head_dim, tuple(norm.variance_epsilon for norm in norms), kinds))
-            found.append((*(norm.weight for norm in norms), *_in_a_row(parts)))
+            layouts.add(RegionLayout(self._head_dim, tuple(norm.variance_epsilon for norm in norms), kinds))
+            found.append((*(norm.weight for norm in norms), *_flatten_parts(parts)))
         return partial(self._answer, layouts.pop(), found) if len(layouts) == 1 else None
 
     def _answer(
         self,
-        layout: Layout,
+        layout: RegionLayout,
         of: list[Weights],
         i: int,
         h: torch.Tensor,
@@ -271,32 +273,32 @@ class Regions:
         if not self.failed and (layout, torch.is_grad_enabled()) not in self._known:
             self._try(layout, (h, attended, cos, sin, *of[i]))
         if self.failed:  # in this very pass
-            return region(layout, h, attended, cos, sin, *of[i])
+            return run_region(layout, h, attended, cos, sin, *of[i])
         return self._compiled[layout](h, attended, cos, sin, *of[i])
 
-    def _try(self, layout: Layout, arguments: Weights) -> None:
+    def _try(self, layout: RegionLayout, arguments: Weights) -> None:
         """Compile, and hold against what was compiled; gradients too, since their graph is made when they are first asked for,
         and there is no way back from there. Where that fails, on a machine without a C compiler for one, say so."""
-        as_it_stands = partial(region, layout)
+        as_it_stands = partial(run_region, layout)
         try:
-            compiled = self._compiled.get(layout) or to_compile(_region_of(layout), options={"size_asserts": False})
+            compiled = self._compiled.get(layout) or compile_lazily(_bind_layout(layout), options={"size_asserts": False})
             # Whoever counts what autograd keeps is not to count this. Detached, or an answer would hold itself (planning.py).
             with saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor):
-                _check_regions_alike(compiled, as_it_stands, arguments)
+                _check_regions_match(compiled, as_it_stands, arguments)
         except Exception as error:
-            goes_without(error, "without compiled regions")
+            warn_of_fallback(error, "without compiled regions")
             self.failed = True
             return
         self._compiled[layout] = compiled
         self._known.add((layout, torch.is_grad_enabled()))
 
 
-def region(
-    layout: Layout, h: torch.Tensor, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *weights: torch.Tensor
+def run_region(
+    layout: RegionLayout, h: torch.Tensor, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *weights: torch.Tensor
 ) -> Answer:
     """(h, q, k, v): states [N, D] after a layer, and what the next layer's heads ask, offer and give, [N, heads, head_dim]."""
     norms = list(zip(weights, layout.epsilons, strict=False))
-    o, gate, up, down, *qkv = _apart(weights[len(layout.epsilons) :], layout.kinds)
+    o, gate, up, down, *qkv = _unflatten_parts(weights[len(layout.epsilons) :], layout.kinds)
     h, x = added(h, together(attended, [o]), *norms[0])
     x = gated(together(x, [gate, up]))
     h, x = added(h, together(x, [down]), *norms[1])
@@ -308,16 +310,16 @@ def region(
     return h, rotated(q, cos, sin), rotated(k, cos, sin), v.clone(memory_format=torch.contiguous_format)
 
 
-def _region_of(layout: Layout) -> Callable[..., Answer]:
+def _bind_layout(layout: RegionLayout) -> Callable[..., Answer]:
     def of_layout(
         h: torch.Tensor, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *weights: torch.Tensor
     ) -> Answer:
-        return region(layout, h, attended, cos, sin, *weights)
+        return run_region(layout, h, attended, cos, sin, *weights)
 
     return of_layout
 
 
-def _between(layer: Any, following: Any) -> tuple[list[Any], list[Any]]:
+def _region_modules(layer: Any, following: Any) -> tuple[list[Any], list[Any]]:
     """The norms and the projections of a region, in its order."""
     attention, asking = layer.self_attn, following.self_attn
     norms = [layer.post_attention_layernorm, following.input_layernorm]
@@ -327,7 +329,7 @@ def _between(layer: Any, following: Any) -> tuple[list[Any], list[Any]]:
     return norms, [attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj, asking.q_proj, asking.k_proj, asking.v_proj]
 
 
-def _in_a_row(parts: Sequence[Parts]) -> Iterator[torch.Tensor]:
+def _flatten_parts(parts: Sequence[Parts]) -> Iterator[torch.Tensor]:
     for weight, bias, adapters in parts:
         yield weight
         if bias is not None:
@@ -337,7 +339,7 @@ def _in_a_row(parts: Sequence[Parts]) -> Iterator[torch.Tensor]:
             yield lora_B
 
 
-def _apart(weights: Sequence[torch.Tensor], kinds: Sequence[tuple[bool, float | None]]) -> list[Parts]:
+def _unflatten_parts(weights: Sequence[torch.Tensor], kinds: Sequence[tuple[bool, float | None]]) -> list[Parts]:
     """`_in_a_row` undone."""
     parts: list[Parts] = []
     at = 0
@@ -349,7 +351,7 @@ def _apart(weights: Sequence[torch.Tensor], kinds: Sequence[tuple[bool, float | 
     return parts
 
 
-def _check_regions_alike(compiled: Callable[..., Answer], as_it_stands: Callable[..., Answer], arguments: Weights) -> None:
+def _check_regions_match(compiled: Callable[..., Answer], as_it_stands: Callable[..., Answer], arguments: Weights) -> None:
     """Answers, and the gradients of half the sum of their squares."""
     states = [x.detach().requires_grad_(x.requires_grad) for x in arguments[:2]]  # what was before them is left alone
     for x in states:
@@ -364,5 +366,5 @@ def _check_regions_alike(compiled: Callable[..., Answer], as_it_stands: Callable
         found.append([*values, *gradients])
     for ours, theirs in zip(*found, strict=True):
         apart = torch.linalg.vector_norm(ours.float() - theirs.float())
-        if not apart <= FAR_OFF.get(theirs.dtype, FAR_OFF_ROUNDED) * torch.linalg.vector_norm(theirs.float()):
+        if not apart <= MAX_REGION_ERROR.get(theirs.dtype, MAX_REGION_ERROR_HALF) * torch.linalg.vector_norm(theirs.float()):
             raise ArithmeticError("a compiled region does not compute what it should")

@@ -24,8 +24,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from tacit.engines.local.fast.kernels import holds, on_its_device, trial_logits
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.fast.kernels import is_kernel_usable, on_tensor_device, probe_logits
+from tacit.engines.local.memory import is_out_of_memory
 
 # Logits as they are summed, in float32, also of a model in bfloat16.
 #
@@ -35,16 +35,16 @@ from tacit.engines.local.memory import ran_out
 # that is rounded in a pass this shows most in a log-probability. Gradients go back in the model's own format.
 
 
-def unrounded(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
+def linear_float32(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
     """[N, V] in float32, where this device can; rounded before, where not."""
     if weight_VD.dtype == torch.float32:
         return linear(x_ND, weight_VD)
-    if weight_VD.device.type != "cpu" and not has_wide_product(weight_VD.device, weight_VD.dtype):
+    if weight_VD.device.type != "cpu" and not has_float32_output(weight_VD.device, weight_VD.dtype):
         return linear(x_ND, weight_VD).float()
-    return _Unrounded.apply(x_ND, weight_VD)
+    return _LinearFloat32.apply(x_ND, weight_VD)
 
 
-class _Unrounded(torch.autograd.Function):
+class _LinearFloat32(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
@@ -61,23 +61,23 @@ class _Unrounded(torch.autograd.Function):
 
 
 @cache
-def has_wide_product(device: torch.device, dtype: torch.dtype) -> bool:
+def has_float32_output(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether torch multiplies in this format and answers in float32: asked by doing so once."""
     try:
         x = torch.arange(64.0, device=device).view(4, 16).to(dtype)
         return torch.equal(torch.mm(x, x.t(), out_dtype=torch.float32), x.float() @ x.float().t())
     except (RuntimeError, TypeError) as error:  # an older torch does not know it
-        if ran_out(error):
+        if is_out_of_memory(error):
             raise
         return False
 
 
 BLOCK, WARPS = 1024, 4
 """of a program that reads a whole row: so small that all rows of a chunk find a place at once"""
-PULL_BLOCK, PULL_WARPS = 4096, 8
+BACKWARD_BLOCK, BACKWARD_WARPS = 4096, 8
 
 
-class Asked(NamedTuple):
+class LogprobTargets(NamedTuple):
     """Of states that are there."""
 
     targets_T: torch.Tensor
@@ -99,20 +99,20 @@ Scores = tuple[torch.Tensor, torch.Tensor | None]
 """log π(target) and, where it is asked for, the entropy at each position"""
 
 
-def head_scores(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked) -> Scores:
+def fused_linear_logprobs(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets) -> Scores:
     found: Scores
     if weight_VD.requires_grad or asked.entropy == "gradient":
-        found = _Head.apply(hidden_TD, weight_VD, asked)
+        found = _FusedLinearLogprobs.apply(hidden_TD, weight_VD, asked)
     else:
-        found = _FrozenHead.apply(hidden_TD, weight_VD, asked, hidden_TD.requires_grad and torch.is_grad_enabled())
+        found = _FrozenHeadLogprobs.apply(hidden_TD, weight_VD, asked, hidden_TD.requires_grad and torch.is_grad_enabled())
     return found
 
 
-class _FrozenHead(torch.autograd.Function):
+class _FrozenHeadLogprobs(torch.autograd.Function):
     """Only log-probabilities have a gradient, and only states are given one."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked, pulls: bool) -> Scores:
+    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets, pulls: bool) -> Scores:
         """`pulls`: whether a gradient may be asked for."""
         logprobs_T, normers_T, entropy_T = found = _room(hidden_TD)
         towards_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if pulls else None
@@ -120,7 +120,7 @@ class _FrozenHead(torch.autograd.Function):
         for chunk, logits_CV in _weighed_chunks(hidden_TD, weight_VD, asked, found):
             if towards_TD is not None:
                 away_CV = _pulled_chunk(chunk, logits_CV, asked, normers_T, entropy_T, ones_T, None, hidden_TD.dtype)
-                towards_TD[chunk] = unrounded(away_CV, weight_VD.t())
+                towards_TD[chunk] = linear_float32(away_CV, weight_VD.t())
         ctx.save_for_backward(towards_TD)
         ctx.dtype = hidden_TD.dtype
         return _scores(ctx, asked, logprobs_T, entropy_T)
@@ -133,11 +133,11 @@ class _FrozenHead(torch.autograd.Function):
         return for_hidden_TD, None, None, None
 
 
-class _Head(torch.autograd.Function):
+class _FusedLinearLogprobs(torch.autograd.Function):
     """Everything may have a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked) -> Scores:
+    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets) -> Scores:
         logprobs_T, normers_T, entropy_T = found = _room(hidden_TD)
         kept = None
         for _, logits_CV in _weighed_chunks(hidden_TD, weight_VD, asked, found):
@@ -158,13 +158,13 @@ class _Head(torch.autograd.Function):
         for_weight_VD = None  # of many chunks, added up in float32 and rounded once
         for chunk in asked.chunks():
             hidden_CD = hidden_TD[chunk]
-            logits_CV = unrounded(hidden_CD, weight_VD) if kept is None else kept
+            logits_CV = linear_float32(hidden_CD, weight_VD) if kept is None else kept
             of_both = (of_logprobs_T, of_entropy_T)
             gradient_CV = _pulled_chunk(chunk, logits_CV, asked, normers_T, entropy_T, *of_both, hidden_TD.dtype)
             if for_hidden_TD is not None:
                 torch.mm(gradient_CV, weight_VD, out=for_hidden_TD[chunk])
             if needs_weight:
-                part_VD = gradient_CV.t() @ hidden_CD if asked.in_one_chunk else unrounded(gradient_CV.t(), hidden_CD.t())
+                part_VD = gradient_CV.t() @ hidden_CD if asked.in_one_chunk else linear_float32(gradient_CV.t(), hidden_CD.t())
                 for_weight_VD = part_VD if for_weight_VD is None else for_weight_VD.add_(part_VD)
         if for_weight_VD is not None:
             for_weight_VD = for_weight_VD.to(weight_VD.dtype)
@@ -178,20 +178,20 @@ def _room(hidden_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def _weighed_chunks(
-    hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked, found: Sequence[torch.Tensor]
+    hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets, found: Sequence[torch.Tensor]
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Each chunk with its logits, of which is then known what there was room for."""
     for chunk in asked.chunks():
-        logits_CV = unrounded(hidden_TD[chunk], weight_VD)
+        logits_CV = linear_float32(hidden_TD[chunk], weight_VD)
         has_entropy = asked.entropy != "none"
-        weighed(logits_CV, asked.targets_T[chunk], asked.temperature, has_entropy, *(part_T[chunk] for part_T in found))
+        logprob_forward(logits_CV, asked.targets_T[chunk], asked.temperature, has_entropy, *(part_T[chunk] for part_T in found))
         yield chunk, logits_CV
 
 
 def _pulled_chunk(
     chunk: slice,
     logits_CV: torch.Tensor,
-    asked: Asked,
+    asked: LogprobTargets,
     normers_T: torch.Tensor,
     entropy_T: torch.Tensor,
     of_logprobs_T: torch.Tensor,
@@ -200,10 +200,10 @@ def _pulled_chunk(
 ) -> torch.Tensor:
     of_entropy_C = None if of_entropy_T is None else of_entropy_T[chunk]
     known = (asked.targets_T[chunk], asked.temperature, normers_T[chunk], entropy_T[chunk])
-    return pulled(logits_CV, *known, of_logprobs_T[chunk], of_entropy_C, dtype)
+    return logprob_backward(logits_CV, *known, of_logprobs_T[chunk], of_entropy_C, dtype)
 
 
-def _scores(ctx: Any, asked: Asked, logprobs_T: torch.Tensor, entropy_T: torch.Tensor) -> Scores:
+def _scores(ctx: Any, asked: LogprobTargets, logprobs_T: torch.Tensor, entropy_T: torch.Tensor) -> Scores:
     """What a pass gives back, as autograd has to know of it."""
     ctx.set_materialize_grads(False)
     if asked.entropy == "none":
@@ -213,8 +213,8 @@ def _scores(ctx: Any, asked: Asked, logprobs_T: torch.Tensor, entropy_T: torch.T
     return logprobs_T, entropy_T
 
 
-@on_its_device
-def weighed(
+@on_tensor_device
+def logprob_forward(
     logits_CV: torch.Tensor,
     targets_C: torch.Tensor,
     temperature: float,
@@ -224,17 +224,19 @@ def weighed(
     entropy_C: torch.Tensor,
 ) -> None:
     """The last three are written to: log π(target), log Σ exp z, and the entropy where it is asked for."""
-    from tacit.engines.local.fast.cross_entropy_kernels import weigh  # triton is only there where there is a GPU
+    from tacit.engines.local.fast.cross_entropy_kernels import (
+        logprob_forward_kernel,  # triton is only there where there is a GPU
+    )
 
     rows, vocabulary = logits_CV.shape
     if rows:
         found = (logprobs_C, normers_C, entropy_C)
         shape = (1 / temperature, vocabulary, logits_CV.stride(0))
-        weigh[(rows,)](logits_CV, targets_C, *found, *shape, ENTROPY=entropy, BLOCK=BLOCK, num_warps=WARPS)
+        logprob_forward_kernel[(rows,)](logits_CV, targets_C, *found, *shape, ENTROPY=entropy, BLOCK=BLOCK, num_warps=WARPS)
 
 
-@on_its_device
-def pulled(
+@on_tensor_device
+def logprob_backward(
     logits_CV: torch.Tensor,
     targets_C: torch.Tensor,
     temperature: float,
@@ -245,7 +247,7 @@ def pulled(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """The gradient of the logits."""
-    from tacit.engines.local.fast.cross_entropy_kernels import pull
+    from tacit.engines.local.fast.cross_entropy_kernels import logprob_backward_kernel
 
     rows, vocabulary = logits_CV.shape
     gradient_CV = torch.empty(rows, vocabulary, dtype=dtype, device=logits_CV.device)
@@ -253,7 +255,7 @@ def pulled(
         has = of_entropy_C is not None
         of_both = (of_logprobs_C, of_entropy_C if has else of_logprobs_C)
         shape = (1 / temperature, vocabulary, logits_CV.stride(0))
-        pull[(rows, -(-vocabulary // PULL_BLOCK))](
+        logprob_backward_kernel[(rows, -(-vocabulary // BACKWARD_BLOCK))](
             logits_CV,
             targets_C,
             normers_C,
@@ -262,33 +264,33 @@ def pulled(
             gradient_CV,
             *shape,
             ENTROPY=has,
-            BLOCK=PULL_BLOCK,
-            num_warps=PULL_WARPS,
+            BLOCK=BACKWARD_BLOCK,
+            num_warps=BACKWARD_WARPS,
         )
     return gradient_CV
 
 
 @cache
-def has_score_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return holds("scores", device, partial(_agrees, device, dtype))
+def has_logprob_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    return is_kernel_usable("scores", device, partial(_matches_torch, device, dtype))
 
 
-def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
+def _matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
     """Rows whose length is no multiple of a block; of one that is a multiple of 16 the compiler makes other kernels."""
-    return all(_agrees_on(2 * PULL_BLOCK + more, device, dtype) for more in (777, 768))
+    return all(_matches_at(2 * BACKWARD_BLOCK + more, device, dtype) for more in (777, 768))
 
 
-def _agrees_on(vocabulary: int, device: torch.device, dtype: torch.dtype) -> bool:
+def _matches_at(vocabulary: int, device: torch.device, dtype: torch.dtype) -> bool:
     """Sharp, flat and truncated rows: values and gradients."""
     generator, rows = torch.Generator(device).manual_seed(0), 16
-    logits_CV = trial_logits(rows, vocabulary, BLOCK, generator)
+    logits_CV = probe_logits(rows, vocabulary, BLOCK, generator)
     targets_C = torch.randint(0, vocabulary, (rows,), generator=generator, device=device)
     logits_CV.scatter_(1, targets_C[:, None], 0.5)
     of_both = torch.randn(2, rows, generator=generator, device=device)
     for temperature in (1.0, 0.7):
         logprobs_C, normers_C, entropy_C, alone_C = torch.empty(4, rows, device=device)
-        weighed(logits_CV, targets_C, temperature, False, alone_C, normers_C, entropy_C)
-        weighed(logits_CV, targets_C, temperature, True, logprobs_C, normers_C, entropy_C)
+        logprob_forward(logits_CV, targets_C, temperature, False, alone_C, normers_C, entropy_C)
+        logprob_forward(logits_CV, targets_C, temperature, True, logprobs_C, normers_C, entropy_C)
         if not torch.allclose(alone_C, logprobs_C, atol=1e-4, rtol=1e-5):
             return False
         logps_CV = torch.log_softmax(logits_CV.double() / temperature, -1)
@@ -299,7 +301,9 @@ def _agrees_on(vocabulary: int, device: torch.device, dtype: torch.dtype) -> boo
         if not torch.allclose(entropy_C.double(), expected_C, atol=1e-4, rtol=1e-5):
             return False
         for of_entropy_C in (None, of_both[1]):
-            found_CV = pulled(logits_CV, targets_C, temperature, normers_C, entropy_C, of_both[0], of_entropy_C, dtype)
+            found_CV = logprob_backward(
+                logits_CV, targets_C, temperature, normers_C, entropy_C, of_both[0], of_entropy_C, dtype
+            )
             expected_CV = of_both[0].double()[:, None] * -p_CV
             expected_CV.scatter_add_(1, targets_C[:, None], of_both[0].double()[:, None])
             if of_entropy_C is not None:

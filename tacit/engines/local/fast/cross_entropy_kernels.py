@@ -4,11 +4,11 @@ import triton
 import triton.language as tl
 
 # Of a chunk of tokens these begin anywhere: compiled for how they lie in memory, a kernel would be so a dozen times.
-ANYWHERE = ["targets", "logprobs", "normers", "entropies", "of_logprobs", "of_entropies"]
+UNALIGNED = ["targets", "logprobs", "normers", "entropies", "of_logprobs", "of_entropies"]
 
 
-@triton.jit(do_not_specialize=ANYWHERE[:4])
-def weigh(
+@triton.jit(do_not_specialize=UNALIGNED[:4])
+def logprob_forward_kernel(
     logits, targets, logprobs, normers, entropies, inverse, vocabulary, stride, ENTROPY: tl.constexpr, BLOCK: tl.constexpr
 ):
     """A program has a row, and each lane of it every BLOCK-th logit: its highest m, Σ exp(z − m), and Σ exp(z − m) (z − m)."""
@@ -42,8 +42,8 @@ def weigh(
         tl.store(entropies + row, log_sum - tl.sum(weight * (spread + total * below), 0) / sum_of_all)
 
 
-@triton.jit(do_not_specialize=ANYWHERE[:1] + ANYWHERE[2:])
-def pull(
+@triton.jit(do_not_specialize=UNALIGNED[:1] + UNALIGNED[2:])
+def logprob_backward_kernel(
     logits,
     targets,
     normers,

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tacit.engines.local.fast.varlen_attention import Spans, most_blocks, shared
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import After, LlamaForward, Prompts
-from tacit.engines.local.memory import give_back, ran_out
-from tacit.engines.local.packing import power_from, within
+from tacit.engines.local.memory import empty_cache, is_out_of_memory
+from tacit.engines.local.packing import next_power_of_two, ragged_arange
 
 _RECORDING = Lock()
 """what another thread did on that stream meanwhile would be recorded with it"""
@@ -78,7 +78,7 @@ class StepGraphs:
             with torch.cuda.graph(graph, pool=pool, stream=aside, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
-            if ran_out(error):
+            if is_out_of_memory(error):
                 raise  # a shortage passes, once less is sampled at once; what follows is for devices that cannot record
             warnings.warn(f"sampling goes on without CUDA graphs, more slowly: {error}", stacklevel=2)
             return None
@@ -117,12 +117,12 @@ class Size(NamedTuple):
     def of(lengths_U: np.ndarray, weights: int = 0) -> Size:
         """One of few in which they have room, and a filling of one token at least. Tokens are quarters of a power of two where
         launches take longer than what is computed for nothing, with a layer of so many weights, and eighths elsewhere."""
-        prompts = max(8, power_from(len(lengths_U))) + 8
+        prompts = max(8, next_power_of_two(len(lengths_U))) + 8
         needed = max(128, int(lengths_U.sum()) + prompts - len(lengths_U))
-        step = max(16, power_from(needed) // (8 if needed * weights <= LAUNCHED else 16))
+        step = max(16, next_power_of_two(needed) // (8 if needed * weights <= LAUNCHED else 16))
         tokens = -(-needed // step) * step
         longest = max(int(lengths_U.max()), int(_filling(tokens, prompts, lengths_U).max()))
-        return Size(tokens, prompts, max(512, power_from(longest)))
+        return Size(tokens, prompts, max(512, next_power_of_two(longest)))
 
 
 class FixedPrompts:
@@ -131,7 +131,7 @@ class FixedPrompts:
     def __init__(self, size: Size, device: torch.device, block: int) -> None:
         """`block`: queries that a kernel of attention looks at together, which is told who does what; 0: there is none."""
         self.size, (tokens, prompts, _) = size, size
-        self._block, blocks = block, most_blocks(tokens, prompts, block) if block else 0
+        self._block, blocks = block, max_blocks(tokens, prompts, block) if block else 0
         parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * blocks, 5 * prompts)
         self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
         self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts, *more = self._all.split(parts)
@@ -152,7 +152,7 @@ class FixedPrompts:
         lengths_U = np.append(lengths_U, _filling(self.size.tokens, self.size.prompts, lengths_U))
         tokens_N, positions_N, all_slots_N, ends_U, starts, starts_k, keys, blocks, last_blocks = self._here
         np.concatenate(prompts, out=tokens_N[:real])
-        positions_N[:real] = within(lengths_U[: len(prompts)])
+        positions_N[:real] = ragged_arange(lengths_U[: len(prompts)])
         all_slots_N[:real], all_slots_N[real:] = slots_N, spare
         tokens_N[real:], positions_N[real:] = 0, 0  # a filling may be longer than anything there are rotations for
         np.cumsum(lengths_U, out=starts[1:])
@@ -166,7 +166,7 @@ class FixedPrompts:
             asking_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
         if self._block:
             for table, queries_U in ((blocks, asking_U), (last_blocks, np.minimum(asking_U, 1))):
-                shares = shared(queries_U, keys, "queries", self._block, starts_k).ravel()
+                shares = split_into_blocks(queries_U, keys, "queries", self._block, starts_k).ravel()
                 table[: len(shares)], table[len(shares) :] = shares, 0  # where there is nothing to do for anybody
         self._all.copy_(self._there, non_blocking=True)
         if self._all.is_cuda:
@@ -179,8 +179,8 @@ class FixedPrompts:
         all_blocks, last_blocks = (
             {("queries", block): table.int()} if block else {} for table in (self._blocks, self._last_blocks)
         )
-        spans = Spans(starts, starts_k, longest, longest, blocks=all_blocks, keys_B=keys_B)
-        last = Spans(self._single, starts_k, 1, longest, blocks=last_blocks, keys_B=keys_B)
+        spans = SequenceLayout(starts, starts_k, longest, longest, blocks=all_blocks, keys_B=keys_B)
+        last = SequenceLayout(self._single, starts_k, 1, longest, blocks=last_blocks, keys_B=keys_B)
         return Prompts(self._tokens_N, self._positions_N, self._ends_U, spans, last)
 
 
@@ -249,7 +249,7 @@ class RecordedPrefills:
         if not self._goes(key, prefill):
             self._graphs.enabled = False
             self.clear()
-            give_back(forward.device)
+            empty_cache(forward.device)
             warnings.warn("there is no GPU memory to record prefills; sampling goes on without, more slowly", stacklevel=2)
             return None
         if not self._graphs.enabled:  # it cannot be recorded here
@@ -262,7 +262,7 @@ class RecordedPrefills:
         try:
             self._graphs.run(key, prefill, lambda: _nothing)
         except RuntimeError as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             return False
         return True

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.fast.compiled import Ways
-from tacit.engines.local.fast.kernels import early, holds, on_its_device
-from tacit.engines.local.packing import power_from
+from tacit.engines.local.fast.compiled import SamplerOps
+from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.packing import next_power_of_two
 
 LEAST = 16
 """the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
@@ -36,7 +36,7 @@ programs for a processor, small ones share it better. Of 523 columns FEW and MAN
 of 128, and 44.8 and 37.5 at 256; of three heads of 64 12.2 and 12.5, and 38.7 and 29.6"""
 
 
-@on_its_device
+@on_tensor_device
 def attend_step(
     q_BHD: torch.Tensor,
     k_BGD: torch.Tensor,
@@ -92,11 +92,11 @@ def attend_step(
         DIM=dim,
         PARTS=parts,
         **launch,
-        **early(q_BHD.device),
+        **early_launch_options(q_BHD.device),
     )
     if parts > 1:
         shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim, "PARTS": parts}
-        join_parts[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early(q_BHD.device))
+        join_parts[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
     return out
 
 
@@ -122,7 +122,7 @@ def _parts(programs: int, device: torch.device) -> int:
 @cache
 def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = queries_per_kv <= LEAST and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds(
+    return fits and is_kernel_usable(
         "the attention of a step", device, partial(_step_agrees, device, dtype, kv_heads, queries_per_kv, head_dim)
     )
 
@@ -153,7 +153,7 @@ def _step_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, querie
         same = torch.equal(there[0], keys) and torch.equal(there[1], values)
         if not (same and torch.allclose(other.float(), found.float(), atol=2e-2, rtol=2e-2)):
             return False
-    q, k = (Ways.rotated(x, turns[:, None]) for x in (q, k))
+    q, k = (SamplerOps.rotated(x, turns[:, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
         close = torch.allclose(own_k[-1], k[row].float(), atol=2e-2, rtol=2e-2)
@@ -198,7 +198,7 @@ class Chunk:
     """see DESCRIBED"""
 
 
-@on_its_device
+@on_tensor_device
 def attend_chunk(
     q_CHD: torch.Tensor,
     k_CGD: torch.Tensor,
@@ -217,7 +217,7 @@ def attend_chunk(
     _, heads, dim = q_CHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
     group = heads // kv_heads
-    together = min(MOST_HEADS, power_from(group))
+    together = min(MOST_HEADS, next_power_of_two(group))
     decode_attention_kernels.attend_chunk[(len(blocks_N4), kv_heads, -(-group // together))](
         q_CHD,
         k_CGD,
@@ -242,7 +242,7 @@ def attend_chunk(
         FRESH=FRESH,
         num_warps=WARPS,
         num_stages=3 if dim <= LARGE else 2,
-        **early(q_CHD.device),
+        **early_launch_options(q_CHD.device),
     )
 
 
@@ -276,7 +276,7 @@ def attend_chunk_plainly(
 @cache
 def has_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds(
+    return fits and is_kernel_usable(
         "the attention of prompts in a step", device, partial(_chunk_agrees, device, dtype, kv_heads, queries_per_kv, head_dim)
     )
 
@@ -312,7 +312,7 @@ def _chunk_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queri
     found = torch.full((tokens, q[0].numel()), float("nan"), dtype=dtype, device=device)
     new_keys, new_values = keys.clone(), values.clone()
     attend_chunk(q, k, v, new_keys, new_values, blocks_N4, torch.view_as_real(turns), scale, found)
-    q, k = (Ways.rotated(x, turns[:, None]) for x in (q, k))
+    q, k = (SamplerOps.rotated(x, turns[:, None]) for x in (q, k))
     q, k, v, keys, values = (x.float() for x in (q, k, v, keys, values))
     expected = attend_chunk_plainly(q, k, v, keys, values, blocks_N4, scale)
     return (
@@ -368,21 +368,21 @@ def _one_after_the_other(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
     return out_NF
 
 
-@on_its_device
+@on_tensor_device
 def _at_once(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
     from tacit.engines.local.fast.decode_attention_kernels import attend_both  # triton is only there where there is a GPU
 
     k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale = beside
     (tokens, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
     group = heads // kv_heads
-    together = min(MOST_HEADS, power_from(group))
+    together = min(MOST_HEADS, next_power_of_two(group))
     of_prompts = len(blocks_N4) * kv_heads * -(-group // together)
     out_NF = torch.empty(tokens, heads * dim, dtype=q_NHD.dtype, device=q_NHD.device)
     attend_both[(of_prompts + rows * kv_heads,)](
         q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, out_NF, scale,
         q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0), out_NF.stride(0), keys_BSGD.shape[1], rows, of_prompts,
         KV=kv_heads, GROUP=group, PADDED=LEAST, DIM=dim, ROW_BLOCK=FEW["BLOCK"], TOKENS=TOKENS, HEADS=together,
-        BLOCK=BLOCK, FRESH=FRESH, num_warps=WARPS, num_stages=FEW["num_stages"], **early(q_NHD.device),
+        BLOCK=BLOCK, FRESH=FRESH, num_warps=WARPS, num_stages=FEW["num_stages"], **early_launch_options(q_NHD.device),
     )  # fmt: skip
     return out_NF
 
@@ -393,7 +393,7 @@ def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, qu
     sizes = (device, dtype, kv_heads, queries_per_kv, head_dim)
     if head_dim > LARGE or not (has_step_kernel(*sizes) and has_chunk_kernel(*sizes)):
         return False
-    return holds("the attention of rows and prompts at once", device, partial(_mixed_agrees, *sizes))
+    return is_kernel_usable("the attention of rows and prompts at once", device, partial(_mixed_agrees, *sizes))
 
 
 def _mixed_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:

@@ -10,17 +10,17 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.memory import is_out_of_memory
 
 HOPPER = 9
 """a `generation` of GPUs"""
-RECORDS_EARLY_LAUNCHES = 12_040
+MIN_PDL_DRIVER = 12_040
 """the first driver of which we know that such a launch can be part of a CUDA graph (it can since 12.3)"""
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
 
-def on_its_device(
+def on_tensor_device(
     launch: Callable[Concatenate[torch.Tensor, Rest], Answer],
 ) -> Callable[Concatenate[torch.Tensor, Rest], Answer]:
     """triton launches on the device that is current in a thread, wherever the tensors are."""
@@ -34,23 +34,23 @@ def on_its_device(
 
 
 @cache
-def early(device: torch.device) -> dict[str, bool]:
+def early_launch_options(device: torch.device) -> dict[str, bool]:
     """Options of a step's launches (what they share with prefills and updates has them there too): where device and driver
     can, a kernel is put in place while the one before it is on its last programs, and waits there."""
     driver: Callable[[], int] = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)
-    can = generation(device) >= HOPPER and driver() >= RECORDS_EARLY_LAUNCHES
+    can = nvidia_generation(device) >= HOPPER and driver() >= MIN_PDL_DRIVER
     if can and importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
 
 
-def generation(device: torch.device) -> int:
+def nvidia_generation(device: torch.device) -> int:
     """Of Nvidia's GPUs, the major compute capability; 0 of all others, whose makers count otherwise."""
     nvidia = device.type == "cuda" and torch.version.hip is None
     return int(torch.cuda.get_device_capability(device)[0]) if nvidia else 0
 
 
-def trial_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:
+def probe_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:
     """[rows, vocabulary] from flat to sharp, for a kernel that reads them in blocks. Of every three rows one cannot have what
     comes first, and one not what comes after a block."""
     spread_B = torch.logspace(-1, 1, rows, device=generator.device)[:, None]
@@ -60,7 +60,7 @@ def trial_logits(rows: int, vocabulary: int, block: int, generator: torch.Genera
     return logits_BV
 
 
-def holds(what: str, device: torch.device, agrees: Callable[[], bool]) -> bool:
+def is_kernel_usable(what: str, device: torch.device, agrees: Callable[[], bool]) -> bool:
     """Whether a kernel of triton's can be used on this device; `agrees` runs it, and says whether what it computes is right.
     Where there should be one and torch's operations do it instead, that is said: it is slower."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
@@ -70,7 +70,7 @@ def holds(what: str, device: torch.device, agrees: Callable[[], bool]) -> bool:
             return True
         why = "it gives other numbers than torch's operations"
     except Exception as error:  # a compiler that is missing, or too old
-        if ran_out(error):
+        if is_out_of_memory(error):
             raise
         why = next(iter(str(error).splitlines()), "") or type(error).__name__
     warnings.warn(f"our kernel for {what} is not used on {device}, torch's slower operations are: {why}", stacklevel=2)

@@ -9,7 +9,7 @@ from tacit.engines.local.fast.decode_attention_kernels import after_those_before
 
 
 @triton.jit
-def halves(gate_up, row, columns, inner, stride):
+def load_gate_up(gate_up, row, columns, inner, stride):
     """A block of a row's gates and of what they let through; what is beyond the row is 0."""
     here = gate_up + row * stride + columns
     real = columns < inner
@@ -17,23 +17,23 @@ def halves(gate_up, row, columns, inner, stride):
 
 
 @triton.jit
-def let_through(gate_up, through, inner, stride, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def swiglu_forward_kernel(gate_up, through, inner, stride, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A program has a block of a row."""
     after_those_before(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < inner
-    gate, up = halves(gate_up, row, columns, inner, stride)
+    gate, up = load_gate_up(gate_up, row, columns, inner, stride)
     tl.store(through + row * inner + columns, (gate * tl.sigmoid(gate) * up).to(through.dtype.element_ty), mask=real)
 
 
 @triton.jit
-def pull_both(gate_up, pulled, both, inner, stride, BLOCK: tl.constexpr):
+def swiglu_backward_kernel(gate_up, pulled, both, inner, stride, BLOCK: tl.constexpr):
     """The gradient of both halves, side by side."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < inner
-    gate, up = halves(gate_up, row, columns, inner, stride)
+    gate, up = load_gate_up(gate_up, row, columns, inner, stride)
     pull = tl.load(pulled + row * inner + columns, mask=real, other=0.0).to(tl.float32)
     opened = tl.sigmoid(gate)
     activated = gate * opened
@@ -46,7 +46,7 @@ def pull_both(gate_up, pulled, both, inner, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def norm_row(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
+def rms_norm_kernel(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
     """A program has one row."""
     after_those_before(EARLY)
     columns = tl.arange(0, PADDED)
@@ -62,7 +62,7 @@ def norm_row(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constex
 
 
 @triton.jit(do_not_specialize=["total"])
-def rotate_tokens(
+def rope_into_cache_kernel(
     qkv, positions, rotations, slots, keys, values, total, row,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -90,7 +90,7 @@ def rotate_tokens(
 
 
 @triton.jit
-def turn_heads(
+def rope_heads(
     source, row, target, token, there, cos, sin,
     FIRST: tl.constexpr, COUNT: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     TURNED: tl.constexpr,
@@ -112,7 +112,7 @@ def turn_heads(
 
 
 @triton.jit(do_not_specialize=["total"])
-def turn_tokens(
+def rope_qkv_kernel(
     q, k, v, cosines, sines, found, total, q_row, k_row, v_row,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PADDED: tl.constexpr, PADDED_KEYS: tl.constexpr, HALF: tl.constexpr,
     TOKENS: tl.constexpr, BACK: tl.constexpr,
@@ -128,16 +128,16 @@ def turn_tokens(
     token = token.to(tl.int64)[:, None, None]
     there = here[:, None, None]
     WIDTH: tl.constexpr = (HEADS + 2 * KEY_HEADS) * 2 * HALF
-    turn_heads(q, q_row, found, token, there, cos, sin, 0, HEADS, PADDED, WIDTH, HALF, True)
-    turn_heads(k, k_row, found, token, there, cos, sin, HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, True)
-    turn_heads(v, v_row, found, token, there, cos, sin, HEADS + KEY_HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, False)
+    rope_heads(q, q_row, found, token, there, cos, sin, 0, HEADS, PADDED, WIDTH, HALF, True)
+    rope_heads(k, k_row, found, token, there, cos, sin, HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, True)
+    rope_heads(v, v_row, found, token, there, cos, sin, HEADS + KEY_HEADS, KEY_HEADS, PADDED_KEYS, WIDTH, HALF, False)
 
 
 # The kernels of adapted_step.py, which says what they compute. Import them only where there is triton.
 
 
 @triton.jit
-def add_and_norm(
+def lora_add_rms_norm_kernel(
     h,
     product,
     lora_B,
@@ -174,7 +174,7 @@ def add_and_norm(
 
 
 @triton.jit
-def gate(
+def lora_swiglu_kernel(
     product,
     lora_B,
     gated,

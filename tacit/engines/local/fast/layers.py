@@ -15,64 +15,66 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import rms_norm
 
-from tacit.engines.local.fast.kernels import early, holds, on_its_device
-from tacit.engines.local.packing import power_from
+from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.packing import next_power_of_two
 
 SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
 """of a program: eight numbers of 16 bits for each thread, which it reads in one go"""
 
 
-class Gated(torch.autograd.Function):
+class SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_up_NF: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(gate_up_NF)
-        return let(gate_up_NF)
+        return swiglu_forward(gate_up_NF)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         (gate_up_NF,) = ctx.saved_tensors
-        return pulled(gate_up_NF, gradients[0].contiguous())
+        return swiglu_backward(gate_up_NF, gradients[0].contiguous())
 
 
-@on_its_device
-def let(gate_up_NF: torch.Tensor) -> torch.Tensor:
+@on_tensor_device
+def swiglu_forward(gate_up_NF: torch.Tensor) -> torch.Tensor:
     """What the gates let through."""
-    from tacit.engines.local.fast.layer_kernels import let_through  # triton is only there where there is a GPU
+    from tacit.engines.local.fast.layer_kernels import swiglu_forward_kernel  # triton is only there where there is a GPU
 
     rows, inner = len(gate_up_NF), gate_up_NF.shape[1] // 2
     through_NF = gate_up_NF.new_empty(rows, inner)
     if rows:
         shape = (inner, gate_up_NF.stride(0))
-        how = {"BLOCK": SWIGLU_BLOCK, "num_warps": SWIGLU_WARPS} | early(gate_up_NF.device)
-        let_through[_grid(rows, inner)](gate_up_NF, through_NF, *shape, **how)
+        how = {"BLOCK": SWIGLU_BLOCK, "num_warps": SWIGLU_WARPS} | early_launch_options(gate_up_NF.device)
+        swiglu_forward_kernel[_grid(rows, inner)](gate_up_NF, through_NF, *shape, **how)
     return through_NF
 
 
-@on_its_device
-def pulled(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torch.Tensor:
+@on_tensor_device
+def swiglu_backward(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torch.Tensor:
     """The gradient of both halves, side by side."""
-    from tacit.engines.local.fast.layer_kernels import pull_both
+    from tacit.engines.local.fast.layer_kernels import swiglu_backward_kernel
 
     rows, inner = gradient_NF.shape
     both_NF = gradient_NF.new_empty(rows, 2 * inner)
     if rows:
         shape = (inner, gate_up_NF.stride(0))
-        pull_both[_grid(rows, inner)](gate_up_NF, gradient_NF, both_NF, *shape, BLOCK=SWIGLU_BLOCK, num_warps=SWIGLU_WARPS)
+        swiglu_backward_kernel[_grid(rows, inner)](
+            gate_up_NF, gradient_NF, both_NF, *shape, BLOCK=SWIGLU_BLOCK, num_warps=SWIGLU_WARPS
+        )
     return both_NF
 
 
 @cache
-def has_gating_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return holds("gates", device, partial(_swiglu_agrees, device, dtype))
+def has_swiglu_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    return is_kernel_usable("gates", device, partial(_swiglu_matches_torch, device, dtype))
 
 
-def _swiglu_agrees(device: torch.device, dtype: torch.dtype) -> bool:
+def _swiglu_matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
     """Rows that are no multiple of a block; of those that are one of 16 the compiler makes other kernels."""
-    return all(_agrees_on(SWIGLU_BLOCK + more, device, dtype) for more in (24, 32))
+    return all(_swiglu_matches_at(SWIGLU_BLOCK + more, device, dtype) for more in (24, 32))
 
 
-def _agrees_on(inner: int, device: torch.device, dtype: torch.dtype) -> bool:
+def _swiglu_matches_at(inner: int, device: torch.device, dtype: torch.dtype) -> bool:
     """Gates from wide open to shut."""
     generator, rows = torch.Generator(device).manual_seed(0), 5
     gate_up_NF = 4 * torch.randn(rows, 2 * inner, generator=generator, device=device)
@@ -85,8 +87,8 @@ def _agrees_on(inner: int, device: torch.device, dtype: torch.dtype) -> bool:
     for_gate_NF = up_NF * (opened_NF + activated_NF * (1 - opened_NF))
     expected_NF = torch.cat([for_gate_NF, activated_NF], -1) * gradient_NF.double().repeat(1, 2)
     close = partial(torch.allclose, atol=1e-5, rtol=torch.finfo(dtype).eps + 1e-4)
-    return close(let(gate_up_NF).double(), activated_NF * up_NF) and close(
-        pulled(gate_up_NF, gradient_NF).double(), expected_NF
+    return close(swiglu_forward(gate_up_NF).double(), activated_NF * up_NF) and close(
+        swiglu_backward(gate_up_NF, gradient_NF).double(), expected_NF
     )
 
 
@@ -99,36 +101,36 @@ def _grid(rows: int, inner: int) -> tuple[int, int]:
 # A compiler reads a row of 1,536 numbers, which are no power of two, at a third of the memory's speed.
 
 NORM_WARPS = 2
-MOST_WIDE = 8192
+MAX_NORM_WIDTH = 8192
 """numbers of a row that a program has in its registers"""
 
 
-@on_its_device
-def norm_rows(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+@on_tensor_device
+def rms_norm_forward(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """Rows lie end to end."""
-    from tacit.engines.local.fast.layer_kernels import norm_row  # triton is only there where there is a GPU
+    from tacit.engines.local.fast.layer_kernels import rms_norm_kernel  # triton is only there where there is a GPU
 
     rows, width = h_ND.shape
     normed_ND = torch.empty_like(h_ND)
     if rows:
-        shape = {"WIDTH": width, "PADDED": power_from(width), "num_warps": NORM_WARPS}
-        norm_row[(rows,)](h_ND, weight, normed_ND, epsilon, **shape, **early(h_ND.device))
+        shape = {"WIDTH": width, "PADDED": next_power_of_two(width), "num_warps": NORM_WARPS}
+        rms_norm_kernel[(rows,)](h_ND, weight, normed_ND, epsilon, **shape, **early_launch_options(h_ND.device))
     return normed_ND
 
 
 @cache
-def has_norming_kernel(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    fits = width <= MOST_WIDE and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds("norms", device, partial(_norm_agrees, device, dtype, width))
+def has_rms_norm_kernel(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    fits = width <= MAX_NORM_WIDTH and dtype in (torch.bfloat16, torch.float16)
+    return fits and is_kernel_usable("norms", device, partial(_rms_norm_matches_torch, device, dtype, width))
 
 
-def _norm_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Of rows from small to large."""
     generator = torch.Generator(device).manual_seed(0)
     h_ND = torch.randn(7, width, generator=generator, device=device) * torch.logspace(-3, 3, 7, device=device)[:, None]
     h_ND, weight = h_ND.to(dtype), torch.randn(width, generator=generator, device=device).to(dtype)
     expected = rms_norm(h_ND.float(), (width,), weight.float(), 1e-5)
-    found = norm_rows(h_ND, weight, 1e-5).float()
+    found = rms_norm_forward(h_ND, weight, 1e-5).float()
     return torch.allclose(found, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
 
 
@@ -140,12 +142,12 @@ def _norm_agrees(device: torch.device, dtype: torch.dtype, width: int) -> bool:
 # own, and of their gradients, rotated back, that of their one product. As torch and its compiler have it, a rotation takes
 # two to seven times as long as reading and writing.
 
-NUMBERS, ROPE_WARPS = 4096, 4
+ROPE_BLOCK, ROPE_WARPS = 4096, 4
 """of a program: of as many tokens as have so many, all heads"""
 
 
-@on_its_device
-def rotate_and_put(
+@on_tensor_device
+def rope_into_cache(
     qkv_NF: torch.Tensor,
     heads: int,
     positions_N: torch.Tensor,
@@ -156,19 +158,19 @@ def rotate_and_put(
 ) -> None:
     """`qkv_NF`: so many heads of queries, then the keys' and the values'; tokens may lie apart. `rotations`: of each position
     [head_dim / 2, 2], cos and sin in float32."""
-    from tacit.engines.local.fast.layer_kernels import rotate_tokens  # triton is only there where there is a GPU
+    from tacit.engines.local.fast.layer_kernels import rope_into_cache_kernel  # triton is only there where there is a GPU
 
     key_heads, dim = keys_SGD.shape[1:]
-    padded = power_from(heads + 2 * key_heads)
-    tokens = max(1, NUMBERS // (padded * dim))
+    padded = next_power_of_two(heads + 2 * key_heads)
+    tokens = max(1, ROPE_BLOCK // (padded * dim))
     if len(qkv_NF):
-        rotate_tokens[(-(-len(qkv_NF) // tokens),)](
+        rope_into_cache_kernel[(-(-len(qkv_NF) // tokens),)](
             qkv_NF, positions_N, rotations, slots_N, keys_SGD, values_SGD, len(qkv_NF), qkv_NF.stride(0),
             HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, DIM=dim, TOKENS=tokens, num_warps=ROPE_WARPS,
         )  # fmt: skip
 
 
-class Rotated(torch.autograd.Function):
+class RopeQKV(torch.autograd.Function):
     """Queries, keys and values [N, heads, head_dim] of their product [N, features], the first two rotated: a pair is a number
     of a head's first half and one of its second. `cos` and `sin` are [N, 1, head_dim / 2] in float32."""
 
@@ -180,43 +182,45 @@ class Rotated(torch.autograd.Function):
         ctx.save_for_backward(cos, sin)
         dim = 2 * cos.shape[-1]
         q, k, v = qkv_NF.unflatten(1, (-1, dim)).split(sizes, 1)
-        rotated_NF = turned(q, k, v, cos, sin, back=False)
+        rotated_NF = rope_qkv(q, k, v, cos, sin, back=False)
         return rotated_NF.unflatten(1, (-1, dim)).split(sizes, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (cos, sin), (q, k, v) = ctx.saved_tensors, (gradient.contiguous() for gradient in gradients)
-        return turned(q, k, v, cos, sin, back=True), None, None, None
+        return rope_qkv(q, k, v, cos, sin, back=True), None, None, None
 
 
-@on_its_device
-def turned(
+@on_tensor_device
+def rope_qkv(
     q_NHD: torch.Tensor, k_NGD: torch.Tensor, v_NGD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bool
 ) -> torch.Tensor:
     """[N, features] side by side, queries and keys rotated, or rotated back. A token's heads lie together."""
-    from tacit.engines.local.fast.layer_kernels import turn_tokens
+    from tacit.engines.local.fast.layer_kernels import rope_qkv_kernel
 
     (tokens, heads, dim), key_heads = q_NHD.shape, k_NGD.shape[1]
     found_NF = q_NHD.new_empty(tokens, (heads + 2 * key_heads) * dim)
-    padded = power_from(heads)
-    together = max(1, NUMBERS // (padded * dim))
+    padded = next_power_of_two(heads)
+    together = max(1, ROPE_BLOCK // (padded * dim))
     if tokens:
-        turn_tokens[(-(-tokens // together),)](
+        rope_qkv_kernel[(-(-tokens // together),)](
             q_NHD, k_NGD, v_NGD, cos, sin, found_NF, tokens, q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0),
-            HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, PADDED_KEYS=power_from(key_heads), HALF=dim // 2,
+            HEADS=heads, KEY_HEADS=key_heads, PADDED=padded, PADDED_KEYS=next_power_of_two(key_heads), HALF=dim // 2,
             TOKENS=together, BACK=back, num_warps=ROPE_WARPS,
         )  # fmt: skip
     return found_NF
 
 
 @cache
-def has_turning_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
+def has_rope_qkv_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds("rotations of an update", device, partial(_turns, device, dtype, heads, key_heads, head_dim))
+    return fits and is_kernel_usable(
+        "rotations of an update", device, partial(_rope_qkv_matches_torch, device, dtype, heads, key_heads, head_dim)
+    )
 
 
-def _turns(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
+def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     """Of a product, and of three gradients each by itself."""
     generator, tokens, sizes = torch.Generator(device).manual_seed(0), 37, (heads, key_heads, key_heads)
     given = torch.randn(tokens, sum(sizes), head_dim, generator=generator, device=device).to(dtype)
@@ -226,20 +230,20 @@ def _turns(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int,
         a, b = torch.cat([q, k], 1).float().chunk(2, -1)
         turn = -sin if back else sin
         expected = torch.cat([torch.cat([a * cos - b * turn, b * cos + a * turn], -1), v.float()], 1).flatten(1)
-        found = turned(q, k, v, cos, sin, back).float()
+        found = rope_qkv(q, k, v, cos, sin, back).float()
         if not torch.allclose(found, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps):
             return False
     return True
 
 
 @cache
-def has_rotating_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
+def has_rope_cache_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    trials = (partial(_rope_agrees, device, dtype, asked, key_heads, head_dim) for asked in (heads, 0))
-    return fits and holds("rotations", device, lambda: all(trial() for trial in trials))
+    trials = (partial(_rope_cache_matches_torch, device, dtype, asked, key_heads, head_dim) for asked in (heads, 0))
+    return fits and is_kernel_usable("rotations", device, lambda: all(trial() for trial in trials))
 
 
-def _rope_agrees(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
+def _rope_cache_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     """Tokens beside which something else lies in memory, and slots of which nobody writes every second."""
     generator, tokens = torch.Generator(device).manual_seed(0), 37
     width = (heads + 2 * key_heads) * head_dim
@@ -250,7 +254,7 @@ def _rope_agrees(device: torch.device, dtype: torch.dtype, heads: int, key_heads
     turns = torch.polar(torch.ones_like(angles), angles)
     slots_N = 2 * torch.randperm(tokens, generator=generator, device=device)
     keys, values = (torch.zeros(2 * tokens, key_heads, head_dim, dtype=dtype, device=device) for _ in "kv")
-    rotate_and_put(wide[:, :width], heads, positions_N, torch.view_as_real(turns), slots_N, keys, values)
+    rope_into_cache(wide[:, :width], heads, positions_N, torch.view_as_real(turns), slots_N, keys, values)
     qk, v = before[:, :width].unflatten(1, (-1, head_dim)).split((heads + key_heads, key_heads), 1)
     pairs = torch.view_as_complex(qk.float().unflatten(-1, (-1, 2))) * turns[positions_N, None]
     expected = torch.cat([torch.view_as_real(pairs).flatten(-2).to(dtype), v], 1)

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from tacit.engines.local.fast.compiled import Ways
-from tacit.engines.local.fast.kernels import early, holds, on_its_device
+from tacit.engines.local.fast.compiled import SamplerOps
+from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device
 from tacit.engines.local.kv_cache import KeyValueCache, Reading
-from tacit.engines.local.packing import power_from
+from tacit.engines.local.packing import next_power_of_two
 
 MOST_RANK = 64
 """above it every row would read too much of B by itself, and products do better"""
@@ -41,7 +41,7 @@ def adapted_step(
     cis_B: torch.Tensor | None,
     cache: KeyValueCache,
     reading: Reading,
-    ways: type[Ways],
+    ways: type[SamplerOps],
 ) -> torch.Tensor:
     """The rows of a step, through all layers and the last norm; `h_BD` itself is changed. The mathematics is that of
     `LlamaForward.step`."""
@@ -57,14 +57,14 @@ def adapted_step(
     return x
 
 
-@on_its_device
+@on_tensor_device
 def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     """h becomes h + y + a Bᵀ, where [y, a] is the product; returns norm(h). B runs along the outputs in memory."""
-    from tacit.engines.local.fast.layer_kernels import add_and_norm  # triton is only there where there is a GPU
+    from tacit.engines.local.fast.layer_kernels import lora_add_rms_norm_kernel  # triton is only there where there is a GPU
 
     (rows, width), rank = h_BD.shape, lora_B.shape[1]
-    normed_BD, block = torch.empty_like(h_BD), power_from(width)
-    add_and_norm[(rows,)](
+    normed_BD, block = torch.empty_like(h_BD), next_power_of_two(width)
+    lora_add_rms_norm_kernel[(rows,)](
         h_BD,
         product_BP,
         lora_B,
@@ -73,34 +73,34 @@ def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch
         norm.variance_epsilon,
         WIDTH=width,
         RANK=rank,
-        PADDED=power_from(rank),
+        PADDED=next_power_of_two(rank),
         BLOCK=block,
         num_warps=max(1, min(16, block // 256)),
-        **early(h_BD.device),
+        **early_launch_options(h_BD.device),
     )
     return normed_BD
 
 
-@on_its_device
+@on_tensor_device
 def gated(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     """silu(g + a Bgᵀ) · (u + a Buᵀ), where [g, u, a] is the product and B = [Bg; Bu] runs along the outputs in memory."""
-    from tacit.engines.local.fast.layer_kernels import gate
+    from tacit.engines.local.fast.layer_kernels import lora_swiglu_kernel
 
     features, rank = lora_B.shape
     rows, inner = len(product_BP), features // 2
     gated_BF = torch.empty(rows, inner, dtype=product_BP.dtype, device=product_BP.device)
     together = FEW_ROWS if rows <= MANY else MANY_ROWS
-    gate[(-(-inner // ADAPTED_BLOCK), -(-rows // together))](
+    lora_swiglu_kernel[(-(-inner // ADAPTED_BLOCK), -(-rows // together))](
         product_BP,
         lora_B,
         gated_BF,
         rows,
         INNER=inner,
         RANK=rank,
-        PADDED=max(16, power_from(rank)),
+        PADDED=max(16, next_power_of_two(rank)),
         ROWS=together,
         BLOCK=ADAPTED_BLOCK,
-        **early(product_BP.device),
+        **early_launch_options(product_BP.device),
     )
     return gated_BF
 
@@ -122,13 +122,13 @@ def has_adapted_step(layers: Sequence[Any], device: torch.device, dtype: torch.d
 @cache
 def has_norm_kernel(device: torch.device, dtype: torch.dtype, width: int, rank: int) -> bool:
     fits = width <= MOST_WIDTH and rank <= MOST_RANK and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds("adapters and norms", device, partial(_adds, device, dtype, width, rank))
+    return fits and is_kernel_usable("adapters and norms", device, partial(_adds, device, dtype, width, rank))
 
 
 @cache
 def has_gate_kernel(device: torch.device, dtype: torch.dtype, inner: int, rank: int) -> bool:
     fits = rank <= 2 * MOST_RANK and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds("adapters and gates", device, partial(_gates, device, dtype, inner, rank))
+    return fits and is_kernel_usable("adapters and gates", device, partial(_gates, device, dtype, inner, rank))
 
 
 def _adds(device: torch.device, dtype: torch.dtype, width: int, rank: int) -> bool:

@@ -21,14 +21,22 @@ from torch import nn
 from torch.linalg import vector_norm
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from tacit.engines.local.fast.compiled import COMPILED, PLAIN, WORTH_A_REGION, WORTH_COMPILING, Pieces, Regions, can_compile
-from tacit.engines.local.fast.varlen_attention import Spans, attend, has_flash
+from tacit.engines.local.fast.compiled import (
+    COMPILED_OPS,
+    EAGER_OPS,
+    MIN_TOKENS_FOR_REGIONS,
+    MIN_TOKENS_TO_COMPILE,
+    CompiledRegions,
+    LayerOps,
+    can_compile,
+)
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, has_flash_attention, attend_varlen
 from tacit.engines.local.llama import FAMILY
-from tacit.engines.local.packing import Attention, FlatPack, handed
+from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
 from tacit.engines.local.projections import joint
 
 
-class LeanDecoder:
+class PackedDecoder:
     """The decoder of one transformers model of the family. `supports` says whether it is one."""
 
     def __init__(self, hf: Any):
@@ -50,47 +58,47 @@ class LeanDecoder:
             return False
         return hf.model.rotary_emb.rope_type in ("default", "linear", "llama3")
 
-    def __call__(self, pack: FlatPack) -> torch.Tensor:
+    def __call__(self, pack: PackedBatch) -> torch.Tensor:
         """[T, D] states after the final norm, at the positions that predict the completion tokens."""
         device = self.body.embed_tokens.weight.device
         distinct_U, which_N = np.unique(pack.tokens_N, return_inverse=True)
-        embedded_UD, of_N = self.body.embed_tokens(handed(distinct_U, device)), handed(which_N, device)
+        embedded_UD, of_N = self.body.embed_tokens(to_device(distinct_U, device)), to_device(which_N, device)
         hidden_ND = embedded_UD.index_select(0, of_N)
-        rotation_N = self._rotation(handed(pack.positions_N, device))
-        inner = [_Rectangle(attention, hidden_ND) for attention in pack.inner]
+        rotation_N = self._rotation(to_device(pack.positions_N, device))
+        inner = [_PaddedAttention(attention, hidden_ND) for attention in pack.lower_attention]
         for depth, layer in enumerate(self.layers[:-1]):
-            if depth == 0 and not _drops_out(layer):
+            if depth == 0 and not _has_active_dropout(layer):
                 q, k, v = (x.index_select(0, of_N) for x in self._projected(layer, embedded_UD, embedded_UD))
             else:
                 q, k, v = self._projected(layer, hidden_ND, hidden_ND)
-            q, k = _rotate(q, rotation_N), _rotate(k, rotation_N)
+            q, k = _apply_rope(q, rotation_N), _apply_rope(k, rotation_N)
             attended = [self._attend(q, k, v, rectangle) for rectangle in inner]
             hidden_ND = self._rest(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
-        top, predicts_T = self.layers[-1], handed(pack.predicts_T, device)
+        top, predicts_T = self.layers[-1], to_device(pack.source_T, device)
         hidden_TD = hidden_ND.index_select(0, predicts_T)
         q, k, v = self._projected(top, hidden_TD, hidden_ND)
-        q, k = _rotate(q, rotation_N.index_select(0, predicts_T)), _rotate(k, rotation_N)
-        hidden_TD = self._rest(top, hidden_TD, self._attend(q, k, v, _Rectangle(pack.top, hidden_ND)))
-        return _norm(self.body.norm, hidden_TD)
+        q, k = _apply_rope(q, rotation_N.index_select(0, predicts_T)), _apply_rope(k, rotation_N)
+        hidden_TD = self._rest(top, hidden_TD, self._attend(q, k, v, _PaddedAttention(pack.top_attention, hidden_ND)))
+        return _rms_norm(self.body.norm, hidden_TD)
 
     def _projected(
         self, layer: Any, queries_QD: torch.Tensor, keys_ND: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, not yet rotated: [·, heads, head_dim]."""
         attention, shape = layer.self_attn, (-1, self.head_dim)
-        x_N = _norm(layer.input_layernorm, keys_ND)
-        x_Q = x_N if queries_QD is keys_ND else _norm(layer.input_layernorm, queries_QD)
+        x_N = _rms_norm(layer.input_layernorm, keys_ND)
+        x_Q = x_N if queries_QD is keys_ND else _rms_norm(layer.input_layernorm, queries_QD)
         if x_Q is x_N:
-            joint = _together(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
+            joint = _fused_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
             q, k, v = joint.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         else:
             q = attention.q_proj(x_Q).unflatten(-1, shape)
-            k, v = _together(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
+            k, v = _fused_linear(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
         if self.has_qk_norm:
-            q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+            q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
         return q, k, v
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rectangle: _Rectangle) -> torch.Tensor:
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rectangle: _PaddedAttention) -> torch.Tensor:
         """[slots, heads · head_dim]"""
         attended = scaled_dot_product_attention(
             rectangle.queries(q),
@@ -108,8 +116,8 @@ class LeanDecoder:
 
     def _rest(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
-        x = _norm(layer.post_attention_layernorm, hidden)
-        return hidden + layer.mlp.down_proj(_gated(_together(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
+        x = _rms_norm(layer.post_attention_layernorm, hidden)
+        return hidden + layer.mlp.down_proj(_swiglu(_fused_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
 
     def _rotation(self, positions_N: torch.Tensor) -> torch.Tensor:
         """[N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
@@ -119,18 +127,18 @@ class LeanDecoder:
         return torch.complex(cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous())[:, None]
 
 
-class _Rectangle:
+class _PaddedAttention:
     """One attention call: which tokens ask, which are looked at, and where the answers go."""
 
-    def __init__(self, attention: Attention, like: torch.Tensor):
+    def __init__(self, attention: AttentionPlan, like: torch.Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
-        self._queries = None if attention.queries_in_order else handed(attention.queries.ravel(), device)
-        self._keys = None if attention.keys_in_order else handed(attention.keys.ravel(), device)
-        self._slots = None if attention.slots_in_order else handed(attention.slots, device)
+        self._queries = None if attention.queries_in_order else to_device(attention.queries.ravel(), device)
+        self._keys = None if attention.keys_in_order else to_device(attention.keys.ravel(), device)
+        self._slots = None if attention.slots_in_order else to_device(attention.slots, device)
         self.mask: torch.Tensor | None = None
-        if attention.reach is not None:
-            reach = handed(attention.reach, device)[:, None] + torch.arange(self._query_shape[1], device=device)
+        if attention.diagonal is not None:
+            reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
             hidden = torch.arange(self._key_shape[1], device=device) > reach[:, :, None]
             self.mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
 
@@ -145,7 +153,7 @@ class _Rectangle:
         return x if self._slots is None else x.index_select(0, self._slots)
 
 
-def _together(x: torch.Tensor, *modules: Any) -> torch.Tensor:
+def _fused_linear(x: torch.Tensor, *modules: Any) -> torch.Tensor:
     """What linear layers make of the same input, side by side; one product where they are plain: fewer and larger matrix
     products, above all in the backward pass, where the gradients to `x` need not be added up. With adapters each module speaks
     for itself."""
@@ -154,7 +162,7 @@ def _together(x: torch.Tensor, *modules: Any) -> torch.Tensor:
     return linear(x, torch.cat([module.weight for module in modules]))
 
 
-def _drops_out(layer: Any) -> bool:
+def _has_active_dropout(layer: Any) -> bool:
     """Whether an adapter in there drops some of what it reads: then every place of a token is read by itself."""
     return any(isinstance(module, nn.Dropout) and module.training for module in layer.self_attn.modules())
 
@@ -165,21 +173,21 @@ def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...])
     return taken.unflatten(0, shape).transpose(1, 2)
 
 
-def _rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+def _apply_rope(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves, left side by side: queries and keys alike, so that every
     dot product stays what it was."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (2, -1)).transpose(-1, -2).contiguous())
     return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
 
 
-def _gated(gate_up: torch.Tensor) -> torch.Tensor:
+def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     if gate_up.dtype == torch.float32:
-        return _Gated.apply(gate_up)
+        return _SwiGLU.apply(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)  # torch rounds silu to half precision once
     return silu(gate) * up
 
 
-class _Gated(torch.autograd.Function):
+class _SwiGLU(torch.autograd.Function):
     """y = silu(g) · u of [g; u]. The exponential is what costs, so it is kept for the gradient.
 
     With s = σ(g) and a = g · s = silu(g):  dL/dg = dL/dy · u · (s + a · (1 − s)),  dL/du = dL/dy · a
@@ -204,7 +212,7 @@ class _Gated(torch.autograd.Function):
         return both
 
 
-def _norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+def _rms_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
     return _RMSNorm.apply(x, module.weight, module.variance_epsilon)
 
 
@@ -237,50 +245,50 @@ class _RMSNorm(torch.autograd.Function):
 # It computes what `LeanDecoder` does, which is what the model itself does; on a CPU that one is quicker.
 
 
-class RaggedDecoder(LeanDecoder):
+class VarlenDecoder(PackedDecoder):
     @staticmethod
     def suits(hf: Any) -> bool:
         """Whether this machine has the kernels for such a model."""
         weight, attention = hf.model.embed_tokens.weight, hf.model.layers[0].self_attn
-        return has_flash(weight.device, weight.dtype, int(attention.head_dim))
+        return has_flash_attention(weight.device, weight.dtype, int(attention.head_dim))
 
     def __init__(self, hf: Any, regions: bool = False):
         """`regions`: where there is a compiler, what lies between two attentions is compiled as one."""
         super().__init__(hf)
         self.device: torch.device = hf.model.embed_tokens.weight.device
         self._compiles = can_compile(self.device)
-        self._regions = Regions(self.layers, self.head_dim) if regions and self._compiles else None
+        self._regions = CompiledRegions(self.layers, self.head_dim) if regions and self._compiles else None
 
-    def __call__(self, pack: FlatPack) -> torch.Tensor:
+    def __call__(self, pack: PackedBatch) -> torch.Tensor:
         hidden_ND, normed_ND, rotation_N = self._below(pack, len(self.layers) - 1)
-        pieces, top, predicts_T = self._pieces(pack), self.layers[-1], handed(pack.predicts_T, self.device)
+        pieces, top, predicts_T = self._pieces(pack), self.layers[-1], to_device(pack.source_T, self.device)
         rotation_T = tuple(part.index_select(0, predicts_T) for part in rotation_N)
         (q,) = self._heads(normed_ND.index_select(0, predicts_T), top.self_attn.q_proj)
         k, v = self._heads(normed_ND, top.self_attn.k_proj, top.self_attn.v_proj)
         q, k = self._rotated(pieces, top, "q_norm", q, rotation_T), self._rotated(pieces, top, "k_norm", k, rotation_N)
-        attended_TF = _Rows(pack.top, self.device).attend(q, k, v, self.scale)
+        attended_TF = _VarlenAttention(pack.top_attention, self.device).attend(q, k, v, self.scale)
         hidden_TD, normed_TD = self._after_attention(pieces, top, hidden_ND.index_select(0, predicts_T), attended_TF)
         return self._fed_forward(pieces, top, hidden_TD, normed_TD, self.body.norm)[1]
 
-    def states(self, pack: FlatPack, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+    def states(self, pack: PackedBatch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
         """[N, D] states of every token after each of these layers: 0 is the embeddings, the last is after the final norm."""
         found: dict[int, torch.Tensor] = {}
         _, normed_ND, _ = self._below(pack, max(layers), found)
         return found | ({len(self.layers): normed_ND} if len(self.layers) in layers else {})
 
     def _below(
-        self, pack: FlatPack, depth: int, found: dict[int, torch.Tensor] | None = None
+        self, pack: PackedBatch, depth: int, found: dict[int, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         """The first `depth` layers: their states, these as the next layer (or the head) reads them, and the rotation. All
         states are left in `found`, where they are asked for."""
         pieces = self._pieces(pack)
-        hidden_ND = self.body.embed_tokens(handed(pack.tokens_N, self.device))
-        rotation_N = self._angles(handed(pack.positions_N, self.device))
-        inner = [_Rows(attention, self.device) for attention in pack.inner]
+        hidden_ND = self.body.embed_tokens(to_device(pack.tokens_N, self.device))
+        rotation_N = self._angles(to_device(pack.positions_N, self.device))
+        inner = [_VarlenAttention(attention, self.device) for attention in pack.lower_attention]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
         normed_ND = pieces.normed(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
-        small = pack.computed < WORTH_A_REGION
-        regions = None if self._regions is None or small else self._regions.of_pass(depth - 1)
+        small = pack.num_tokens < MIN_TOKENS_FOR_REGIONS
+        regions = None if self._regions is None or small else self._regions.bind_weights(depth - 1)
         for i, layer in enumerate(self.layers[:depth]):
             if found is not None:
                 found[i] = hidden_ND
@@ -298,11 +306,11 @@ class RaggedDecoder(LeanDecoder):
             found[depth] = hidden_ND
         return hidden_ND, normed_ND, rotation_N
 
-    def _pieces(self, pack: FlatPack) -> Pieces:
-        return COMPILED if self._compiles and pack.computed >= WORTH_COMPILING else PLAIN
+    def _pieces(self, pack: PackedBatch) -> LayerOps:
+        return COMPILED_OPS if self._compiles and pack.num_tokens >= MIN_TOKENS_TO_COMPILE else EAGER_OPS
 
     def _asked(
-        self, pieces: Pieces, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
+        self, pieces: LayerOps, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A layer's queries, keys and values, rotated."""
         modules = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
@@ -320,7 +328,7 @@ class RaggedDecoder(LeanDecoder):
         return [y.unflatten(-1, (-1, self.head_dim)) for y in joint(x, *modules).split(sizes, dim=-1)]
 
     def _rotated(
-        self, pieces: Pieces, layer: Any, norm: str, x: torch.Tensor, rotation: tuple[torch.Tensor, ...]
+        self, pieces: LayerOps, layer: Any, norm: str, x: torch.Tensor, rotation: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
         if self.has_qk_norm:
             module = getattr(layer.self_attn, norm)
@@ -328,13 +336,13 @@ class RaggedDecoder(LeanDecoder):
         return pieces.rotated(x, *rotation)
 
     def _after_attention(
-        self, pieces: Pieces, layer: Any, hidden: torch.Tensor, attended: torch.Tensor
+        self, pieces: LayerOps, layer: Any, hidden: torch.Tensor, attended: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         norm = layer.post_attention_layernorm
         return pieces.added(hidden, joint(attended, layer.self_attn.o_proj), norm.weight, norm.variance_epsilon)
 
     def _fed_forward(
-        self, pieces: Pieces, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
+        self, pieces: LayerOps, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x = pieces.gated(joint(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
         return pieces.added(hidden, joint(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
@@ -346,15 +354,15 @@ class RaggedDecoder(LeanDecoder):
         return cos[0, :, None, :half].float().contiguous(), sin[0, :, None, :half].float().contiguous()
 
 
-class _Rows:
+class _VarlenAttention:
     """One attention of a pack, on the device: its rows, and the tokens that are their keys."""
 
-    def __init__(self, attention: Attention, device: torch.device):
+    def __init__(self, attention: AttentionPlan, device: torch.device):
         self.queries = int(attention.query_lengths.sum())
-        self._spans = Spans.of(attention.query_lengths, attention.key_lengths, device)
-        keys = attention.ragged_keys
+        self._spans = SequenceLayout.of(attention.query_lengths, attention.key_lengths, device)
+        keys = attention.flat_keys
         self._first, in_order = len(keys), np.array_equal(keys, np.arange(len(keys)))
-        self._keys = None if in_order else handed(keys, device)
+        self._keys = None if in_order else to_device(keys, device)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """[queries, heads · head_dim]"""
@@ -362,4 +370,4 @@ class _Rows:
             k, v = k.index_select(0, self._keys), v.index_select(0, self._keys)
         elif self._first < len(k):
             k, v = k[: self._first], v[: self._first]
-        return attend(q, k, v, self._spans, scale).flatten(1)
+        return attend_varlen(q, k, v, self._spans, scale).flatten(1)

@@ -10,21 +10,21 @@ import triton.language as tl
 
 
 @triton.jit
-def block_at(blocks, index):
+def load_block(blocks, index):
     """A block's first token, and its row: where its queries start, how many they are, where its keys start, how many."""
     here = blocks + index * 5
     return tl.load(here), tl.load(here + 1), tl.load(here + 2), tl.load(here + 3), tl.load(here + 4)
 
 
 @triton.jit
-def tokens_at(base, start, token_stride, SIZE: tl.constexpr, DIM: tl.constexpr):
+def token_pointers(base, start, token_stride, SIZE: tl.constexpr, DIM: tl.constexpr):
     """[SIZE, DIM] places of tokens from `start` on, in a head that begins at `base`."""
     within = tl.arange(0, SIZE)[:, None] * token_stride + tl.arange(0, DIM)[None, :]
     return base + start.to(tl.int64) * token_stride + within
 
 
 @triton.jit
-def weighed(
+def attend_keys(
     asked, best, weight, summed, k, v, start_k, keys, seen, low, high, k_token, v_token, scale2,
     DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, DIAGONAL: tl.constexpr,
 ):  # fmt: skip
@@ -33,8 +33,8 @@ def weighed(
     The block's first query sees the keys 0 … `seen`, each further one a key more."""
     for here in range(low, high, BLOCK_K):
         behind = here + tl.arange(0, BLOCK_K)
-        keys_at = tokens_at(k, start_k + here, k_token, BLOCK_K, DIM)
-        values_at = tokens_at(v, start_k + here, v_token, BLOCK_K, DIM)
+        keys_at = token_pointers(k, start_k + here, k_token, BLOCK_K, DIM)
+        values_at = token_pointers(v, start_k + here, v_token, BLOCK_K, DIM)
         if DIAGONAL:
             key = tl.load(keys_at, mask=behind[:, None] < keys, other=0.0)
         else:
@@ -57,16 +57,16 @@ def weighed(
 
 
 @triton.jit(do_not_specialize=["total"])
-def attend_block(
+def varlen_forward_kernel(
     q, k, v, out, logsumexp, blocks, total, q_token, q_head, k_token, k_head, v_token, v_head, scale2,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A program has a block of queries in one head; programs side by side have the heads of one block, which share keys."""
     head = tl.program_id(0) % HEADS
-    first, start_q, queries, start_k, keys = block_at(blocks, tl.program_id(0) // HEADS)
+    first, start_q, queries, start_k, keys = load_block(blocks, tl.program_id(0) // HEADS)
     rows = first + tl.arange(0, BLOCK_Q)
     real = rows < queries
-    asked = tl.load(tokens_at(q + head * q_head, start_q + first, q_token, BLOCK_Q, DIM), mask=real[:, None], other=0.0)
+    asked = tl.load(token_pointers(q + head * q_head, start_q + first, q_token, BLOCK_Q, DIM), mask=real[:, None], other=0.0)
     k += (head // GROUP) * k_head
     v += (head // GROUP) * v_head
 
@@ -76,30 +76,30 @@ def attend_block(
     best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
     summed = tl.zeros([BLOCK_Q, DIM], tl.float32)
-    best, weight, summed = weighed(
+    best, weight, summed = attend_keys(
         asked, best, weight, summed, k, v, start_k, keys, seen, 0, inner, k_token, v_token, scale2,
         DIM, BLOCK_Q, BLOCK_K, DIAGONAL=False,
     )  # fmt: skip
-    best, weight, summed = weighed(
+    best, weight, summed = attend_keys(
         asked, best, weight, summed, k, v, start_k, keys, seen, inner, last, k_token, v_token, scale2,
         DIM, BLOCK_Q, BLOCK_K, DIAGONAL=True,
     )  # fmt: skip
 
     found = (summed / weight[:, None]).to(out.dtype.element_ty)
-    tl.store(tokens_at(out + head * DIM, start_q + first, HEADS * DIM, BLOCK_Q, DIM), found, mask=real[:, None])
+    tl.store(token_pointers(out + head * DIM, start_q + first, HEADS * DIM, BLOCK_Q, DIM), found, mask=real[:, None])
     tl.store(logsumexp + head.to(tl.int64) * total + start_q + rows, best + tl.log2(weight), mask=real)
 
 
 @triton.jit
-def pulled_by_keys(
+def accumulate_dq(
     asked, pull, level, product, summed, k, v, start_k, keys, seen, low, high, k_token, v_token, scale2,
     DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, DIAGONAL: tl.constexpr,
 ):  # fmt: skip
     """Keys from `low` to `high` into the sum over keys of a query's gradient."""
     for here in range(low, high, BLOCK_K):
         behind = here + tl.arange(0, BLOCK_K)
-        keys_at = tokens_at(k, start_k + here, k_token, BLOCK_K, DIM)
-        values_at = tokens_at(v, start_k + here, v_token, BLOCK_K, DIM)
+        keys_at = token_pointers(k, start_k + here, k_token, BLOCK_K, DIM)
+        values_at = token_pointers(v, start_k + here, v_token, BLOCK_K, DIM)
         if DIAGONAL:
             key = tl.load(keys_at, mask=behind[:, None] < keys, other=0.0)
             value = tl.load(values_at, mask=behind[:, None] < keys, other=0.0)
@@ -117,18 +117,18 @@ def pulled_by_keys(
 
 
 @triton.jit(do_not_specialize=["total"])
-def pull_queries(
+def varlen_backward_q_kernel(
     q, k, v, out, gradient, logsumexp, products, pulled, blocks, total,
     q_token, q_head, k_token, k_head, v_token, v_head, scale, scale2,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a block of queries in one head, and δ of each, which the keys' gradient wants as well."""
     head = tl.program_id(0) % HEADS
-    first, start_q, queries, start_k, keys = block_at(blocks, tl.program_id(0) // HEADS)
+    first, start_q, queries, start_k, keys = load_block(blocks, tl.program_id(0) // HEADS)
     rows = first + tl.arange(0, BLOCK_Q)
     real = rows < queries
-    asked = tl.load(tokens_at(q + head * q_head, start_q + first, q_token, BLOCK_Q, DIM), mask=real[:, None], other=0.0)
-    own = tokens_at(head * DIM, start_q + first, HEADS * DIM, BLOCK_Q, DIM)
+    asked = tl.load(token_pointers(q + head * q_head, start_q + first, q_token, BLOCK_Q, DIM), mask=real[:, None], other=0.0)
+    own = token_pointers(head * DIM, start_q + first, HEADS * DIM, BLOCK_Q, DIM)
     pull = tl.load(gradient + own, mask=real[:, None], other=0.0)
     found = tl.load(out + own, mask=real[:, None], other=0.0)
     product = tl.sum(found.to(tl.float32) * pull.to(tl.float32), 1)
@@ -142,11 +142,11 @@ def pull_queries(
     inner = (seen + 1) // BLOCK_K * BLOCK_K
     last = tl.minimum(keys, seen + BLOCK_Q)
     summed = tl.zeros([BLOCK_Q, DIM], tl.float32)
-    summed = pulled_by_keys(
+    summed = accumulate_dq(
         asked, pull, level, product, summed, k, v, start_k, keys, seen, 0, inner, k_token, v_token, scale2,
         DIM, BLOCK_Q, BLOCK_K, DIAGONAL=False,
     )  # fmt: skip
-    summed = pulled_by_keys(
+    summed = accumulate_dq(
         asked, pull, level, product, summed, k, v, start_k, keys, seen, inner, last, k_token, v_token, scale2,
         DIM, BLOCK_Q, BLOCK_K, DIAGONAL=True,
     )  # fmt: skip
@@ -154,7 +154,7 @@ def pull_queries(
 
 
 @triton.jit
-def pulled_by_queries(
+def accumulate_dk_dv(
     key, value, for_key, for_value, q, gradient, logsumexp, products, total, start_q, queries, unseen,
     low, inner, tail, count, head, q_token, q_head, scale2,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -177,8 +177,8 @@ def pulled_by_queries(
             here = tl.where(here < inner, here, tail)
         else:
             here = inner + turn % of_a_head * BLOCK_Q
-        asked_at = tokens_at(q + mine * q_head, start_q + here, q_token, BLOCK_Q, DIM)
-        pull_at = tokens_at(gradient + mine * DIM, start_q + here, HEADS * DIM, BLOCK_Q, DIM)
+        asked_at = token_pointers(q + mine * q_head, start_q + here, q_token, BLOCK_Q, DIM)
+        pull_at = token_pointers(gradient + mine * DIM, start_q + here, HEADS * DIM, BLOCK_Q, DIM)
         flat = mine.to(tl.int64) * total + start_q + here  # one number: places that differ by a constant share registers
         if EDGE:
             real = within < queries - here
@@ -205,7 +205,7 @@ def pulled_by_queries(
 
 
 @triton.jit(do_not_specialize=["total"])
-def pull_keys(
+def varlen_backward_kv_kernel(
     q, k, v, gradient, logsumexp, products, pulled_k, pulled_v, blocks, total,
     q_token, q_head, k_token, k_head, v_token, v_head, scale, scale2,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -213,10 +213,10 @@ def pull_keys(
     """The gradients of a block of keys and values in one key head, whose query heads are all summed here, in a fixed order."""
     key_heads: tl.constexpr = HEADS // GROUP
     head = tl.program_id(0) % key_heads
-    first, start_q, queries, start_k, keys = block_at(blocks, tl.program_id(0) // key_heads)
+    first, start_q, queries, start_k, keys = load_block(blocks, tl.program_id(0) // key_heads)
     real = (first + tl.arange(0, BLOCK_K) < keys)[:, None]
-    key = tl.load(tokens_at(k + head * k_head, start_k + first, k_token, BLOCK_K, DIM), mask=real, other=0.0)
-    value = tl.load(tokens_at(v + head * v_head, start_k + first, v_token, BLOCK_K, DIM), mask=real, other=0.0)
+    key = tl.load(token_pointers(k + head * k_head, start_k + first, k_token, BLOCK_K, DIM), mask=real, other=0.0)
+    value = tl.load(token_pointers(v + head * v_head, start_k + first, v_token, BLOCK_K, DIM), mask=real, other=0.0)
 
     unseen = first - (keys - queries)
     low = tl.maximum(unseen, 0)
@@ -227,15 +227,15 @@ def pull_keys(
     edges = diagonal + (tail < queries).to(tl.int32)
     for_key = tl.zeros([BLOCK_K, DIM], tl.float32)
     for_value = tl.zeros([BLOCK_K, DIM], tl.float32)
-    for_key, for_value = pulled_by_queries(
+    for_key, for_value = accumulate_dk_dv(
         key, value, for_key, for_value, q, gradient, logsumexp, products, total, start_q, queries, unseen,
         low, inner, tail, edges, head * GROUP, q_token, q_head, scale2, HEADS, GROUP, DIM, BLOCK_Q, BLOCK_K, EDGE=True,
     )  # fmt: skip
-    for_key, for_value = pulled_by_queries(
+    for_key, for_value = accumulate_dk_dv(
         key, value, for_key, for_value, q, gradient, logsumexp, products, total, start_q, queries, unseen,
         low, inner, tail, whole, head * GROUP, q_token, q_head, scale2, HEADS, GROUP, DIM, BLOCK_Q, BLOCK_K, EDGE=False,
     )  # fmt: skip
 
-    own = tokens_at(head * DIM, start_k + first, key_heads * DIM, BLOCK_K, DIM)
+    own = token_pointers(head * DIM, start_k + first, key_heads * DIM, BLOCK_K, DIM)
     tl.store(pulled_k + own, (for_key * scale).to(pulled_k.dtype.element_ty), mask=real)
     tl.store(pulled_v + own, for_value.to(pulled_v.dtype.element_ty), mask=real)
