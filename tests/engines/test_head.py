@@ -10,11 +10,13 @@ from tacit.core.errors import TacitError
 from tacit.engines.local import scoring
 from tacit.engines.local.fast import cross_entropy
 from tacit.engines.local.fast.cross_entropy import has_logprob_kernels
+from tacit.engines.local.model import LOGIT_ELEMENTS
 from tacit.engines.local.scoring import token_logprobs
 
 AGREE = """
 import torch
 from tacit.engines.local.fast import cross_entropy as head
+from tacit.engines.local.fast.cross_entropy import LogprobTargets
 for dtype in (torch.float32, torch.bfloat16):
     assert head._matches_torch(torch.device("cpu"), dtype), dtype
 """
@@ -23,6 +25,7 @@ for dtype in (torch.float32, torch.bfloat16):
 FROM_THE_HEAD = """
 import torch
 from tacit.engines.local.fast import cross_entropy as head
+from tacit.engines.local.fast.cross_entropy import LogprobTargets
 head.BLOCK, head.BACKWARD_BLOCK = 32, 64
 generator = torch.Generator().manual_seed(0)
 for dtype in (torch.float32, torch.bfloat16):
@@ -36,7 +39,7 @@ for dtype in (torch.float32, torch.bfloat16):
         expected_entropy = -(logps.exp() * logps).sum(-1)
         for mode in ("none", "value", "gradient"):
             for size in (4, 11, 100):
-                logprobs, entropy = head.fused_linear_logprobs(hidden, weight, head.LogprobTargets(targets, temperature, mode, size))
+                logprobs, entropy = head.fused_linear_logprobs(hidden, weight, LogprobTargets(targets, temperature, mode, size))
                 torch.testing.assert_close(logprobs.double(), expected, atol=1e-5, rtol=1e-5)
                 assert (entropy is None) == (mode == "none")
                 total, exact_total = (logprobs * pulls[0]).sum(), (expected * pulls[0]).sum()
@@ -48,7 +51,8 @@ for dtype in (torch.float32, torch.bfloat16):
                 found = torch.autograd.grad(total, (hidden, weight))
                 products, wide = [], head.linear_float32
                 head.linear_float32 = lambda *given: products.append(0) or wide(*given)
-                frozen, also = head.fused_linear_logprobs(hidden, weight.detach(), head.LogprobTargets(targets, temperature, mode, size))
+                of_frozen = LogprobTargets(targets, temperature, mode, size)
+                frozen, also = head.fused_linear_logprobs(hidden, weight.detach(), of_frozen)
                 before = len(products)
                 assert torch.equal(frozen, logprobs) and (also is None or torch.equal(also, entropy))
                 total = (frozen * pulls[0]).sum() + ((also * pulls[1]).sum() if mode == "gradient" else 0)
@@ -61,21 +65,21 @@ for dtype in (torch.float32, torch.bfloat16):
                     assert ours.dtype == dtype
                     far = (ours.double() - theirs).norm() / theirs.norm()
                     assert far < (1e-5 if dtype == torch.float32 else 1e-2), (dtype, mode, size, far)
-logprobs, entropy = head.fused_linear_logprobs(hidden, weight.detach(), head.LogprobTargets(targets, 1.0, "gradient", 4))
+logprobs, entropy = head.fused_linear_logprobs(hidden, weight.detach(), LogprobTargets(targets, 1.0, "gradient", 4))
 assert torch.autograd.grad(entropy.sum(), hidden)[0].abs().max() > 0  # by itself, of a frozen head
 for of_head in (weight, weight.detach()):
-    logprobs, _ = head.fused_linear_logprobs(hidden[:0], of_head, head.LogprobTargets(targets[:0], 1.0, "value", 4))
+    logprobs, _ = head.fused_linear_logprobs(hidden[:0], of_head, LogprobTargets(targets[:0], 1.0, "value", 4))
     assert logprobs.shape == (0,)
     torch.autograd.grad(logprobs.sum(), hidden)
 with torch.no_grad():
     pull, head.logprob_backward = head.logprob_backward, None  # nothing is prepared for a gradient that cannot be asked for
-    assert not head.fused_linear_logprobs(hidden, weight.detach(), head.LogprobTargets(targets, 1.0, "none", 4))[0].requires_grad
+    assert not head.fused_linear_logprobs(hidden, weight.detach(), LogprobTargets(targets, 1.0, "none", 4))[0].requires_grad
     head.logprob_backward = pull
 # A token that is as good as certain: of 1 − π little is left, and that is not rounded away with the head's product.
 sure = torch.zeros(1, 16, dtype=torch.bfloat16); sure[0, 0] = 1
 large = torch.randn(203, 16, generator=generator).to(torch.bfloat16); large[:, 0] = 0; large[5, 0] = 16
 sure.requires_grad_()
-logprobs, _ = head.fused_linear_logprobs(sure, large, head.LogprobTargets(torch.tensor([5]), 1.0, "value", 4))
+logprobs, _ = head.fused_linear_logprobs(sure, large, LogprobTargets(torch.tensor([5]), 1.0, "value", 4))
 wide = sure.detach().double().requires_grad_()
 expected = torch.log_softmax(wide @ large.double().t(), -1)[0, 5]
 ours, theirs = torch.autograd.grad(logprobs.sum(), sure)[0].double(), torch.autograd.grad(expected, wide)[0]
@@ -87,6 +91,7 @@ BY_HAND = """
 import torch
 from math import inf, log, nan
 from tacit.engines.local.fast import cross_entropy as head
+from tacit.engines.local.fast.cross_entropy import LogprobTargets
 logits = torch.tensor([[-inf, log(3.0), -inf, 0.0], [0.0] * 4, [nan, 0.0, 0.0, 0.0], [inf, 0.0, 0.0, 0.0], [-inf] * 4])
 targets = torch.tensor([1, 2, 1, 1, 0])
 for temperature, likely in ((1.0, 0.75), (0.5, 0.9)):
@@ -141,7 +146,7 @@ def test_scores_and_gradients_are_those_of_the_whole_distribution(make_policy, k
     assert model.linear_head is model.head.weight
     for with_kernels, elements in ((True, 1 << 30), (True, 5 * model.vocabulary), (False, 1 << 30)):
         monkeypatch.setattr(scoring, "has_logprob_kernels", lambda *known, with_kernels=with_kernels: with_kernels)
-        monkeypatch.setitem(model.LOGIT_ELEMENTS, "cpu", elements)
+        monkeypatch.setitem(LOGIT_ELEMENTS, "cpu", elements)
         hidden_TD = torch.randn(37, model.width, generator=torch.Generator().manual_seed(0)).requires_grad_()
         logprobs_T, entropy_T = token_logprobs(model, hidden_TD, targets_T, 0.8, "gradient")
         assert entropy_T is not None

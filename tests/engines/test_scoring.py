@@ -10,7 +10,7 @@ import torch
 from random_models import LEAN, make_model, make_prompts
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.model import LanguageModel
+from tacit.engines.local.model import LOGIT_ELEMENTS, LanguageModel
 from tacit.engines.local.scoring import check_attention_pooling, has_attention_pooling, last_token_attention, token_logprobs
 
 
@@ -148,7 +148,7 @@ def test_chunked_logits_give_the_same_numbers_and_gradients(make_policy, monkeyp
     targets_T = torch.arange(2, 39)
     results = []
     for elements in (1 << 30, 5 * model.vocabulary):
-        monkeypatch.setitem(model.LOGIT_ELEMENTS, "cpu", elements)
+        monkeypatch.setitem(LOGIT_ELEMENTS, "cpu", elements)
         hidden_TD = torch.randn(37, model.width, generator=torch.Generator().manual_seed(0)).requires_grad_()
         logprobs_T, entropy_T = token_logprobs(model, hidden_TD, targets_T, 0.8, "gradient")
         assert entropy_T is not None

@@ -73,7 +73,9 @@ def a_batch(seed: int = 0) -> Batch:
 
 PLACES = {
     "backward": lambda patch: None,
-    "adding up": lambda patch: patch.setattr(MasterWeights, "collect", short_once(MasterWeights.collect, 2, late=True)),
+    "adding up": lambda patch: patch.setattr(
+        MasterWeights, "accumulate_gradients", short_once(MasterWeights.accumulate_gradients, 2, late=True)
+    ),
     "moments": lambda patch: patch.setattr(
         MasterWeights, "allocate_moments", short_once(MasterWeights.allocate_moments, late=True)
     ),
@@ -189,7 +191,7 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
         monkeypatch.setattr(copy, "deepcopy", only_without_cache(copy.deepcopy))
         policy.freeze_reference()
     else:
-        monkeypatch.setattr(engine_module, "MasterWeights", only_without_cache(engine_module.TrainedWeights))
+        monkeypatch.setattr(engine_module, "MasterWeights", only_without_cache(engine_module.MasterWeights))
         policy.update(a_batch(), [Imitation()], 1e-2)
     assert sampler._lean is None
 

@@ -10,10 +10,10 @@ from interpreted import assert_compiled, assert_interpreted
 from tacit.engines.local.fast import kernels, varlen_attention
 from tacit.engines.local.fast.varlen_attention import (
     SequenceLayout,
+    attend_varlen,
     has_varlen_kernels,
     max_blocks,
     split_into_blocks,
-    attend_varlen,
 )
 
 CPU = torch.device("cpu")
@@ -159,13 +159,13 @@ def test_they_are_used_where_they_hold(monkeypatch, there) -> None:
         @staticmethod
         def apply(q, k, v, spans, scale):
             used.append(len(q))
-            return attend_varlen._attend_row_by_row(q, k, v, spans, scale)
+            return varlen_attention._attend_row_by_row(q, k, v, spans, scale)
 
-    monkeypatch.setattr(attend_varlen, "has_varlen_kernels", lambda *of: there)
-    monkeypatch.setattr(attend_varlen, "TritonVarlenAttention", Attended)
+    monkeypatch.setattr(varlen_attention, "has_varlen_kernels", lambda *of: there)
+    monkeypatch.setattr(varlen_attention, "TritonVarlenAttention", Attended)
     spans = SequenceLayout.of(np.array([3, 2]), np.array([3, 4]), CPU)
     q, k, v = torch.randn(5, 4, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)
-    expected = attend_varlen._attend_row_by_row(q, k, v, spans, 0.3)
+    expected = varlen_attention._attend_row_by_row(q, k, v, spans, 0.3)
     assert torch.equal(attend_varlen(q, k, v, spans, 0.3), expected) and used == ([5] if there else [])
 
 

@@ -30,7 +30,7 @@ def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
     needs = frozenset().union(*(loss.needs for loss in losses))
     learning._accumulate_gradient(batch, losses, np.array(kept), needs, learning.budget.current)
     found = {name: p.grad.clone() for name, p in learning.weights.master.items() if p.grad is not None}
-    learning.weights.clear()
+    learning.weights.zero_grad()
     return found
 
 
@@ -95,13 +95,13 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(make_policy, rows)
 def test_a_batch_is_cut_by_what_the_teacher_reads_where_that_is_more(make_policy, rows, monkeypatch):
     batch = batch_of(rows, taught=[np.concatenate([np.arange(2, 60), p]) for p in rows[0]])
     policy, longest = make_policy(token_budget=100), max(map(len, batch.contexts["taught"]))
-    most, plain = [0], model.LanguageModel.packed
+    most, plain = [0], model.LanguageModel.make_micro_batch
 
     def watched(self, prompts, completions, part, pad):
         most[0] = max(most[0], sum(len(prompts[r]) + len(completions[r]) for r in part if len(part) > 1))
         return plain(self, prompts, completions, part, pad)
 
-    monkeypatch.setattr(model.LanguageModel, "packed", watched)
+    monkeypatch.setattr(model.LanguageModel, "make_micro_batch", watched)
     gradients(policy, batch, [Divergence("reverse")])
     assert longest > 58 and most[0] <= 100 + max(map(len, rows[1]))
 

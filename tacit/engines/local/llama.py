@@ -31,9 +31,9 @@ from tacit.engines.local.fast.lora_step import adapted_step, has_adapted_step
 from tacit.engines.local.fast.varlen_attention import (
     LAUNCHES,
     SequenceLayout,
+    attend_varlen,
     has_flash_attention,
     has_varlen_kernels,
-    attend_varlen,
 )
 from tacit.engines.local.kv_cache import Geometry, KeyValueCache, Rotating, attend_last
 from tacit.engines.local.packing import ragged_arange, to_device

@@ -30,7 +30,7 @@ from tacit.engines.local.fast.compiled import (
     LayerOps,
     can_compile,
 )
-from tacit.engines.local.fast.varlen_attention import SequenceLayout, has_flash_attention, attend_varlen
+from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
 from tacit.engines.local.projections import joint
