@@ -49,7 +49,7 @@ class Thinking:
         self._world.close()
 
 
-def measure(policy: ShardedPolicy, behind: bool, options: argparse.Namespace) -> dict[str, Any]:
+def measure(policy: ShardedPolicy, overlap: bool, options: argparse.Namespace) -> dict[str, Any]:
     """Medians over the iterations after the first."""
     told = GRPO(
         wording="terse", style="bare", history=0, admissible=False, kl=0.0,
@@ -57,21 +57,21 @@ def measure(policy: ShardedPolicy, behind: bool, options: argparse.Namespace) ->
     )  # fmt: skip
     worlds = InProcessPool(lambda: Thinking(options.think_s))
     collector = Collector(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
-    loop = Loop([collector], policy, 0, options.iterations + 2, behind=behind)
+    loop = Loop([collector], policy, 0, options.iterations + 2, overlap=overlap)
     whole, learning, playing, stale = [], [], [], []
     for number in range(1, options.iterations + 2):
         began = time.perf_counter()
         done = loop.iterate(number)
         seconds = time.perf_counter() - began
         if number > 1:
-            ahead = loop._ahead.seconds if loop._ahead else done.metrics["seconds_rollout"]
+            ahead = loop._next.seconds if loop._next else done.metrics["seconds_rollout"]
             whole.append(seconds)
             playing.append(ahead)
             learning.append(sum(done.metrics[f"seconds_{phase}"] for phase in PHASES if phase != "rollout"))
             stale.append(done.metrics["versions_behind"])
     took = statistics.median(whole)
     return {
-        "overlap": int(behind),
+        "overlap": int(overlap),
         "iteration_s": round(took, 2),
         "learning_s": round(statistics.median(learning), 2),
         "playing_s": round(statistics.median(playing), 2),
@@ -101,9 +101,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             policy.save(Path(place) / "start")
             found = []
-            for behind in (False, True):
+            for overlap in (False, True):
                 policy.load(Path(place) / "start")
-                found.append(measure(policy, behind, options))
+                found.append(measure(policy, overlap, options))
     finally:
         policy.close()
     if options.json:

@@ -49,7 +49,7 @@ from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import read_settings, read_summary
-from tacit.training.reporting import PlainReporter, Reporter, chunks
+from tacit.training.reporting import PlainReporter, Reporter, format_metrics
 
 SUMMARY_LINE = "Train a policy in a world with a method: imitation where asked, then reinforcement."
 CONFIG_HELP = "settings from a TOML file, or a recipe by its name (`tacit list recipes`); flags win over them"
@@ -310,7 +310,7 @@ class LiveReporter:
         if not self._name:
             return _lines(now)
         counts = [f"{self._step}/{self._total}", *([f"{duration(left)} left"] if left is not None else [])]
-        numbers = chunks(self._metrics)
+        numbers = format_metrics(self._metrics)
         room = width - len(self._name) - len("  ".join(counts)) - 4
         if room < 10:  # a bar that has no room is left out; the numbers are not
             return _lines([*pack([self._name, *counts, *numbers], width), *now])

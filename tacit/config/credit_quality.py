@@ -25,7 +25,7 @@ from tacit.methods import get_method
 from tacit.runs.checkpoints import COMPANIONS
 from tacit.runs.directory import open_checkpoints
 from tacit.training.collect import Collector, completion_limit, make_worlds
-from tacit.training.loop import Loop, total
+from tacit.training.loop import Loop, sum_terms
 
 # Rollouts as training collects them, with a checkpoint of a run or an untrained model.
 
@@ -90,7 +90,7 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
         if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):
             companion.load(kept)
         companion.observe(groups, target.policy, IterationInfo())
-    rewards = total(term(groups, IterationInfo()) for term in method.rewards)
+    rewards = sum_terms(term(groups, IterationInfo()) for term in method.rewards)
     return credit_per_step(method.credits, groups, target.policy, rewards)
 
 

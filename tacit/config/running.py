@@ -16,7 +16,7 @@ from tacit.rollout.encoding import check_chat_support
 from tacit.runs.directory import SETTINGS, Run, open_checkpoints, read_settings
 from tacit.runs.files import write_json
 from tacit.training.collect import WorldSetup
-from tacit.training.loop import check_held
+from tacit.training.loop import check_overlap_policy
 from tacit.training.reporting import Callback, Reporter
 from tacit.training.train import Trainer
 
@@ -95,5 +95,5 @@ def _opened(prepared: Prepared) -> tuple[Policy, Sequence[WorldSetup]]:
         for companion in setup.method.companions:
             if (check := getattr(companion, "check", None)) is not None:
                 check(policy)
-    check_held(recipe.train, policy)
+    check_overlap_policy(recipe.train, policy)
     return policy, setups

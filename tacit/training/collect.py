@@ -1,4 +1,4 @@
-"""What a run does in one world: what it trains on there, what it is measured on, and how."""
+"""One world of a run: its tasks, its settings, and the rollouts collected in it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tacit.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class TaskSets:
-    """What a run trains on and what it is measured on."""
+    """Training tasks and evaluation panels of one world."""
 
     training: Sequence[Task]
     panel: Panel
     further: tuple[Panel, ...] = ()
-    """measured after each stage only"""
+    """panels evaluated only at the end of a stage"""
     notes: tuple[str, ...] = ()
-    """which of these there is nothing of on this machine"""
+    """optional panels that are missing on this machine"""
 
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> TaskSets:
-        """Found before anything is written, so that a world without its data costs nothing."""
+        """Raises if the world's data are missing; call it before anything is written."""
         families, measured = settings.family_names, settings.evaluation
         if not world.playable:
             return cls((), Panel(f"{world.name}/none", ()), notes=(f"{world.summary}: nothing is measured",))
@@ -55,14 +55,16 @@ class TaskSets:
 
 @dataclass(frozen=True)
 class WorldSetup:
+    """What a run does in one world."""
+
     world: Environment
     method: Method
     """built for this world"""
     settings: TrainSettings
-    """the run's, with what was said of this world alone"""
+    """the run's settings with this world's overrides"""
     tasks: TaskSets
     share: float = 1.0
-    """of the groups of an iteration"""
+    """share of an iteration's groups"""
 
     @classmethod
     def of(cls, world: Environment, method: Method, settings: TrainSettings, share: float = 1.0) -> WorldSetup:
@@ -99,35 +101,38 @@ def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:
     return Sampling(chosen.temperature, chosen.top_p, chosen.top_k, max_tokens)
 
 
-# One world of a run: what is practised there, by which method, in which simulators.
-
-
 @dataclass(frozen=True)
 class Collector:
+    """Collects training rollouts in one world."""
+
     method: Method
     tasks: Sequence[Task]
     worlds: WorldPool
     max_tokens: int
-    """the longest completion"""
+    """longest completion"""
     max_steps: int
-    """the longest episode"""
+    """longest episode"""
     name: str = ""
+    """empty if the run has one world"""
     share: float = 1.0
-    """of the groups of an iteration"""
+    """share of an iteration's groups"""
 
     def collect(
         self, info: IterationInfo, policy: Policy, count: int, drawn: int, observer: RolloutObserver = NO_OBSERVER
     ) -> tuple[list[Group], list[Group], int]:
-        """(all groups rolled out, those to train on, tasks taken). A method with a selection rolls out more tasks until it has
-        enough. `drawn` tasks of the pool were taken before."""
-        method, schedule, chosen = self.method, self.method.schedule, []
+        """Returns (all groups rolled out, groups to train on, number of tasks drawn).
+
+        `drawn` tasks of the pool were drawn before. A method with a `selection` (dynamic sampling) rolls out more tasks until
+        `count` groups are selected.
+        """
+        method, schedule, chosen = self.method, self.method.schedule, list[Group]()
         sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=self.max_tokens)
         played: list[Group] = []
         sound: list[Group] = []
         count = min(count, len(self.tasks))
         taken = 0
         for attempt in range(method.selection.rounds if method.selection else 1):
-            picked = walk(len(self.tasks), drawn + taken, count, derive(info.seed, "tasks", self.name))
+            picked = draw_tasks(len(self.tasks), drawn + taken, count, derive(info.seed, "tasks", self.name))
             taken += count
             fresh = rollout_groups(
                 [self.tasks[i] for i in picked],
@@ -149,13 +154,12 @@ class Collector:
             chosen += [group for group in sound if method.selection.keep(group)]
             if len(chosen) >= count:
                 break
-        # Not one group to learn from in all rounds: train on what there is, as the paper does.
+        # If no group was selected in any round, train on the last round's groups, as the paper does.
         return played, chosen[:count] or sound, taken
 
 
-def walk(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
-    """The next `count` places of a pool of which `drawn` were taken before: all of it once in a seeded order, then all of it in
-    another. Nothing is remembered but how far the walk has come."""
+def draw_tasks(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
+    """The next `count` task indices after `drawn`: epochs over the pool, each in its own seeded order."""
     places = []
     while count > 0:
         epoch, at = divmod(drawn, pool)
@@ -165,9 +169,9 @@ def walk(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
     return np.concatenate(places) if places else np.zeros(0, np.int64)
 
 
-def share_out(groups: int, shares: Sequence[float], number: int) -> list[int]:
-    """How many of an iteration's groups each world gets: its share as a whole number; what is left over goes to whoever is
-    furthest behind its share by now, so that over the iterations all get theirs."""
+def divide_groups(groups: int, shares: Sequence[float], number: int) -> list[int]:
+    """Groups per world in iteration `number`: each share rounded down, and the remainder to the worlds furthest behind their
+    share, so that shares hold over the iterations."""
     behind = np.zeros(len(shares))
     counts = np.zeros(len(shares), int)
     quota = groups * np.asarray(shares)

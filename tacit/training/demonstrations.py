@@ -1,4 +1,5 @@
-"""What an expert did, as the policy would have read it: one sample per turn (prompt tokens, action tokens)."""
+"""Imitation samples (prompt tokens, action tokens), one per turn: from an expert's episodes, from notes and entries, and from
+DAgger relabeling of the policy's own episodes."""
 
 from __future__ import annotations
 
@@ -31,11 +32,10 @@ from tacit.runs.files import explain_disk_errors
 from tacit.runs.trajectories import trajectory_record
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
-HOPELESS = 8
-"""episodes that may break, all from the first on, before it is given up: each may have been waited for as long as a world may
-take"""
+MAX_BROKEN = 8
+"""give up if this many episodes break and none works: each may take a full world timeout"""
 Sample = tuple[np.ndarray, np.ndarray]
-"""the tokens of a prompt, and those of the action"""
+"""(prompt tokens, action tokens)"""
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,22 @@ class Demonstrations:
     episodes: int
     won: int
     broken: int = 0
-    """episodes in which the world or the expert raised; they teach nothing"""
+    """episodes in which the world or the expert raised; dropped"""
     too_long: int = 0
-    """turns of won episodes whose prompt does not fit in the model; they teach nothing"""
+    """turns of won episodes whose prompt exceeds the model's context; dropped"""
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     @classmethod
     def joined(cls, parts: Sequence[Demonstrations]) -> Demonstrations:
-        """Those of several worlds as one."""
         counts = {name: sum(getattr(part, name) for part in parts) for name in ("episodes", "won", "broken", "too_long")}
         return cls([p for part in parts for p in part.prompts], [c for part in parts for c in part.completions], **counts)
 
     def __str__(self) -> str:
-        lost = [f", {self.broken} broke" if self.broken else ""]
-        lost.append(
-            f"; left out, since the model cannot read that much: {number_of(self.too_long, 'turn')}" if self.too_long else ""
-        )
-        return f"{number_of(len(self), 'turn')} of {number_of(self.won, 'won episode')} (of {self.episodes}{lost[0]}){lost[1]}"
+        broke = f", {self.broken} broke" if self.broken else ""
+        dropped = f"; dropped {number_of(self.too_long, 'turn')} longer than the model's context" if self.too_long else ""
+        return f"{number_of(len(self), 'turn')} of {number_of(self.won, 'won episode')} (of {self.episodes}{broke}){dropped}"
 
 
 def demonstrate(
@@ -76,20 +73,25 @@ def demonstrate(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Demonstrations:
-    """Play each task with the expert; with probability `noise` a turn is a random action instead, admissible now or a turn
-    ago (and then refused at times), which is not shown to the policy but whose consequences are. Only won episodes teach."""
+    """Play each task with the expert and keep the turns of won episodes.
+
+    With probability `noise` a turn is a random action instead, admissible now or one turn ago. It is not imitated, but the
+    recovery from it is.
+    """
     make_expert = world.expert(expert or None)
     shown: list[Sample] = []
     played = won = turns = 0
     broken: list[str] = []
     live = world.make()
     for task in tasks:
-        if played == len(broken) == HOPELESS:
+        if played == len(broken) == MAX_BROKEN:
             break
         played += 1
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            success, samples = play(live, Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
+            success, samples = play_expert(
+                live, NoisyExpert(make_expert(task), noise, rng), task, context, tokenizer, max_steps
+            )
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
@@ -115,81 +117,75 @@ def demonstrate(
     return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, len(broken), turns - len(shown))
 
 
-class Straying:
-    """An expert, but for the turns in which it does anything else that is possible now or was a turn ago."""
+class NoisyExpert:
+    """An expert that takes a random action, admissible now or one turn ago, with probability `noise`."""
 
-    def __init__(self, hero: Expert, noise: float, rng: random.Random) -> None:
-        self._hero, self._noise, self._rng = hero, noise, rng
+    def __init__(self, expert: Expert, noise: float, rng: random.Random) -> None:
+        self._expert, self._noise, self._rng = expert, noise, rng
         self._before: Observation | None = None
-        self.itself = True
-        """the last action was the expert's own"""
-        self.wishes: list[str] = []
-        """what the expert would have done, turn by turn"""
+        self.acted = True
+        """the last action was the expert's, not random"""
+        self.intended: list[str] = []
+        """the expert's action at every turn"""
 
     def act(self, observation: Observation) -> str:
-        action = self._hero.act(observation)
-        self.wishes.append(action)
-        stray = (self._before or observation).actions + observation.actions
+        action = self._expert.act(observation)
+        self.intended.append(action)
+        admissible = (self._before or observation).actions + observation.actions
         self._before = observation
-        self.itself = not (stray and self._rng.random() < self._noise)
-        if not self.itself:
-            action = self._rng.choice(stray)
-            if isinstance(self._hero, Adviser):
-                self._hero.happened(action)
+        self.acted = not (admissible and self._rng.random() < self._noise)
+        if not self.acted:
+            action = self._rng.choice(admissible)
+            if isinstance(self._expert, Adviser):
+                self._expert.happened(action)
         return action
 
 
-def play(
+def play_expert(
     live: World,
-    player: Straying,
+    expert: NoisyExpert,
     task: Task,
     context: Context,
     tokenizer: Tokenizer,
     max_steps: int,
     condition: Condition = PLAIN,
 ) -> tuple[bool, list[Sample | None]]:
-    """One episode: whether it was won, and the expert's own turns; None for one that does not fit in the model."""
+    """Play one episode. Returns (won, samples of the expert's turns; None for one longer than the model's context)."""
     samples: list[Sample | None] = []
     won = False
-    for turn in render_turns(context, task, play_episode(live, task, player, max_steps), condition):
+    for turn in render_turns(context, task, play_episode(live, task, expert, max_steps), condition):
         won = bool(turn.transition.success)
-        if player.itself:
-            samples.append(sample(turn, context, tokenizer))
+        if expert.acted:
+            samples.append(make_sample(turn, context, tokenizer))
     return won, samples
 
 
-def sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
-    """A turn to imitate; None where its prompt does not fit in the model."""
+def make_sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
+    """None if the prompt exceeds the model's context."""
     completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
     _, tokens, fits = fit_prompt(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None
 
 
-# How a note is read and how one is written, shown by rule: where a tiny actor and a tiny extractor begin.
+# Demonstrations of reading notes and writing entries, for policies too small to do it unshown. Hindsight writes the notes.
 #
-# A language model can do both when it is asked. A policy of a million parameters cannot, so beside the expert's episodes may be
-# shown, with what the world's own hindsight says of an episode:
+#     noted       an expert's episode with a note in the prompt, and a verdict on the note (accept, or reject a wrong one)
+#     step_notes  the critical steps of an episode, each with its note before the request, and the expert's action
+#     entries     an episode as an extractor reads it, and the entry to write
 #
-#     noted      an expert's episode as a guided agent reads it, with a note
-#     step_notes the critical steps of an episode, each with what hindsight says of it before the request, and the expert's
-# action
-#     judged     each such note with its task and some success rate: accept it, or reject it where it is another episode's
-#     entries    the record of an episode as an extractor reads it, and what is to be written down
-#
-# A share of the notes and entries (`astray`) is that of another episode, and so mostly wrong; the action is the expert's all
-# the same. What is imitated is then that a note may be trusted so far and no further, and that entries are no better than that:
-# what helps is left to practice.
+# A share `astray` of notes and entries belongs to another episode and is mostly wrong, while the action stays the expert's. So
+# the policy learns to trust notes only so far, and RL training has something left to improve.
 
 ANSWER_TOKENS = 64
-"""room for an entry, as a tiny extractor has it"""
+"""longest entry of a tiny extractor"""
 LOST = 0.9
-"""share of random turns in every second record: an extractor reads of failures more often than of anything else"""
+"""noise of every second episode: extractors mostly read failures"""
 WITH_ENTRY = 0.5
-"""share of the records of an agent that had been given an entry; in half of them it is to be updated"""
+"""share of episodes whose agent was given an entry; half of these update it"""
 
 
 @dataclass(frozen=True)
-class Scribe:
+class NoteWriter:
     world: Environment
     live: World
     make_expert: Callable[[Task], Expert]
@@ -199,13 +195,13 @@ class Scribe:
     astray: float
 
     def note(self, task: Task, rng: Random) -> tuple[str, bool]:
-        """(what a straight episode of the task teaches, True), or what one of another task does, and False."""
+        """(note of the task's expert episode, True), or (note of another task's, False)."""
         wrong = rng.random() < self.astray
         told = self._teaches(self._episode(rng.choice(self.tasks) if wrong else task, 0.0, rng))
         return told, not wrong
 
     def entry(self, task: Task, rng: Random, tokenizer: Tokenizer) -> Sample | None:
-        """A record, and what is to be written down of it; None where it does not fit in the model."""
+        """An episode and the entry to write; None if it exceeds the model's context."""
         trajectory = self._episode(task, rng.choice((self.noise, LOST)), rng)
         text = self._teaches(trajectory)
         if text and rng.random() < self.astray:
@@ -218,10 +214,9 @@ class Scribe:
         return (prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None
 
     def critical(self, task: Task, rng: Random, context: Context, tokenizer: Tokenizer) -> list[Sample | None]:
-        """The steps on which an episode turned, straight or lost: what is read there with the step's note, and what the expert
-        would have done."""
-        player = self.player(task, rng.choice((self.noise, LOST)), rng)
-        trajectory = self._trajectory(task, player, rng)
+        """The critical steps of an episode: each prompt with the step's note, and the expert's action."""
+        expert = self.expert(task, rng.choice((self.noise, LOST)), rng)
+        trajectory = self._trajectory(task, expert, rng)
         notes = self._skills(trajectory).steps
         other = self._skills(self._episode(rng.choice(self.tasks), LOST, rng)).steps
         shown = []
@@ -229,30 +224,31 @@ class Scribe:
             if t in notes:
                 astray = bool(other) and rng.random() < self.astray
                 note = rng.choice(sorted(other.values())) if astray else notes[t]
-                taught = replace(turn, prompt=teach(turn.prompt, Lesson(step=note)), action=player.wishes[t])
-                shown.append(sample(taught, context, tokenizer))
+                taught = replace(turn, prompt=teach(turn.prompt, Lesson(step=note)), action=expert.intended[t])
+                shown.append(make_sample(taught, context, tokenizer))
         return shown
 
-    def player(self, task: Task, noise: float, rng: Random) -> Straying:
-        return Straying(self.make_expert(task), noise, rng)
+    def expert(self, task: Task, noise: float, rng: Random) -> NoisyExpert:
+        return NoisyExpert(self.make_expert(task), noise, rng)
 
     def _episode(self, task: Task, noise: float, rng: Random) -> Trajectory:
-        return self._trajectory(task, self.player(task, noise, rng), rng)
+        return self._trajectory(task, self.expert(task, noise, rng), rng)
 
-    def _trajectory(self, task: Task, player: Straying, rng: Random) -> Trajectory:
-        return build_trajectory(task, play_episode(self.live, task, player, self.max_steps), rng.randrange(2**31))
+    def _trajectory(self, task: Task, expert: NoisyExpert, rng: Random) -> Trajectory:
+        return build_trajectory(task, play_episode(self.live, task, expert, self.max_steps), rng.randrange(2**31))
 
     def _teaches(self, trajectory: Trajectory) -> str:
         return " ".join(self._skills(trajectory).episode.split())
 
     def _skills(self, trajectory: Trajectory) -> Skills:
         if self.world.hindsight is None:
-            asked = "leave sft.noted, sft.step_notes and sft.entries out."
-            raise TacitError(f"world {self.world.name!r} has no hindsight to note by: {asked}")
+            raise TacitError(
+                f"world {self.world.name!r} has no hindsight for notes; leave out sft.noted, sft.step_notes and sft.entries."
+            )
         return self.world.hindsight(trajectory)
 
 
-def scribed(
+def demonstrate_notes(
     world: Environment,
     tasks: Sequence[Task],
     context: Context,
@@ -261,16 +257,16 @@ def scribed(
     settings: SupervisedSettings,
     seed: int,
 ) -> Demonstrations:
-    """Everything of these kinds that the settings ask for; tasks come again where they are fewer."""
+    """All notes and entries the settings ask for; cycles through the tasks."""
     live = world.make()
-    scribe = Scribe(world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.astray)
+    scribe = NoteWriter(world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.astray)
     shown: list[Sample | None] = []
     won = 0
     for i in range(settings.noted):
         task, rng = tasks[i % len(tasks)], Random(derive(seed, "noted", i))
         note, true = scribe.note(task, rng)
-        player = scribe.player(task, settings.noise, rng)
-        success, turns = play(live, player, task, context, tokenizer, max_steps, Condition(GUIDED, note))
+        expert = scribe.expert(task, settings.noise, rng)
+        success, turns = play_expert(live, expert, task, context, tokenizer, max_steps, Condition(GUIDED, note))
         won += success
         shown += turns if success else []
         question, verdict = render_critic_prompt(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
@@ -290,36 +286,34 @@ def scribed(
     )
 
 
-# Relabelling (DAgger: Ross, Gordon, Bagnell 2011): the policy plays, and at every turn the expert says what it would do there.
+# DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every state it visits, including those of failed
+# episodes and refused actions.
 #
 #     D ← D ∪ {(prompt of s, expert(s)) : s visited by the policy}
-#
-# Demonstrations show where the expert comes to. These show where the policy comes to, lost episodes and refused actions among
-# them, and how one goes on from there. Which action the policy took decides where it came, never what is imitated.
 
 BATCH = 256
-"""episodes played side by side"""
+"""concurrent episodes"""
 
 
 @dataclass(frozen=True)
-class Relabelled:
-    """Episodes of the policy, with what the expert said of their turns."""
+class RelabeledEpisodes:
+    """Episodes of the policy with the expert's actions."""
 
     played: list[Trajectory] = field(default_factory=list)
     advice: list[list[str]] = field(default_factory=list)
-    """of each episode: the expert's actions, one for each turn as far as it could be asked"""
+    """per episode, the expert's actions; shorter than the episode if the expert broke"""
     broken: list[str] = field(default_factory=list)
-    """why the expert could not be asked to the end of an episode"""
+    """the expert's errors"""
 
     @property
     def turns(self) -> list[tuple[Step, str]]:
-        """every turn with the expert's action"""
+        """(step, expert's action) of every turn"""
         episodes = zip(self.played, self.advice, strict=True)
-        return [pair for trajectory, told in episodes for pair in zip(trajectory.steps, told, strict=False)]
+        return [pair for trajectory, actions in episodes for pair in zip(trajectory.steps, actions, strict=False)]
 
     @property
     def agreement(self) -> float:
-        """The share of turns in which the expert would have done what the policy did."""
+        """Share of turns in which policy and expert chose the same action."""
         same = [step.action == said for step, said in self.turns]
         return float(np.mean(same)) if same else 0.0
 
@@ -335,7 +329,7 @@ class Relabelled:
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """The episodes as they are recorded, each turn with the `expert`'s action."""
+        """Trajectory records with the action of the `expert` at each turn."""
         records = [trajectory_record(trajectory) for trajectory in self.played]
         for record, advice in zip(records, self.advice, strict=True):
             for turn, said in zip(record["turns"], advice, strict=False):
@@ -346,43 +340,43 @@ class Relabelled:
         lost = f"; in {len(self.broken)} the expert broke, the first: {self.broken[0]}" if self.broken else ""
         crashed = f"; {text}" if (text := describe_crashes(self.played)) else ""
         played = f"{number_of(len(self.turns), 'turn')} of {number_of(len(self.played), 'episode')} ({self.won} won)"
-        return f"{played}, the expert would have done the same in {self.agreement:.1%}{lost}{crashed}"
+        return f"{played}, the expert agrees with {self.agreement:.1%}{lost}{crashed}"
 
 
 def check_adviser(world: Environment, expert: str) -> None:
-    """Refuse an expert that only knows its own episodes, where one can tell before any is made."""
+    """Refuse an expert class that cannot advise on another agent's episodes."""
     make = world.expert(expert or None)
     if isinstance(make, type) and not issubclass(make, Adviser):
-        raise _no_adviser(world, expert)
+        raise _adviser_error(world, expert)
 
 
 def relabel(
     world: Environment, played: Sequence[Trajectory], expert: str = "", timeout_s: float = TrainSettings.world_timeout_s
-) -> Relabelled:
-    """Ask the expert at every turn of episodes that somebody else played; it is given up where it never answers at all."""
-    make, found = world.expert(expert or None), Relabelled()
+) -> RelabeledEpisodes:
+    """Ask the expert at every turn of the policy's episodes. Stops early if the expert only raises."""
+    make, found = world.expert(expert or None), RelabeledEpisodes()
     for trajectory in played:
-        if len(found.broken) == HOPELESS and not any(found.advice):
+        if len(found.broken) == MAX_BROKEN and not any(found.advice):
             break
-        told: list[str] = []
+        actions: list[str] = []
         try:
             adviser = TimedExpert(make, timeout_s, trajectory.task)
             if not isinstance(adviser, Adviser):
-                raise _no_adviser(world, expert)
+                raise _adviser_error(world, expert)
             for step in trajectory.steps:
-                told.append(adviser.act(step.observation))
+                actions.append(adviser.act(step.observation))
                 adviser.happened(step.action)
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
             found.broken.append(told_of(error))
         found.played.append(trajectory)
-        found.advice.append(told)
+        found.advice.append(actions)
     return found
 
 
-def samples(relabelled: Relabelled, context: Context, tokenizer: Tokenizer) -> Demonstrations:
-    """What the policy read, word for word, with the expert's answer."""
+def make_samples(relabelled: RelabeledEpisodes, context: Context, tokenizer: Tokenizer) -> Demonstrations:
+    """The exact prompts the policy read, with the expert's actions."""
     prompts, completions = [], []
     for step, said in relabelled.turns:
         completion = encode_action(step.prompt, said, context.format, tokenizer)
@@ -392,8 +386,8 @@ def samples(relabelled: Relabelled, context: Context, tokenizer: Tokenizer) -> D
     too_long = len(relabelled.turns) - len(prompts)
     if not prompts:
         raise TacitError(
-            f"nothing was relabelled: {relabelled}; {too_long} turns do not fit in the model. Mend the expert, or leave "
-            "sft.rounds out."
+            f"nothing was relabeled: {relabelled}; {too_long} turns exceed the model's context. Fix the expert, or leave out "
+            "sft.rounds."
         )
     return Demonstrations(prompts, completions, len(relabelled.played), relabelled.won, len(relabelled.broken), too_long)
 
@@ -408,23 +402,23 @@ def play_round(
     max_steps: int,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Trajectory]:
-    """One episode of each task. Refused where no world could be played to its end."""
+    """One episode per task. Raises if every world crashed."""
     plans = [EpisodePlan(task, derive(seed, i)) for i, task in enumerate(tasks)]
     played = []
     for start in range(0, len(plans), BATCH):
         played += rollout(plans[start : start + BATCH], context, worlds, policy, sampling, max_steps, observer=observer)
-    refuse_if_all_crashed(played, "There is nothing to relabel. Mend the world, then go on with `tacit train --resume RUN`.")
+    refuse_if_all_crashed(played, "There is nothing to relabel. Fix the world, then run `tacit train --resume RUN`.")
     return played
 
 
 def tasks_of_round(tasks: Sequence[Task], shown: int, number: int, count: int) -> list[Task]:
-    """`count` training tasks for round `number` (from 1): first those after the `shown` ones, then from the beginning."""
+    """`count` training tasks for round `number` (from 1), starting after the `shown` ones and wrapping around."""
     begin = shown + (number - 1) * count
     return [tasks[(begin + i) % len(tasks)] for i in range(count)]
 
 
-def keep(shown: Demonstrations, place: Path) -> None:
-    """What was relabelled, as tokens: a killed run goes on with exactly these."""
+def save_relabeled(shown: Demonstrations, place: Path) -> None:
+    """Save the tokens of a round, so that a resumed run continues with exactly these."""
     with explain_disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = place.with_name(f".{place.name}.tmp")
@@ -440,8 +434,8 @@ def keep(shown: Demonstrations, place: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def kept(place: Path) -> Demonstrations:
-    """The inverse of `keep`."""
+def load_relabeled(place: Path) -> Demonstrations:
+    """The inverse of `save_relabeled`."""
     try:
         with np.load(place) as file:
             prompts, completions = (
@@ -450,16 +444,16 @@ def kept(place: Path) -> Demonstrations:
             return Demonstrations(prompts, completions, *map(int, file["counts"]))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise TacitError(
-            f"cannot read what was relabelled before this run stopped, {place}: {error}. Delete the checkpoints after sft "
-            f"{int(place.stem)}, and the round is played anew."
+            f"cannot read the relabeled turns in {place}: {error}. Delete the checkpoints after sft {int(place.stem)} to play "
+            "the round again."
         ) from error
 
 
-def _no_adviser(world: Environment, expert: str) -> TacitError:
+def _adviser_error(world: Environment, expert: str) -> TacitError:
     name = expert or next(iter(world.experts))
     able = [n for n, make in world.experts.items() if isinstance(make, type) and issubclass(make, Adviser)]
-    other = f"choose {' or '.join(able)} (--sft.expert)" if able else "show recoveries with --sft.noise"
+    other = f"choose --sft.expert {' or '.join(able)}" if able else "show recoveries with --sft.noise"
     return TacitError(
-        f"the expert {name!r} of world {world.name!r} knows only episodes of its own and cannot say what to do in a policy's: "
-        f"{other}, leave sft.rounds out, or give it `happened` (Adviser in tacit/core/world.py)."
+        f"the expert {name!r} of world {world.name!r} cannot advise on the policy's episodes: {other}, drop sft.rounds, or "
+        "give it a `happened` method (Adviser in tacit/core/world.py)."
     )

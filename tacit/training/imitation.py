@@ -1,10 +1,10 @@
-"""The supervised stage: imitate the expert's actions, turn by turn."""
+"""Supervised training: imitate demonstrations turn by turn, then rounds of DAgger relabeling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,22 @@ from tacit.runs.trajectories import write_records
 from tacit.training.collect import Collector, WorldSetup
 from tacit.training.demonstrations import (
     Demonstrations,
-    Relabelled,
     demonstrate,
-    keep,
-    kept,
+    demonstrate_notes,
+    load_relabeled,
+    make_samples,
     play_round,
     relabel,
-    samples,
-    scribed,
+    save_relabeled,
     tasks_of_round,
 )
 from tacit.training.recordings import imitate_recordings
-from tacit.training.reporting import Attended, Played
+from tacit.training.reporting import HeartbeatReporter, RolloutStatus
 from tacit.training.settings import SupervisedSettings, TrainSettings
 
 
 def cosine(step: int, steps: int, warmup: float) -> float:
-    """Share of the peak learning rate at `step` (from 0): linear warm-up, then half a cosine down to zero."""
+    """Fraction of the peak learning rate at `step` (from 0): linear warm-up, then a half cosine to zero."""
     warm = max(1, round(warmup * steps))
     if step < warm:
         return (step + 1) / warm
@@ -46,8 +45,7 @@ def cosine(step: int, steps: int, warmup: float) -> float:
 
 
 def order(samples: int, step: int, batch: int, seed: int) -> np.ndarray:
-    """Rows of step `step`: passes over the data, each in an order of its own. A function of the step alone, so that a
-    resumed run reads on where the killed one stopped."""
+    """Row indices of a step: shuffled epochs over the data. Depends on the step alone, so a resumed run continues exactly."""
     batch = min(batch, samples)
     per_pass = max(1, samples // batch)
     epoch, place = divmod(step, per_pass)
@@ -58,10 +56,10 @@ def order(samples: int, step: int, batch: int, seed: int) -> np.ndarray:
 def imitate(
     learner: Learner, shown: Demonstrations, settings: SupervisedSettings, seed: int, first: int = 0
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Train from step `first` on; yields (step, metrics) after each."""
+    """Train on demonstrations from step `first`; yields (step, metrics)."""
     for step in range(first, settings.steps):
         rows = order(len(shown), step, settings.batch, seed)
-        yield step + 1, _learn(learner, [(shown, rows)], settings.lr * cosine(step, settings.steps, settings.warmup))
+        yield step + 1, _update(learner, [(shown, rows)], settings.lr * cosine(step, settings.steps, settings.warmup))
 
 
 def imitate_round(
@@ -73,28 +71,25 @@ def imitate_round(
     number: int,
     first: int = 0,
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Round `number` (from 1), from step `first` of the stage on: of each batch a share was relabelled, the rest shown."""
-    begin, own = settings.round_begins(number), derive(seed, "round", number)
+    """Train DAgger round `number` (from 1), from step `first` of the stage. `round_share` of each batch is relabeled turns."""
+    begin, own_seed = settings.round_begins(number), derive(seed, "round", number)
     fresh = round(settings.round_share * settings.batch)
     for step in range(max(first, begin), begin + settings.round_steps):
         parts = [(relabelled, fresh), (shown, settings.batch - fresh)]
-        rows = [(part, order(len(part), step - begin, count, own)) for part, count in parts if count]
-        yield step + 1, _learn(learner, rows, settings.lr * cosine(step - begin, settings.round_steps, settings.warmup))
+        rows = [(part, order(len(part), step - begin, count, own_seed)) for part, count in parts if count]
+        yield step + 1, _update(learner, rows, settings.lr * cosine(step - begin, settings.round_steps, settings.warmup))
 
 
-def _learn(learner: Learner, rows: Sequence[tuple[Demonstrations, np.ndarray]], lr: float) -> dict[str, float]:
+def _update(learner: Learner, rows: Sequence[tuple[Demonstrations, np.ndarray]], lr: float) -> dict[str, float]:
     prompts = [shown.prompts[i] for shown, chosen in rows for i in chosen]
     completions = [shown.completions[i] for shown, chosen in rows for i in chosen]
     return {**learner.update(Batch.imitation(prompts, completions), (Imitation(),), lr), "lr": lr}
 
 
-# What a run imitates: what an expert or a file shows, and in rounds what the expert says of the policy's own play.
-
-
-def demonstrated(
+def collect_demonstrations(
     setup: WorldSetup, tokenizer: Tokenizer, seed: int, several: bool, say: Callable[[str], None]
 ) -> Demonstrations:
-    """What is shown in one world, before the policy plays."""
+    """Demonstrations of one world: from a file of recorded episodes, or played by the world's expert."""
     settings, world, context = setup.settings.sft, setup.world, setup.method.context
     if settings.from_:
         families = setup.settings.family_names
@@ -112,49 +107,45 @@ def demonstrated(
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
     if settings.noted or settings.step_notes or settings.entries:
-        more = scribed(world, tasks, context, tokenizer, world.max_steps, settings, seed)
+        more = demonstrate_notes(world, tasks, context, tokenizer, world.max_steps, settings, seed)
         say(f"imitation: and {number_of(len(more), 'sample')} of how notes are read and entries written")
         shown = Demonstrations.joined([shown, more])
     return shown
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """The rounds of relabelling of one run."""
+def relabel_round(
+    number: int,
+    resumed: bool,
+    run: Run,
+    policy: Policy,
+    setups: Sequence[WorldSetup],
+    collectors: Sequence[Collector],
+    settings: TrainSettings,
+    reporter: HeartbeatReporter,
+) -> tuple[Demonstrations, dict[str, float]]:
+    """DAgger round `number` (from 1): the policy plays, the expert relabels every turn. Returns the samples and metrics.
 
-    run: Run
-    policy: Policy
-    setups: Sequence[WorldSetup]
-    collectors: Sequence[Collector]
-    settings: TrainSettings
-    reporter: Attended
-
-    def relabelled(self, number: int, begun: bool) -> tuple[Demonstrations, dict[str, float]]:
-        """What round `number` (from 1) adds, and its metrics. One that had `begun` before the run was killed is read again: the
-        policy that played it is not there any more."""
-        begin = self.settings.sft.round_begins(number)
-        place = self.run.path / "relabelled" / f"{begin:06d}.npz"
-        if begun:
-            return kept(place), {}
-        parts, records, metrics = [], list[dict[str, Any]](), dict[str, float]()
-        for collector, setup in zip(self.collectors, self.setups, strict=True):
-            relabelled = self._play(number, collector, setup)
-            parts.append(samples(relabelled, setup.method.context, self.policy))
-            records += relabelled.records()
-            metrics |= {f"{collector.name}/{k}" if collector.name else k: value for k, value in relabelled.metrics().items()}
-            self.reporter.say(f"round {number}{f' in {collector.name}' if collector.name else ''}: {relabelled}")
-        fresh = Demonstrations.joined(parts)
-        keep(fresh, place)
-        if self.settings.trajectories:
-            write_records(self.run.trajectories("relabel", begin), records)
-        return fresh, metrics
-
-    def _play(self, number: int, collector: Collector, setup: WorldSetup) -> Relabelled:
-        chosen, schedule, context = setup.settings.sft, setup.method.schedule, setup.method.context
+    A resumed round is read from its file: the policy that played it no longer exists."""
+    begin = settings.sft.round_begins(number)
+    file = run.path / "relabelled" / f"{begin:06d}.npz"
+    if resumed:
+        return load_relabeled(file), {}
+    parts, records, metrics = [], list[dict[str, Any]](), dict[str, float]()
+    for collector, setup in zip(collectors, setups, strict=True):
+        chosen, schedule, context, name = setup.settings.sft, setup.method.schedule, setup.method.context, collector.name
         tasks = tasks_of_round(setup.tasks.training, chosen.tasks, number, chosen.round_tasks)
         sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=collector.max_tokens)
-        seed = derive(self.settings.seed, "relabel", number, collector.name)
-        observer = Played(f"round {number}", len(tasks), collector.max_steps, self.policy)
-        self.reporter.going_on(observer.line)
-        played = play_round(tasks, seed, context, collector.worlds, self.policy, sampling, collector.max_steps, observer)
-        return relabel(setup.world, played, chosen.expert, setup.settings.world_timeout_s)
+        seed = derive(settings.seed, "relabel", number, name)
+        status = RolloutStatus(f"round {number}", len(tasks), collector.max_steps, policy)
+        reporter.set_status(status.line)
+        played = play_round(tasks, seed, context, collector.worlds, policy, sampling, collector.max_steps, status)
+        relabelled = relabel(setup.world, played, chosen.expert, setup.settings.world_timeout_s)
+        parts.append(make_samples(relabelled, context, policy))
+        records += relabelled.records()
+        metrics |= {f"{name}/{k}" if name else k: value for k, value in relabelled.metrics().items()}
+        reporter.say(f"round {number}{f' in {name}' if name else ''}: {relabelled}")
+    fresh = Demonstrations.joined(parts)
+    save_relabeled(fresh, file)
+    if settings.trajectories:
+        write_records(run.trajectories("relabel", begin), records)
+    return fresh, metrics

@@ -31,7 +31,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, World
 from tacit.rollout.replay import Interaction, ReplayMismatch, render_turns, replay_actions
-from tacit.training.demonstrations import Demonstrations, Sample, sample
+from tacit.training.demonstrations import Demonstrations, Sample, make_sample
 
 # Episodes as other agents' logs have them, in the form that recordings are read in. Thoughts are left out.
 #
@@ -283,7 +283,7 @@ def imitate_recordings(
         else:
             reading.differing.append(f"line {recording.line}, turn {came.turn}")
         won += 1
-        shown += [sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
+        shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
     known.close()
     fitting = [each for each in shown if each is not None]
     if not fitting:

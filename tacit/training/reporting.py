@@ -1,4 +1,4 @@
-"""Where a run's progress goes. The command line shows it live; plain lines are enough anywhere else."""
+"""Progress reports of a run: plain lines, or the live display of the command line; and events for callbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.rollout.episodes import RolloutProgress
 
 class Reporter(Protocol):
     def stage(self, name: str, total: int, done: int) -> None:
-        """A stage of `total` steps begins, `done` of them already behind it."""
+        """A stage of `total` steps begins; `done` of them were done before."""
         ...
 
     def step(self, step: int, metrics: dict[str, float]) -> None: ...
@@ -24,14 +24,14 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
 
     def now(self, text: str) -> None:
-        """What goes on at this moment, where nothing else was said for a while."""
+        """Current status, sent after a silence."""
         ...
 
     def close(self) -> None: ...
 
 
 class PlainReporter:
-    """One line per step or so; no more often than every `interval_s`, but always the last of a stage."""
+    """One line per step, at most one every `interval_s`, and always the last step of a stage."""
 
     def __init__(self, out: TextIO = sys.stdout, interval_s: float = 5.0) -> None:
         self._out, self._interval_s = out, interval_s
@@ -47,45 +47,42 @@ class PlainReporter:
             return
         self._last = now
         left = (now - self._began) / max(1, step - self._done) * (self._total - step)
-        self._say(f"{self._name} {step}/{self._total}  {describe(metrics)}  {duration(left)} left")
+        self.say(f"{self._name} {step}/{self._total}  {'  '.join(format_metrics(metrics))}  {duration(left)} left")
 
     def say(self, text: str) -> None:
-        self._say(text)
+        print(text, file=self._out, flush=True)
 
     def now(self, text: str) -> None:
-        self._say(text)
+        self.say(text)
 
     def close(self) -> None:
         pass
 
-    def _say(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
 
-
-class Attended:
-    """A reporter that is not silent for long: where nothing has been said for a while, it says what goes on."""
+class HeartbeatReporter:
+    """Wraps a reporter and sends a status line after every `every_s` seconds of silence."""
 
     def __init__(self, reporter: Reporter, every_s: float = EVERY_S) -> None:
         self._reporter, self._every_s, self._over = reporter, every_s, threading.Event()
-        self._going_on: Callable[[float], str] | None = None
-        self._heard = time.monotonic()
+        self._status: Callable[[float], str] | None = None
+        self._last = time.monotonic()
         self.stage, self.now, self.close = reporter.stage, reporter.now, reporter.close
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        self._heard = time.monotonic()
+        self._last = time.monotonic()
         self._reporter.step(step, metrics)
 
     def say(self, text: str) -> None:
-        self._heard = time.monotonic()
+        self._last = time.monotonic()
         self._reporter.say(text)
 
-    def going_on(self, line: Callable[[float], str] | None) -> None:
-        """What to say from here on where it takes long, given the seconds of silence until then; None has nothing to say."""
-        self._going_on = line
+    def set_status(self, line: Callable[[float], str] | None) -> None:
+        """`line` makes the status line from the seconds of silence; None sends nothing."""
+        self._status = line
 
-    def __enter__(self) -> Attended:
+    def __enter__(self) -> HeartbeatReporter:
         self._over.clear()
-        self._thread = threading.Thread(target=self._attend, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
 
@@ -93,18 +90,18 @@ class Attended:
         self._over.set()
         self._thread.join()
 
-    def _attend(self) -> None:
-        said = self._heard
-        while not self._over.wait(max(0.01, max(said, self._heard) + self._every_s - time.monotonic())):
-            now, going_on = time.monotonic(), self._going_on
-            if now >= max(said, self._heard) + self._every_s:
-                said = now
-                if going_on is not None and not heard(self._reporter.now, going_on(now - self._heard)):
+    def _run(self) -> None:
+        sent = self._last
+        while not self._over.wait(max(0.01, max(sent, self._last) + self._every_s - time.monotonic())):
+            now, status = time.monotonic(), self._status
+            if now >= max(sent, self._last) + self._every_s:
+                sent = now
+                if status is not None and not heard(self._reporter.now, status(now - self._last)):
                     return
 
 
-class Played(RolloutProgress):
-    """What there is to say of episodes while they are played, and then while they are learned from."""
+class RolloutStatus(RolloutProgress):
+    """Status line of rollouts, and of the update after them."""
 
     def __init__(
         self, what: str, total: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] = time.monotonic
@@ -134,13 +131,8 @@ SHOWN = {
 }
 
 
-def describe(metrics: dict[str, float]) -> str:
-    """The handful of numbers a person watches."""
-    return "  ".join(chunks(metrics))
-
-
-def chunks(metrics: dict[str, float]) -> list[str]:
-    """`label value` for each number worth watching; crashes only where there are any."""
+def format_metrics(metrics: dict[str, float]) -> list[str]:
+    """`label value` for each metric in SHOWN; crashes only if there are any."""
     return [
         f"{label} {form.format(metrics[key])}"
         for key, (label, form) in SHOWN.items()
@@ -148,24 +140,21 @@ def chunks(metrics: dict[str, float]) -> list[str]:
     ]
 
 
-# What a run tells whoever listens, and how it can be told to stop.
-
-
 @dataclass(frozen=True)
 class Event:
-    """A step of imitation or an iteration of practice is over (`step`), or the policy was measured (`evaluation`)."""
+    """An imitation step or an RL iteration ended (`step`), or the policy was evaluated (`evaluation`)."""
 
     kind: Literal["step", "evaluation"]
     stage: str
-    """sft or rl; of an evaluation also untrained"""
+    """sft or rl; for an evaluation also untrained"""
     step: int
     total: int
     """steps of the stage; 0 before the first"""
     metrics: Mapping[str, Any]
-    """the numbers of the step, as metrics.jsonl has them, or of the evaluation, as summary.json has them"""
+    """metrics of the step, as in metrics.jsonl, or of the evaluation, as in summary.json"""
     run: Path
     """the run directory"""
 
 
 Callback = Callable[[Event], bool | None]
-"""True stops the run: it is measured, saved and summed up where it is, and can be resumed from there"""
+"""Return True to stop the run. It is then evaluated, saved and summarized, and can be resumed."""

@@ -1,45 +1,79 @@
-"""A whole run: imitate, then practise, with evaluations and checkpoints between. Killed anywhere, it resumes exactly."""
+"""A training run: imitation, then RL, with evaluations and checkpoints. A killed run resumes exactly where it was saved."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tacit.core.credit import Iteration
 from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
-from tacit.core.method import Companion, Method, companions_of
+from tacit.core.method import Companion, Method, companions_of, measured_under
 from tacit.core.progress import duration, number_of
 from tacit.core.protocols import Policy
+from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
+from tacit.evaluation.evaluate import evaluate
+from tacit.evaluation.panels import Panel, Rules, Told
+from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.rollout.episodes import describe_completion
-from tacit.rollout.worlds import first_crash, refuse_if_all_crashed
+from tacit.rollout.worlds import describe_crashes, first_crash, refuse_if_all_crashed
 from tacit.runs.alarms import AlarmMonitor
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import STAGES, Run, read_settings
-from tacit.runs.files import write_directory
-from tacit.runs.trajectories import batch_records, iteration_records, write_records
-from tacit.training.collect import Collector, WorldSetup, make_worlds
+from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
+from tacit.runs.files import write_directory, write_json
+from tacit.runs.trajectories import batch_records, iteration_records, trajectory_record, write_records
+from tacit.training.collect import Collector, WorldSetup, evaluation_sampling, make_worlds
 from tacit.training.demonstrations import Demonstrations
-from tacit.training.imitation import Rounds, demonstrated, imitate, imitate_round
-from tacit.training.loop import Loop, written_first
-from tacit.training.progress import Measuring, Progress, summarise
-from tacit.training.reporting import Attended, Callback, Event, Played, Reporter
+from tacit.training.imitation import collect_demonstrations, imitate, imitate_round, relabel_round
+from tacit.training.loop import Loop
+from tacit.training.reporting import Callback, Event, HeartbeatReporter, Reporter, RolloutStatus
 from tacit.training.settings import TrainSettings
 
 SFT_STEPS_PER_CHECKPOINT = 10
-"""a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""
-
+"""imitation steps that count as one iteration for `checkpoint_every`"""
 NO_CREDIT = 1e-9
-"""advantages no larger than this are rounding"""
+"""advantages up to this size are rounding errors"""
+FIRST_COMPLETION = 300
+"""characters of a completion shown with an alarm"""
+
+
+@dataclass
+class Progress:
+    """How far a run is; saved with every checkpoint."""
+
+    stage: str = ""
+    step: int = 0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    further: list[dict[str, Any]] = field(default_factory=list)
+    """evaluations on further panels and conditions"""
+    drawn: dict[str, int] = field(default_factory=dict)
+    """training tasks drawn, by world"""
+    episodes: int = 0
+    turns: int = 0
+    generated_tokens: int = 0
+    wall_s: float = 0.0
+    stopped: str = ""
+    """why the run ended early: `callback` or `patience`"""
+
+    def is_best(self, step: int) -> bool:
+        """True if RL was evaluated at this step, with the best success so far."""
+        scores = {e["step"]: e["success"] for e in self.evaluations if e["stage"] == "rl"}
+        return step in scores and scores[step] >= max(scores.values())
+
+    def best_before(self, patience: int) -> float | None:
+        """The best success, if the last `patience` RL evaluations did not exceed it; else None."""
+        successes = [e["success"] for e in self.evaluations if e["stage"] == "rl"]
+        best = successes.index(max(successes)) if successes else 0
+        return successes[best] if len(successes) - 1 - best >= patience else None
 
 
 class Trainer:
-    """The stages of one run, over whatever policies, methods and worlds it is given."""
+    """The stages of one run."""
 
     def __init__(
         self,
@@ -48,78 +82,67 @@ class Trainer:
         setups: Sequence[WorldSetup],
         settings: TrainSettings,
         reporter: Reporter,
-        beside: Mapping[str, Policy] | None = None,
+        other_policies: Mapping[str, Policy] | None = None,
         callbacks: Sequence[Callback] = (),
-        alike: Collection[str] = (),
+        same_start: Collection[str] = (),
     ) -> None:
-        """`beside`: further policies by name, which companions train; they are saved and found again with this one. `alike`
-        names those of them that begin as the trained one does: where it is shown how entries are written, after that.
-        `callbacks` are told of every step and evaluation; one that returns True stops the run there."""
+        """`other_policies`: policies that companions train, by name; saved and restored with the main policy. `same_start`
+        names those that start from the main policy's weights: after imitation, if imitation shows them how to write entries.
+        `callbacks` receive every step and evaluation; one that returns True stops the run."""
         self.run, self.policy, self.setups = run, policy, setups
         # an endpoint has no weights to save
-        self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
-        self._alike = [name for name in self.beside if name in alike]
-        self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
+        self.other_policies = {name: other for name, other in (other_policies or {}).items() if hasattr(other, "save")}
+        self._same_start = [name for name in self.other_policies if name in same_start]
+        self.settings, self.reporter, self._callbacks = settings, HeartbeatReporter(reporter), tuple(callbacks)
         self.progress = Progress()
         self.watcher = AlarmMonitor(run.path)
-        self._shown = False
-        self._began = time.monotonic()
+        self._completion_shown = False
+        self._start = time.monotonic()
 
     @property
     def method(self) -> Method:
-        """What all worlds share: name, schedule, losses."""
+        """The first world's: all worlds share its name, schedule and losses."""
         return self.setups[0].method
 
     def train(self) -> dict[str, Any]:
-        """Run what is left to run; returns the summary."""
+        """Run everything that is left; returns the summary."""
         self._restore()
         for setup in self.setups:
-            if setup.tasks.panel.difference():
-                self.reporter.say(f"warning: {setup.tasks.panel.difference()}")
+            if difference := setup.tasks.panel.difference():
+                self.reporter.say(f"warning: {difference}")
             for note in setup.tasks.notes:
                 self.reporter.say(note)
-        with self.reporter, ExitStack() as open_worlds:
-            self.collectors = [self._collector(setup, open_worlds) for setup in self.setups]
-            self.measuring = Measuring(
-                self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter, self._watched
-            )
+        with self.reporter, ExitStack() as resources:
+            self.collectors = [self._open_collector(setup, resources) for setup in self.setups]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
                 self._evaluate_further("untrained", 0)
             if self.settings.sft.all_steps and self.progress.stage != "rl" and not self.progress.stopped:
                 self._imitate()
             if self.method.schedule.iterations and not self.progress.stopped:
-                self._practise()
-        self._add_up_time()
-        return summarise(self.run, self.progress, self.policy, self.setups)
+                self._train_rl()
+        self._add_wall_time()
+        return self._write_summary()
 
-    def _tell(self, event: Event) -> None:
+    def _open_collector(self, setup: WorldSetup, resources: ExitStack) -> Collector:
+        method, worlds = setup.method, make_worlds(setup.world, setup.settings)
+        resources.callback(worlds.close)
+        for companion in method.companions:
+            if (close := getattr(companion, "close", None)) is not None:
+                resources.callback(close)
+        name = setup.name if len(self.setups) > 1 else ""
+        return Collector(method, setup.tasks.training, worlds, setup.max_tokens, setup.max_steps, name, setup.share)
+
+    def _notify(self, event: Event) -> None:
         for callback in self._callbacks:
-            said = callback(event)
-            if said is not None and not isinstance(said, bool | np.bool_):
-                raise TacitError(
-                    f"the callback {callback!r} returned {said!r}; it may return True, to stop the run, or nothing."
-                )
-            if said and not self.progress.stopped:
+            stop = callback(event)
+            if stop is not None and not isinstance(stop, bool | np.bool_):
+                raise TacitError(f"callback {callback!r} returned {stop!r}; return True to stop the run, otherwise None.")
+            if stop and not self.progress.stopped:
                 self.progress.stopped = "callback"
                 self.reporter.say(f"stopped at {event.stage} {event.step} by a callback")
 
-    def _collector(self, setup: WorldSetup, open_worlds: ExitStack) -> Collector:
-        worlds = make_worlds(setup.world, setup.settings)
-        open_worlds.callback(worlds.close)
-        for companion in setup.method.companions:
-            if (close := getattr(companion, "close", None)) is not None:
-                open_worlds.callback(close)
-        several = len(self.setups) > 1
-        return Collector(
-            setup.method,
-            setup.tasks.training,
-            worlds,
-            setup.max_tokens,
-            setup.max_steps,
-            setup.name if several else "",
-            setup.share,
-        )
+    # Imitation: demonstrations first, then rounds of DAgger.
 
     def _imitate(self) -> None:
         settings, seed = self.settings.sft, self.settings.seed
@@ -127,34 +150,38 @@ class Trainer:
         if first >= settings.all_steps:
             return
         several = len(self.setups) > 1
-        self.reporter.going_on(lambda silence: f"imitation: still at it, {duration(silence)}")
+        self.reporter.set_status(lambda silence: f"imitation: still collecting, {duration(silence)}")
         shown = Demonstrations.joined(
-            [demonstrated(setup, self.policy, seed, several, self.reporter.say) for setup in self.setups]
+            [collect_demonstrations(setup, self.policy, seed, several, self.reporter.say) for setup in self.setups]
         )
         self.reporter.stage("sft", settings.all_steps, first)
-        self._teach(imitate(self.policy, shown, settings, seed, first))
-        rounds = Rounds(self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter)
+        self._take_imitation_steps(imitate(self.policy, shown, settings, seed, first))
         relabelled: list[Demonstrations] = []
         for number in range(1, settings.rounds + 1):
             if self.progress.stopped:
                 return
-            fresh, metrics = rounds.relabelled(number, begun=first > settings.round_begins(number))
-            relabelled.append(fresh)
-            collected = Demonstrations.joined(relabelled)
-            self._teach(imitate_round(self.policy, shown, collected, settings, seed, number, first), metrics)
+            resumed = first > settings.round_begins(number)
+            new, metrics = relabel_round(
+                number, resumed, self.run, self.policy, self.setups, self.collectors, self.settings, self.reporter
+            )
+            relabelled.append(new)
+            steps = imitate_round(self.policy, shown, Demonstrations.joined(relabelled), settings, seed, number, first)
+            self._take_imitation_steps(steps, metrics)
 
-    def _teach(self, steps: Iterable[tuple[int, dict[str, float]]], found: Mapping[str, float] | None = None) -> None:
-        """Take steps of imitation, `found` with the metrics of the first; measured before each round and after the last."""
+    def _take_imitation_steps(
+        self, steps: Iterable[tuple[int, dict[str, float]]], first_metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Evaluates before each round and after the last. `first_metrics` join the metrics of the first step."""
         settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
         ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
-        self.reporter.going_on(lambda silence: f"sft: step {self.progress.step + 1} has taken {duration(silence)}")
+        self.reporter.set_status(lambda silence: f"sft: step {self.progress.step + 1} has taken {duration(silence)}")
         for step, metrics in steps:
-            metrics, found = {**metrics, **(found or {})}, None
+            metrics, first_metrics = {**metrics, **(first_metrics or {})}, None
             self.run.metrics.write("sft", step, metrics)
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
-            self._tell(Event("step", "sft", step, settings.all_steps, metrics, self.run.path))
+            self._notify(Event("step", "sft", step, settings.all_steps, metrics, self.run.path))
             if step in ends or self.progress.stopped:
                 self._evaluate("sft", step)
                 self._evaluate_further("sft", step)
@@ -164,43 +191,45 @@ class Trainer:
             elif step % every == 0:
                 self._save()
 
-    def _practise(self) -> None:
+    # Reinforcement learning: iterate, log, evaluate, checkpoint.
+
+    def _train_rl(self) -> None:
         schedule = self.method.schedule
         first = self.progress.step if self.progress.stage == "rl" else 0
         if first == 0:
-            self._hand_on()
+            self._copy_weights_to_other_policies()
             self.policy.begin_stage()
             if any("reference" in setup.method.needs for setup in self.setups):
                 self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
+        episodes, max_steps = schedule.groups * schedule.group_size, max(c.max_steps for c in self.collectors)
         loop = Loop(
             self.collectors,
             self.policy,
             self.settings.seed,
             schedule.iterations,
             dict(self.progress.drawn),
-            lambda number: self._watched(
-                f"rl {number}", schedule.groups * schedule.group_size, max(collector.max_steps for collector in self.collectors)
-            ),
+            lambda number: self._show_status(f"rl {number}", episodes, max_steps),
             bool(self.settings.overlap),
         )
-        self._stop_if_no_better()
+        self._stop_without_improvement()
         for step in range(first + 1, schedule.iterations + 1):
             if self.progress.stopped:
                 return
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 done = loop.iterate(step)
             except NonFiniteLoss as error:
-                raise self._keep_evidence(error, step) from error
-            self._count(done, step, time.monotonic() - began)
-            self.progress.stage, self.progress.step, self.progress.drawn = "rl", step, dict(loop.learned)
+                raise self._save_failure(error, step) from error
+            self._log(done, step, time.monotonic() - start)
+            self.progress.stage, self.progress.step, self.progress.drawn = "rl", step, dict(loop.drawn_at_update)
+
             last = step == schedule.iterations or bool(self.progress.stopped)
             every = self.settings.evaluation.every
             evaluated = last or (every and step % every == 0)
             if evaluated:
                 self._evaluate("rl", step)
-                self._stop_if_no_better()
+                self._stop_without_improvement()
                 if last or self.progress.stopped:
                     self._evaluate_further("rl", step)
             if evaluated or step % self.settings.checkpoint_every == 0:
@@ -208,117 +237,203 @@ class Trainer:
                 if self.progress.is_best(step):
                     self.run.checkpoints.mark_best(saved)
 
-    def _stop_if_no_better(self) -> None:
-        """Early stopping follows from what was measured alone, so a killed run stops where it would have."""
-        patience = self.settings.evaluation.patience
-        if not patience or self.progress.stopped:
-            return
-        if (best := self.progress.best_before(patience)) is not None:
-            self.progress.stopped = "patience"
-            last = f"the last {number_of(patience, 'evaluation')} brought nothing above {best:.1%}"
-            self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
-
-    def _count(self, done: Iteration, step: int, seconds: float) -> None:
+    def _log(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)
         metrics["reward"] = float(np.mean(np.concatenate([r.outcomes_G() for r in done.rewards]))) if done.rewards else 0.0
-        again = [r for g in done.played for t in g.trajectories for r in repeated(t)]
-        metrics["repeated"] = float(np.mean(again)) if again else 0.0
+        repeats = [r for g in done.played for t in g.trajectories for r in repeated(t)]
+        metrics["repeated"] = float(np.mean(repeats)) if repeats else 0.0
         if done.credits:
             metrics["credited_groups"] = float(np.mean([np.any(np.abs(c.tokens_T) > NO_CREDIT) for c in done.credits]))
         metrics["seconds"] = seconds
         metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
         self.run.metrics.write("rl", step, metrics)
         self.reporter.step(step, metrics)
-        self.reporter.going_on(None)
+        self.reporter.set_status(None)
+
         episodes = [t for g in done.played for t in g.trajectories]
-        examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
+        text = next((s.completion.text for g in done.played for s in g.steps), "")
+        shown = text if len(text) <= FIRST_COMPLETION else f"{text[:FIRST_COMPLETION]} …"
+        examples = {"unparsed": repr(shown) if text else "", "crashed": first_crash(episodes)}
         for companion, _ in companions_of([collector.method for collector in self.collectors]):
             examples |= getattr(companion, "examples", {})
         for alarm in self.watcher.see(step, metrics, examples):
             self.reporter.say(f"warning at rl {step}: {alarm}")
-        self.progress.episodes += sum(len(g) for g in done.played)
+
+        self.progress.episodes += len(episodes)
         self.progress.turns += sum(len(g.steps) for g in done.played)
-        self.progress.generated_tokens += sum(t.completion_tokens for g in done.played for t in g.trajectories)
+        self.progress.generated_tokens += sum(t.completion_tokens for t in episodes)
         if self.settings.trajectories:
             write_records(self.run.trajectories("rl", step), iteration_records(done))
-        nothing = f"Nothing can be learned from iteration {step}. Mend the world, then go on with"
-        refuse_if_all_crashed(episodes, f"{nothing} `tacit train --resume {self.run.path}`.")
-        self._tell(Event("step", "rl", step, self.method.schedule.iterations, metrics, self.run.path))
+        refuse_if_all_crashed(
+            episodes, f"Iteration {step} has no data. Fix the world, then run `tacit train --resume {self.run.path}`."
+        )
+        self._notify(Event("step", "rl", step, self.method.schedule.iterations, metrics, self.run.path))
+
+    def _stop_without_improvement(self) -> None:
+        """Early stopping. It depends on the evaluations alone, so a resumed run stops at the same step."""
+        patience = self.settings.evaluation.patience
+        if not patience or self.progress.stopped:
+            return
+        if (best := self.progress.best_before(patience)) is not None:
+            self.progress.stopped = "patience"
+            last = f"no improvement over {best:.1%} in the last {number_of(patience, 'evaluation')}"
+            self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
+
+    # Evaluation.
 
     def _evaluate(self, stage: str, step: int) -> None:
-        score = self.measuring.evaluated(stage, step)
-        if score is None:
+        """On the run's own panels. Nothing if some world cannot be played (it only has recorded episodes)."""
+        if not all(setup.world.playable for setup in self.setups):
             return
+        scores, played = [], list[Trajectory]()
+        for collector, setup in zip(self.collectors, self.setups, strict=True):
+            score, episodes = self._play_panel(collector, setup, setup.tasks.panel, stage, step)
+            scores.append(score)
+            played += episodes
+        self._write_trajectories(f"eval-{stage}", step, played)
+        score = over_worlds(scores)
         self.progress.evaluations.append(score)
         for alarm in self.watcher.see_measured(self.progress.evaluations):
             self.reporter.say(f"warning at rl {step}: {alarm}")
         total = {"sft": self.settings.sft.all_steps, "rl": self.method.schedule.iterations}.get(stage, 0)
-        self._tell(Event("evaluation", stage, step, total, score, self.run.path))
+        self._notify(Event("evaluation", stage, step, total, score, self.run.path))
 
     def _evaluate_further(self, stage: str, step: int) -> None:
-        self.progress.further += self.measuring.further(stage, step)
+        """On further panels, and under the method's other conditions, at the end of a stage."""
+        if not all(setup.world.playable for setup in self.setups):
+            return
+        for collector, setup in zip(self.collectors, self.setups, strict=True):
+            own, prefix = setup.tasks.panel, f"{setup.name}-" if len(self.setups) > 1 else ""
+            panels: list[tuple[str, Panel, Told]] = [(panel.tasks[0].split, panel, PLAIN) for panel in setup.tasks.further]
+            for name, condition in measured_under(setup.method).items():
+                # The plain condition was already evaluated. An empty bank, for example, has no other.
+                if any(condition(task) != PLAIN for task in own.tasks):
+                    panels.append((name, own, condition))
+            for name, panel, told in panels:
+                score, episodes = self._play_panel(collector, setup, panel, stage, step, told)
+                self.progress.further.append(score)
+                self._write_trajectories(f"eval-{prefix}{name}-{stage}", step, episodes)
 
-    def _watched(self, what: str, episodes: int, max_steps: int) -> Played:
-        played = Played(what, episodes, max_steps, self.policy)
-        self.reporter.going_on(lambda silence: self._first_completion(played) or played.line(silence))
-        return played
+    def _play_panel(
+        self, collector: Collector, setup: WorldSetup, panel: Panel, stage: str, step: int, condition: Told = PLAIN
+    ) -> tuple[dict[str, Any], list[Trajectory]]:
+        settings = setup.settings.evaluation
+        sampling = evaluation_sampling(setup.settings, collector.max_tokens)
+        max_steps = settings.max_steps or setup.world.max_steps
+        rules = Rules(sampling, max_steps, self.settings.seed, settings.repeats, condition)
+        status = self._show_status(f"{stage} {step} on {panel.name}", len(panel.tasks) * settings.repeats, max_steps)
+        score, played = evaluate(panel, rules, collector.worlds, setup.method.context, self.policy, status)
+        self.reporter.set_status(None)
+        refuse_if_all_crashed(
+            played, f"There is nothing to evaluate. Fix the world, then run `tacit train --resume {self.run.path}`."
+        )
+        if crashes := describe_crashes(played):
+            self.reporter.say(f"warning at {stage} {step}: {crashes}")
+        self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
+        origin = {"world": setup.name, "fingerprint": self.policy.digest(), "code": code_version()}
+        return {"stage": stage, "step": step, **score.to_json(), **origin}, played
 
-    def _first_completion(self, played: Played) -> str:
-        """What the policy writes, once in a run that takes long: whoever waits for it wants to have seen it."""
-        if self._shown or played.first is None:
-            return ""
-        self._shown = True
-        return describe_completion("first completion", *played.first)
+    def _write_trajectories(self, name: str, step: int, played: Sequence[Trajectory]) -> None:
+        if self.settings.trajectories:
+            write_records(self.run.trajectories(name, step), map(trajectory_record, played))
 
-    def _add_up_time(self) -> None:
-        self.progress.wall_s += time.monotonic() - self._began
-        self._began = time.monotonic()
+    def _show_status(self, what: str, episodes: int, max_steps: int) -> RolloutStatus:
+        """Report rollouts while they run. Once per run, in its first silence, show the first completion instead."""
+        status = RolloutStatus(what, episodes, max_steps, self.policy)
+
+        def line(silence: float) -> str:
+            if self._completion_shown or status.first is None:
+                return status.line(silence)
+            self._completion_shown = True
+            return describe_completion("first completion", *status.first)
+
+        self.reporter.set_status(line)
+        return status
+
+    # Checkpoints and the summary.
 
     def _save(self) -> Checkpoint:
-        self._add_up_time()
+        self._add_wall_time()
         state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
         return self.run.checkpoints.save(
-            self.progress.stage, self.progress.step, self.policy, state, beside=self.beside, companions=self._companions()
+            self.progress.stage,
+            self.progress.step,
+            self.policy,
+            state,
+            beside=self.other_policies,
+            companions=self._companions(),
         )
-
-    def _companions(self) -> dict[str, Companion]:
-        """By the name of their directory in a checkpoint; with several worlds each has its own, but for those they share."""
-        alone = len(self.setups) == 1
-        return {
-            companion.name if alone or len(places) > 1 else f"{self.setups[places[0]].name}/{companion.name}": companion
-            for companion, places in companions_of([setup.method for setup in self.setups])
-        }
 
     def _restore(self) -> None:
         newest = self.run.checkpoints.newest()
         if newest is not None:
             state = newest.state()
             try:
-                newest.load(self.policy, self.beside, self._companions() if newest.stage == "rl" else {})
+                newest.load(self.policy, self.other_policies, self._companions() if newest.stage == "rl" else {})
             except NoRoom:
-                raise  # the checkpoint is sound
+                raise  # the checkpoint is fine
             except TacitError as error:
-                raise TacitError(f"{error} To resume from what was saved before it, delete {newest.path}.") from error
-            known = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]
-            self.progress = Progress(**{name: state[name] for name in known})
+                raise TacitError(f"{error} To resume from an earlier checkpoint, delete {newest.path}.") from error
+            names = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]
+            self.progress = Progress(**{name: state[name] for name in names})
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
-            if self.progress.is_best(newest.step):  # the killed process may not have got round to saying so
+            if self.progress.is_best(newest.step):  # the run may have been killed before it marked it
                 self.run.checkpoints.mark_best(newest)
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
         self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
 
-    def _hand_on(self) -> None:
-        """Entries were shown to the trained policy: whoever is to write them begins with what it has learned."""
+    def _companions(self) -> dict[str, Companion]:
+        """By directory name in a checkpoint: prefixed with the world, unless there is one world or worlds share it."""
+        alone = len(self.setups) == 1
+        return {
+            companion.name if alone or len(places) > 1 else f"{self.setups[places[0]].name}/{companion.name}": companion
+            for companion, places in companions_of([setup.method for setup in self.setups])
+        }
+
+    def _copy_weights_to_other_policies(self) -> None:
+        """If imitation showed how to write entries, the policies that write them start from the imitated weights."""
         imitated = self.run.checkpoints.newest()
         if imitated is not None and any(setup.settings.sft.entries for setup in self.setups):
-            for name in self._alike:
-                self.beside[name].load(imitated.policy)
-                self.beside[name].begin_stage()
+            for name in self._same_start:
+                self.other_policies[name].load(imitated.policy)
+                self.other_policies[name].begin_stage()
 
-    def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
-        """The batch and the policy that met, for whoever wants to know why."""
-        place = self.run.path / "failed"
-        write_directory(place / f"policy-{step:06d}", lambda path: self.policy.save(path / "policy"))
+    def _save_failure(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
+        """Save the batch and the policy that produced a non-finite loss."""
+        directory = self.run.path / "failed"
+        write_directory(directory / f"policy-{step:06d}", lambda path: self.policy.save(path / "policy"))
         if error.batch is not None:
-            write_records(place / f"batch-{step:06d}.jsonl.gz", batch_records(error.batch))
-        return NonFiniteLoss(f"{error} The run stopped in iteration {step}; batch and policy are in {place}.")
+            write_records(directory / f"batch-{step:06d}.jsonl.gz", batch_records(error.batch))
+        return NonFiniteLoss(f"{error} The run stopped in iteration {step}; batch and policy are in {directory}.")
+
+    def _add_wall_time(self) -> None:
+        now = time.monotonic()
+        self.progress.wall_s += now - self._start
+        self._start = now
+
+    def _write_summary(self) -> dict[str, Any]:
+        progress, panels = self.progress, [setup.tasks.panel for setup in self.setups]
+        final, peak = final_and_peak(progress.evaluations) if progress.evaluations else ({}, {})
+        summary = {
+            "run": self.run.path.name,
+            "world": ",".join(setup.name for setup in self.setups),
+            "method": self.method.name,
+            "settings": read_settings(self.run.path),
+            "panel": " + ".join(panel.name for panel in panels),
+            "panel_version": "+".join(dict.fromkeys(panel.version for panel in panels)),
+            "panel_hash": "+".join(panel.hash for panel in panels),
+            "success": {e["stage"]: e["success"] for e in progress.evaluations},
+            "final": final,
+            "peak": peak,
+            "evaluations": progress.evaluations,
+            "further": progress.further,
+            "iterations": self.method.schedule.iterations,
+            "stopped": progress.stopped,
+            "episodes": progress.episodes,
+            "turns": progress.turns,
+            "generated_tokens": progress.generated_tokens,
+            "wall_s": round(progress.wall_s, 1),
+            "digest": self.policy.digest(),
+        }
+        write_json(self.run.path / SUMMARY, summary)
+        return summary

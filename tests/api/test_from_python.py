@@ -249,7 +249,7 @@ def test_a_callback_stops_imitation_too(tmp_path):
 
 
 def test_a_callback_that_says_something_else_is_refused(tmp_path):
-    with pytest.raises(TacitError, match="returned 'enough'; it may return True"):
+    with pytest.raises(TacitError, match="returned 'enough'; return True to stop the run"):
         small(tmp_path / "run", callbacks=lambda event: "enough")
     with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
         small(tmp_path / "other", callbacks=[3])

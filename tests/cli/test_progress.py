@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console, say, say_pairs, score_rows, table
-from tacit.cli.train import LiveReporter, chunks, make_reporter, pack
+from tacit.cli.train import LiveReporter, format_metrics, make_reporter, pack
 from tacit.core.errors import TacitError
 from tacit.core.progress import duration
 from tacit.training.reporting import PlainReporter
@@ -53,7 +53,7 @@ def test_narrow_terminals_break_between_numbers_and_never_inside_one(width):
     reporter.step(1, METRICS)
     text = "\n".join(drawn(reporter, console))
     reporter.close()
-    for chunk in chunks(METRICS):
+    for chunk in format_metrics(METRICS):
         assert chunk in text
     assert "…" not in text
 

@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.evaluation.scores import over_worlds
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector, share_out, walk
+from tacit.training.collect import Collector, divide_groups, draw_tasks
 from tacit.training.loop import Loop
 from tacit.worlds import get_environment
 
@@ -45,20 +45,20 @@ def test_shares_that_make_no_sense_are_refused(text, reason, capsys):
 
 
 def test_every_world_gets_its_share_over_the_iterations():
-    assert share_out(8, [1.0], 1) == [8]
-    assert share_out(8, [0.75, 0.25], 3) == [6, 2]
-    counts = np.array([share_out(4, [0.6, 0.3, 0.1], n) for n in range(1, 11)])
+    assert divide_groups(8, [1.0], 1) == [8]
+    assert divide_groups(8, [0.75, 0.25], 3) == [6, 2]
+    counts = np.array([divide_groups(4, [0.6, 0.3, 0.1], n) for n in range(1, 11)])
     assert (counts.sum(axis=1) == 4).all() and counts.sum(axis=0).tolist() == [24, 12, 4]
-    assert share_out(1, [0.5, 0.5], 1) != share_out(1, [0.5, 0.5], 2), "one group an iteration: they take turns"
+    assert divide_groups(1, [0.5, 0.5], 1) != divide_groups(1, [0.5, 0.5], 2), "one group an iteration: they take turns"
 
 
 def test_the_pool_is_walked_through_epoch_by_epoch():
     """Drawn afresh every iteration, 200 draws of 200 tasks had found 124 of them."""
-    taken = np.concatenate([walk(200, 8 * n, 8, seed=3) for n in range(25)])
+    taken = np.concatenate([draw_tasks(200, 8 * n, 8, seed=3) for n in range(25)])
     assert sorted(taken) == list(range(200)), "each once"
-    again = np.concatenate([walk(200, 200 + 8 * n, 8, seed=3) for n in range(25)])
+    again = np.concatenate([draw_tasks(200, 200 + 8 * n, 8, seed=3) for n in range(25)])
     assert sorted(again) == list(range(200)) and list(again) != list(taken), "then all of them in another order"
-    assert len(walk(5, 3, 4, seed=0)) == 4, "an epoch may end in the middle of an iteration"
+    assert len(draw_tasks(5, 3, 4, seed=0)) == 4, "an epoch may end in the middle of an iteration"
 
 
 def collector(name: str, share: float) -> Collector:

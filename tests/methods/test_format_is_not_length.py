@@ -16,7 +16,7 @@ from tacit.core.world import Environment, World
 from tacit.methods import get_method
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.loop import total
+from tacit.training.loop import sum_terms
 from tacit.worlds import get_environment
 
 FAMILY = {
@@ -84,7 +84,7 @@ def test_a_badly_formatted_win_costs_as_much_and_its_penalty_on_top(name, method
     group = Group(task, tuple(wins))
     for companion in built.companions:
         companion.observe([group])
-    (rewards,) = total(term([group]) for term in built.rewards)
+    (rewards,) = sum_terms(term([group]) for term in built.rewards)
     assert len(set(rewards.outcomes_G().tolist())) == 1
     invalid_G = np.bincount(group.trajectory_of_step, weights=rewards.local_N)
     assert invalid_G == pytest.approx([0.0, -0.01 * (len(wins[1]) - 1), -0.01 * len(wins[2])])

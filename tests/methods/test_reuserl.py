@@ -19,7 +19,7 @@ from tacit.methods.grpo import GRPO
 from tacit.methods.reuserl import ReuseRL, RoundLength
 from tacit.rewards.outcome import InvalidPenalty, Outcome
 from tacit.rewards.segmentation import SegmentationCost
-from tacit.training.loop import total
+from tacit.training.loop import sum_terms
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -33,7 +33,7 @@ def differs(method: Method, other: Method = PLAIN) -> set[str]:
 def rewards_of(method: Method, groups) -> list[Rewards]:
     for companion in method.companions:
         companion.observe(groups, None)
-    return total(term(groups) for term in method.rewards)
+    return sum_terms(term(groups) for term in method.rewards)
 
 
 def test_reuserl_as_published():

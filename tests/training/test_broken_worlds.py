@@ -23,8 +23,8 @@ from tacit.rollout.worlds import InProcessPool
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import Run
 from tacit.training.collect import WorldSetup
-from tacit.training.demonstrations import HOPELESS, demonstrate, relabel, samples
-from tacit.training.imitation import demonstrated
+from tacit.training.demonstrations import MAX_BROKEN, demonstrate, make_samples, relabel
+from tacit.training.imitation import collect_demonstrations
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -92,11 +92,13 @@ def train(path, kind, untrained: bool = True) -> str:
 def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
     with pytest.raises(
         TacitError,
-        match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), in task .* of world 'same'\. .*iter.* 1\..*--resume",
+        match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), in task .* of world 'same'\. Iteration 1 has no.*--resume",
     ):
         train(tmp_path / "a", Raising, untrained=False)
     assert list((tmp_path / "a" / "trajectories").iterdir()), "what was played can be looked at"
-    with pytest.raises(TacitError, match=r"each of the 8 episodes .* gave way.* of world 'same'\. There is nothing to measure"):
+    with pytest.raises(
+        TacitError, match=r"each of the 8 episodes .* gave way.* of world 'same'\. There is nothing to evaluate"
+    ):
         train(tmp_path / "b", Raising)
 
 
@@ -144,7 +146,7 @@ def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
     with pytest.raises(
         TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"
     ):
-        demonstrated(
+        collect_demonstrations(
             WorldSetup.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None
         )
 
@@ -171,18 +173,18 @@ def test_an_expert_that_hangs_is_given_up_in_imitation():
     method = GRPO(wording="terse", style="bare", admissible=False).build(PONDERED)
     setup = WorldSetup.of(PONDERED, method, settings)
     with pytest.raises(TacitError, match=f"won none of 2 tasks .*2 broke; the first: {LATE}, in task"):
-        demonstrated(setup, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
+        collect_demonstrations(setup, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
 
 
 def test_an_expert_that_hangs_is_given_up_in_relabelling():
     """Once it is clear that it never answers; and what is then said names it."""
     policy, context = ScriptedPolicy(lambda prompt, seed: "a"), GRPO(wording="terse", style="bare").context(PONDERED)
-    plans = [EpisodePlan(task, 0) for task in PONDERED.tasks("train", HOPELESS + 4, 0)]
+    plans = [EpisodePlan(task, 0) for task in PONDERED.tasks("train", MAX_BROKEN + 4, 0)]
     played = rollout(plans, context, InProcessPool(PONDERED.make), policy, Sampling(), 2)
     found = relabel(PONDERED, played, timeout_s=0.05)
-    assert len(found.broken) == HOPELESS == len(found.played) and found.broken[0].startswith(LATE)
-    with pytest.raises(TacitError, match=f"nothing was relabelled: .*in 8 the expert broke, the first: {LATE}"):
-        samples(found, context, policy)
+    assert len(found.broken) == MAX_BROKEN == len(found.played) and found.broken[0].startswith(LATE)
+    with pytest.raises(TacitError, match=f"nothing was relabeled: .*in 8 the expert broke, the first: {LATE}"):
+        make_samples(found, context, policy)
 
 
 def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):

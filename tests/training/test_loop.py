@@ -21,7 +21,7 @@ from tacit.methods.grpo import GRPO
 from tacit.methods.grpo_variants import DAPO
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.collect import Collector
-from tacit.training.loop import Loop, total, update
+from tacit.training.loop import Loop, sum_terms, update
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -201,10 +201,10 @@ def test_terms_add_up_group_by_group():
     groups = [make_group([[1]]), make_group([[2]])]
     ones = [Credit.per_step(g, np.ones(1)) for g in groups]
     twos = [2 * c for c in ones]
-    assert [c.tokens_T.tolist() for c in total([ones, twos])] == [[3.0], [3.0, 3.0]]
-    assert total([[], []]) == []
+    assert [c.tokens_T.tolist() for c in sum_terms([ones, twos])] == [[3.0], [3.0, 3.0]]
+    assert sum_terms([[], []]) == []
     with pytest.raises(ValueError, match="zip"):
-        total([ones, twos[:1]])
+        sum_terms([ones, twos[:1]])
 
 
 @dataclass

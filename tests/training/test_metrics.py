@@ -9,7 +9,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.runs import metrics as module
 from tacit.runs.metrics import Metrics, read_metrics
-from tacit.training.loop import rollout_statistics
+from tacit.training.loop import rollout_metrics
 
 STAGES = ("sft", "rl")
 
@@ -127,7 +127,7 @@ def test_statistics_account_for_every_ending():
 
     mixed = make_group([[2, 4], [3]], success=[True, False], valid=[[True, False], [True]])
     crashed = make_group([[1], []], stops=[StopReason.STEP_LIMIT, StopReason.WORLD_ERROR])
-    numbers = rollout_statistics([mixed, crashed])
+    numbers = rollout_metrics([mixed, crashed])
     assert numbers["success"] == 0.25 and numbers["mixed_groups"] == 0.5 and numbers["steps"] == 1.0
     assert numbers["groups"] == 2 and numbers["group_spread"] == 0.25, "half of one and none of the other"
     assert numbers["valid"] == 0.75 and numbers["episodes"] == 4 and numbers["turns"] == 4
@@ -135,4 +135,4 @@ def test_statistics_account_for_every_ending():
     endings = {name: value for name, value in numbers.items() if name.startswith("stop_")}
     assert len(endings) == len(StopReason) and sum(endings.values()) == 1.0
     assert endings["stop_world_error"] == 0.25 and endings["stop_step_limit"] == 0.5
-    assert rollout_statistics([]) == {}
+    assert rollout_metrics([]) == {}

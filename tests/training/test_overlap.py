@@ -19,7 +19,7 @@ from tacit.methods.opid import OPID
 from tacit.methods.reuserl import ReuseRL
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.collect import Collector
-from tacit.training.loop import Loop, check_held, check_overlap
+from tacit.training.loop import Loop, check_overlap, check_overlap_policy
 from tacit.training.settings import TrainSettings
 
 
@@ -54,8 +54,8 @@ class Waiting(ScriptedPolicy):
             self.is_held = False
 
 
-def loop_of(policy, iterations: int = 4, behind: bool = True) -> Loop:
-    return Loop([Collector(build(), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, iterations, behind=behind)
+def loop_of(policy, iterations: int = 4, overlap: bool = True) -> Loop:
+    return Loop([Collector(build(), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, iterations, overlap=overlap)
 
 
 def test_each_iteration_is_played_one_update_behind():
@@ -64,7 +64,7 @@ def test_each_iteration_is_played_one_update_behind():
     done = [loop.iterate(n) for n in range(1, 5)]
     assert [d.metrics["versions_behind"] for d in done] == [0, 1, 1, 1]
     assert policy.version == len(policy.updates) == 4
-    calm = loop_of(Waiting(), behind=False)
+    calm = loop_of(Waiting(), overlap=False)
     tasks = [[g.task.id for g in d.played] for d in done]
     assert tasks == [[g.task.id for g in calm.iterate(n).played] for n in range(1, 5)], "the walk is the same"
 
@@ -72,9 +72,9 @@ def test_each_iteration_is_played_one_update_behind():
 def test_what_was_played_ahead_counts_once_it_is_learned_from():
     loop = loop_of(Waiting())
     loop.iterate(1)
-    assert loop.learned == {"": 3} and loop.drawn == {"": 6}
+    assert loop.drawn_at_update == {"": 3} and loop.drawn == {"": 6}
     resumed = loop_of(Waiting())
-    resumed.drawn = dict(loop.learned)
+    resumed.drawn = dict(loop.drawn_at_update)
     again = resumed.iterate(2)
     assert [g.task.id for g in again.played] == [g.task.id for g in loop.iterate(2).played]
 
@@ -98,12 +98,12 @@ def test_it_is_refused_where_episodes_read_what_is_learned_beside():
     check_overlap(TrainSettings(overlap=1), [build()])
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
         check_overlap(TrainSettings(overlap=1), [build()], can_pin_weights=False)
-    check_held(TrainSettings(), ScriptedPolicy(half_hearted))
-    check_held(TrainSettings(overlap=1), Waiting())
+    check_overlap_policy(TrainSettings(), ScriptedPolicy(half_hearted))
+    check_overlap_policy(TrainSettings(overlap=1), Waiting())
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
-        check_held(TrainSettings(overlap=1), ScriptedPolicy(half_hearted))
+        check_overlap_policy(TrainSettings(overlap=1), ScriptedPolicy(half_hearted))
     banked = replace(build(), companions=(SimpleNamespace(name="bank"),))
-    with pytest.raises(TacitError, match=r"episodes of 'grpo' read what bank learned .*--overlap 0"):
+    with pytest.raises(TacitError, match=r"does not work with 'grpo': its rollouts read what bank learned .*--overlap 0"):
         check_overlap(TrainSettings(overlap=1), [banked])
 
 
@@ -115,7 +115,7 @@ def test_only_an_experience_bank_is_read_in_play(name):
     refused = [c.name for c in method.companions if getattr(c, "read_in_play", True)]
     if refused:
         assert (name, refused) == ("complementary", ["experience"])
-        with pytest.raises(TacitError, match="episodes of 'complementary' read what experience learned"):
+        with pytest.raises(TacitError, match="'complementary': its rollouts read what experience learned"):
             check_overlap(TrainSettings(overlap=1), [method])
         return
     check_overlap(TrainSettings(overlap=1), [method])
@@ -125,7 +125,7 @@ def test_only_an_experience_bank_is_read_in_play(name):
         for made, policy in ((method, seen), (build(get_method(name)), fresh))
     )
     loop.iterate(1)
-    without.drawn = dict(loop.learned)
+    without.drawn = dict(loop.drawn_at_update)
     again, first = loop.collect(2), without.collect(2)
     assert prompts_of(again.played) == prompts_of(first.played)
 
@@ -165,7 +165,7 @@ class Versioned(Waiting):
 def test_credits_of_episodes_that_are_behind_are_those_of_the_policy_that_learns(settings):
     """Ratios are against what was said when it was said; whoever scores afterwards asks the policy before its update."""
     policy, collected = Versioned(), []
-    loop = Loop([Collector(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 4, behind=True)
+    loop = Loop([Collector(build(settings), TASKS, InProcessPool(WORLD.make), 16, 4)], policy, 0, 4, overlap=True)
     plays = loop.collect
     loop.collect = lambda number: collected.append(plays(number)) or collected[-1]
     done = [loop.iterate(number) for number in range(1, 5)]

@@ -25,14 +25,14 @@ from tacit.rollout.worlds import InProcessPool
 from tacit.runs.metrics import read_metrics
 from tacit.training.demonstrations import (
     Demonstrations,
-    Straying,
+    NoisyExpert,
     check_adviser,
     demonstrate,
-    keep,
-    kept,
+    load_relabeled,
+    make_samples,
     play_round,
     relabel,
-    samples,
+    save_relabeled,
     tasks_of_round,
 )
 from tacit.training.imitation import imitate_round, order
@@ -51,7 +51,7 @@ def played_by(policy, tasks=TASKS, world=WORLD, context=TERSE, max_steps=12):
 def test_what_is_imitated_is_the_experts_whatever_the_policy_did():
     policy = ScriptedPolicy(stumble_through_countdown)
     found = relabel(WORLD, played_by(policy, max_steps=4))
-    shown = samples(found, TERSE, policy)
+    shown = make_samples(found, TERSE, policy)
     assert len(shown) == sum(len(t) for t in found.played) == len(found.turns), "every turn, of lost episodes too"
     assert any(not t.success for t in found.played) and any(step.action != said for step, said in found.turns)
     for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
@@ -64,7 +64,7 @@ def test_of_a_perfect_policy_it_is_its_own_play_and_what_the_expert_shows():
     policy = ScriptedPolicy(solve_countdown)
     found = relabel(WORLD, played_by(policy))
     assert found.agreement == 1.0 and found.won == len(TASKS)
-    shown = samples(found, TERSE, policy)
+    shown = make_samples(found, TERSE, policy)
     own = [step.completion.tokens.tolist() for trajectory in found.played for step in trajectory.steps]
     assert [c.tolist() for c in shown.completions] == own
     expected = demonstrate(WORLD, TASKS, TERSE, policy, 12)
@@ -145,7 +145,7 @@ def test_strayed_turns_are_told_to_an_expert_that_can_be_told():
             self.told.append(action)
 
     hero = Told()
-    player = Straying(hero, 0.5, Random(0))
+    player = NoisyExpert(hero, 0.5, Random(0))
     said = [player.act(Observation("here", ("other",))) for _ in range(40)]
     assert said.count("other") == len(hero.told) > 5 and set(hero.told) == {"other"}
 
@@ -154,12 +154,12 @@ def test_strayed_turns_are_told_to_an_expert_that_can_be_told():
     ("world", "expert", "remedy"),
     [
         ("searchqa", "", "show recoveries with --sft.noise"),
-        ("scienceworld", "gold", "give it `happened`"),
-        ("errands", "stranger", r"choose resident \(--sft.expert\)"),
+        ("scienceworld", "gold", "give it a `happened` method"),
+        ("errands", "stranger", "choose --sft.expert resident"),
     ],
 )
 def test_an_expert_of_its_own_episodes_alone_is_refused_with_a_remedy(world, expert, remedy):
-    with pytest.raises(TacitError, match=rf"knows only episodes of its own.*{remedy}"):
+    with pytest.raises(TacitError, match=rf"cannot advise on the policy.*{remedy}"):
         check_adviser(get_environment(world), expert)
 
 
@@ -176,7 +176,7 @@ def test_of_a_maker_one_can_tell_only_what_it_makes():
     policy = ScriptedPolicy(lambda *_: "a")
     context = History(SAME.wording("terse"), turns=0, style="bare")
     played = played_by(policy, SAME.tasks("train", 2, 0), SAME, context)
-    with pytest.raises(TacitError, match="knows only episodes of its own"):
+    with pytest.raises(TacitError, match="cannot advise on the policy"):
         relabel(SAME, played)
 
 
@@ -198,9 +198,9 @@ def test_an_expert_that_breaks_teaches_up_to_there():
     found = relabel(replace(WORLD, experts={"fragile": Fragile}), played_by(policy, TASKS[:2], max_steps=3))
     assert len(found.turns) == 2 and [b[:19] for b in found.broken] == ["RuntimeError: tired"] * 2
     assert "in 2 the expert broke, the first: RuntimeError: tired" in str(found)
-    assert samples(found, TERSE, policy).broken == 2
-    with pytest.raises(TacitError, match=r"nothing was relabelled: .*2 turns do not fit in the model"):
-        samples(found, TERSE, Words(3))
+    assert make_samples(found, TERSE, policy).broken == 2
+    with pytest.raises(TacitError, match=r"nothing was relabeled: .*2 turns exceed the model"):
+        make_samples(found, TERSE, Words(3))
 
 
 def test_rounds_play_what_was_not_shown_first():
@@ -232,15 +232,15 @@ def test_a_round_mixes_what_was_relabelled_with_what_was_shown():
 
 def test_what_was_kept_comes_back(tmp_path):
     shown = Demonstrations([np.array([1, 2, 3]), np.array([4])], [np.array([5]), np.array([6, 7])], 9, 4, 1, 2)
-    keep(shown, tmp_path / "relabelled" / "000024.npz")
-    again = kept(tmp_path / "relabelled" / "000024.npz")
+    save_relabeled(shown, tmp_path / "relabelled" / "000024.npz")
+    again = load_relabeled(tmp_path / "relabelled" / "000024.npz")
     assert [p.tolist() for p in again.prompts] == [[1, 2, 3], [4]]
     assert [c.tolist() for c in again.completions] == [[5], [6, 7]]
     assert (again.episodes, again.won, again.broken, again.too_long) == (9, 4, 1, 2)
     (tmp_path / "relabelled" / "000024.npz").write_bytes(b"PK damaged")
     for place in (tmp_path / "relabelled" / "000024.npz", tmp_path / "relabelled" / "000099.npz"):
         with pytest.raises(TacitError, match=f"Delete the checkpoints after sft {int(place.stem)}"):
-            kept(place)
+            load_relabeled(place)
 
 
 SETTINGS = {
@@ -306,5 +306,5 @@ def test_rounds_alone_begin_from_what_the_model_can_already(tmp_path, capsys):
 def test_an_expert_that_cannot_be_asked_is_refused_before_anything_is_written(tmp_path, capsys):
     words = ["--world", "errands", "--model", "tiny", "--sft.steps", "5", "--sft.rounds", "1", "--sft.expert", "stranger"]
     assert main(["train", *words, "--out", str(tmp_path / "run")]) != 0
-    assert "knows only episodes of its own" in capsys.readouterr().err
+    assert "cannot advise on the policy" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ from tacit.companions.experience.manager import parse_verdict
 from tacit.core.errors import TacitError
 from tacit.methods import get_method
 from tacit.rollout.replay import build_trajectory, play_episode
-from tacit.training.demonstrations import scribed
+from tacit.training.demonstrations import demonstrate_notes
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
 from tacit.worlds.errands.world import door_of
@@ -24,7 +24,7 @@ CONTEXT = get_method("grpo")(wording="terse", style="bare", admissible=False, hi
 
 def show(words=None, world=WORLD, **settings):
     words = words or Words()
-    shown = scribed(world, TASKS, CONTEXT, words, world.max_steps, SupervisedSettings(noise=0.5, **settings), 0)
+    shown = demonstrate_notes(world, TASKS, CONTEXT, words, world.max_steps, SupervisedSettings(noise=0.5, **settings), 0)
     pairs = [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
     return shown, pairs
 
@@ -90,7 +90,7 @@ def test_step_notes_stand_before_the_request_and_the_answer_is_the_experts():
 
     def pairs(astray):
         words, settings = Words(), SupervisedSettings(step_notes=60, astray=astray)
-        shown = scribed(HOUSEHOLD, tasks, context, words, 30, settings, 0)
+        shown = demonstrate_notes(HOUSEHOLD, tasks, context, words, 30, settings, 0)
         assert shown.episodes == shown.won == 60 and len(shown) > 60
         return [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
 

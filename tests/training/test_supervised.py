@@ -14,7 +14,7 @@ from scripted import ScriptedPolicy, Words, solve_countdown
 from tacit.core.errors import TacitError
 from tacit.losses.regularizers import Imitation
 from tacit.prompts.history import History
-from tacit.training.demonstrations import HOPELESS, Demonstrations, demonstrate
+from tacit.training.demonstrations import MAX_BROKEN, Demonstrations, demonstrate
 from tacit.training.imitation import cosine, imitate, order
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
@@ -131,7 +131,7 @@ def test_turns_that_do_not_fit_in_the_model_are_left_out_and_counted():
     limit = lengths[len(lengths) // 2]
     short = demonstrate(WORLD, TASKS, TERSE, Words(limit), max_steps=30)
     assert len(short) == sum(length <= limit for length in lengths) == len(whole) - short.too_long
-    assert str(short).endswith(f"(of 20); left out, since the model cannot read that much: {short.too_long} turns")
+    assert str(short).endswith(f"(of 20); dropped {short.too_long} turns longer than the model's context")
     with pytest.raises(TacitError, match=f"none of the {len(whole)} turns .* fits in the model's 3 tokens"):
         demonstrate(WORLD, TASKS, TERSE, Words(3), max_steps=30)
 
@@ -161,7 +161,7 @@ def test_where_every_episode_breaks_not_all_of_them_are_waited_for():
     )
     with pytest.raises(TacitError, match=message):
         demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS * 9, TERSE, Words(), max_steps=30)
-    assert len(asked) == HOPELESS
+    assert len(asked) == MAX_BROKEN
 
 
 def test_imitation_goes_on_where_it_stopped():

@@ -17,7 +17,7 @@ from tacit.runs.alarms import ALARMS, AlarmMonitor, read_alarms
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
 from tacit.training.collect import WorldSetup
-from tacit.training.reporting import Attended, Played
+from tacit.training.reporting import HeartbeatReporter, RolloutStatus
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 from tacit.worlds import get_environment
@@ -157,7 +157,7 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
 
 def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learned_from():
     now = [0.0]
-    played = Played("rl 1", 4, 10, clock=lambda: now[0])
+    played = RolloutStatus("rl 1", 4, 10, clock=lambda: now[0])
     group = make_group([[2, 2], [2, 2]])
     now[0] = 3.0
     assert played.line(3.0) == "rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, 3.0 s"
@@ -177,10 +177,10 @@ def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learne
 
 def test_a_run_that_says_nothing_for_a_while_says_what_goes_on():
     listener = Listener()
-    with Attended(listener, every_s=0.05) as attended:
+    with HeartbeatReporter(listener, every_s=0.05) as attended:
         time.sleep(0.2)
         assert listener.said == [], "nothing goes on that it knows of"
-        attended.going_on(lambda silence: f"{silence:09.4f} s")
+        attended.set_status(lambda silence: f"{silence:09.4f} s")
         patience = time.monotonic() + 30
         while len(listener.said) < 2 and time.monotonic() < patience:
             time.sleep(0.01)
@@ -201,8 +201,8 @@ def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch)
 
     monkeypatch.setattr("threading.excepthook", broken.append)
     monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
-    with Attended(Gone(), every_s=0.02) as attended, reminded(Gone().now, str):
-        attended.going_on(str)
+    with HeartbeatReporter(Gone(), every_s=0.02) as attended, reminded(Gone().now, str):
+        attended.set_status(str)
         time.sleep(0.3)
     assert len(tries) == 2 and not broken, "each tries once"
 
@@ -229,7 +229,7 @@ class Slow(ScriptedPolicy):
 
 
 def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacit.training.train.Attended", partial(Attended, every_s=0.05))
+    monkeypatch.setattr("tacit.training.train.HeartbeatReporter", partial(HeartbeatReporter, every_s=0.05))
     method = GRPO(wording="full", style="tags", schedule=Schedule(groups=2, group_size=2, iterations=1)).build(WORLD)
     settings = TrainSettings(tasks=8, max_steps=2, evaluation=EvaluationSettings(split="test", tasks=2, untrained=False))
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
