@@ -92,7 +92,7 @@ def train(path, kind, untrained: bool = True) -> str:
 def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
     with pytest.raises(
         TacitError,
-        match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), in task .* of world 'same'\. Iteration 1 has no.*--resume",
+        match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), .* of world 'same'\. Iteration 1 has no.*--resume",
     ):
         train(tmp_path / "a", Raising, untrained=False)
     assert list((tmp_path / "a" / "trajectories").iterdir()), "what was played can be looked at"
