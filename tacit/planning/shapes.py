@@ -162,7 +162,7 @@ def shape_in(directory: Path) -> ModelShape:
 #     4090   NVIDIA Ada whitepaper (24 GB, 1,008 GB/s, 165.2 TFLOP/s with float32 sums), no NVLink: PCIe 4.0 x16, 32 GB/s one
 # way
 #     cpu    no data sheet: one core of the machine the log's figures were taken on. Its products ran at 139 GFLOP/s in float32
-#            (docs/experiments/log.md, Speed); 20 GB/s is our estimate of what one core reads
+#            (docs/experiments/archive/log.md, Speed); 20 GB/s is our estimate of what one core reads
 
 GB = 1e9
 
@@ -203,7 +203,7 @@ def device_named(name: str) -> Device:
 class Reached:
     """Achieved shares of peak throughput, and fixed overheads. η(D) = η∞·D / (D + D½): narrow matrix products leave a GPU idle.
 
-    Measured on one H200 (docs/experiments/log.md; `benchmarks/rollout.py`, `benchmarks/train_step.py`), 135M (D = 576) and 1.5B
+    Measured on one H200 (docs/experiments/archive/log.md; `benchmarks/rollout.py`, `benchmarks/train_step.py`), 135M (D = 576) and 1.5B
     (D = 1,536): updates 143k and 40k tokens/s; prefill 1.2M and 190k tokens/s (single prompts against groups of eight); decode
     steps 3.9 ms (135M, 256 rows), 9.0 ms (1,024 rows) and 5.3 ms (1.5B, 256 rows). Updates of 8B on H100s, 33 to 39% of peak,
     are torchtitan's.

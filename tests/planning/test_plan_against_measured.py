@@ -1,4 +1,4 @@
-"""The arithmetic of a plan beside what was measured (docs/experiments/log.md, Speed; one H200 and one CPU core) and
+"""The arithmetic of a plan beside what was measured (docs/experiments/archive/log.md, Speed; one H200 and one CPU core) and
 published. Where a figure
 was used to find the shares in devices.py, it must come back closely; the others are held to the factor that stands in
 docs/guides/planning.md."""
