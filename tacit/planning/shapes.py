@@ -203,7 +203,7 @@ def device_named(name: str) -> Device:
 class Reached:
     """Achieved shares of peak throughput, and fixed overheads. η(D) = η∞·D / (D + D½): narrow matrix products leave a GPU idle.
 
-    Measured on one H200 (docs/experiments/archive/log.md; `benchmarks/rollout.py`, `benchmarks/train_step.py`), 135M (D = 576) and 1.5B
+    Measured on one H200 (`benchmarks/rollout.py`, `benchmarks/train_step.py`), 135M (D = 576) and 1.5B
     (D = 1,536): updates 143k and 40k tokens/s; prefill 1.2M and 190k tokens/s (single prompts against groups of eight); decode
     steps 3.9 ms (135M, 256 rows), 9.0 ms (1,024 rows) and 5.3 ms (1.5B, 256 rows). Updates of 8B on H100s, 33 to 39% of peak,
     are torchtitan's.
