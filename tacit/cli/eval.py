@@ -105,7 +105,7 @@ class EvalProgress(RolloutProgress):
     def _render(self) -> RenderableType:
         width = self._console.width
         lines = [Text(line, no_wrap=True) for line in pack([*self.status(), *filter(None, [self._trouble()])], width)]
-        bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._over, width=min(width - 6, 40))
+        bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._done, width=min(width - 6, 40))
         return Group(bar, *lines) if width >= 16 else Group(*lines)
 
 

@@ -51,7 +51,7 @@ class Episode:
     def __init__(self, module: Module, context: Context, task: Task, sampling: Sampling, seed: int = 0) -> None:
         self.module, self.task, self.sampling, self.seed = module, task, sampling, seed
         self._format = context.format
-        self._telling = PromptRenderer(context, task)
+        self._renderer = PromptRenderer(context, task)
         self.prompt: Prompt | None = None
         """what it read last"""
         self.action: str | None = None
@@ -62,18 +62,18 @@ class Episode:
     @property
     def turns(self) -> int:
         """that are over"""
-        return self._telling.turns
+        return self._renderer.turns
 
     @property
     def block(self) -> str:
         """the tracker's state block in what it read last; empty where it reads none"""
-        return self._telling.block
+        return self._renderer.block
 
     def ask(self, observation: Observation, tokenizer: Tokenizer) -> Request:
         if self.action is not None:
             raise TacitError(f"the agent did {self.action!r} and was not told what came of it: call observe(transition) first.")
         room = self.sampling.max_tokens
-        self.prompt, tokens, fits = self._telling.show(observation, tokenizer, room)
+        self.prompt, tokens, fits = self._renderer.render(observation, tokenizer, room)
         if not fits:
             raise TacitError(
                 f"the prompt has {len(tokens)} tokens, and {room} more for an action do not fit in the "
@@ -90,7 +90,7 @@ class Episode:
     def tell(self, transition: Transition) -> Mapping[str, float]:
         if self.action is None:
             raise TacitError("the agent has not acted since it was last told: call act(observation) first.")
-        signals = self._telling.record(self.action, transition, self._wrote)
+        signals = self._renderer.record(self.action, transition, self._wrote)
         self.action = self._wrote = None
         return signals
 

@@ -1,5 +1,7 @@
-"""Prompts and answers as tokens. A prompt that is too long loses history, oldest turn by oldest turn; the task and the
-observation never give way."""
+"""Prompts and answers as tokens.
+
+A prompt that is too long loses its history, oldest turn first. The task and the current observation are never dropped.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,34 @@ from tacit.core.types import Completion, Prompt
 
 
 def encode_prompt(prompt: Prompt, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of a prompt, told as a conversation where it is one."""
+    """The prompt's tokens, with the chat template if it is a conversation."""
     chat = prompt.chat
-    return tokenizer.encode_prompt(prompt.text) if chat is None else _talker(tokenizer).encode_chat(chat)
+    return tokenizer.encode_prompt(prompt.text) if chat is None else _chat_tokenizer(tokenizer).encode_chat(chat)
 
 
 def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: Tokenizer) -> np.ndarray:
-    """The completion of this prompt that means `action`."""
+    """The tokens of the completion of this prompt that means `action`."""
     chat = prompt.chat
     if chat is None:
         return tokenizer.encode_completion(form.write(action))
-    return _talker(tokenizer).encode_answer(chat, answer(form, action))
+    return _chat_tokenizer(tokenizer).encode_answer(chat, answer(form, action))
 
 
 def encode_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The tokens of each: at once, where the tokenizer takes several texts (`encode_prompts`) and these are plain text."""
-    together = getattr(tokenizer, "encode_prompts", None)
-    if together is None or any(prompt.chat is not None for prompt in prompts):
+    """The tokens of each prompt. Plain texts go through the tokenizer's batched `encode_prompts`, if it has one."""
+    encode_batch = getattr(tokenizer, "encode_prompts", None)
+    if encode_batch is None or any(prompt.chat is not None for prompt in prompts):
         return [encode_prompt(prompt, tokenizer) for prompt in prompts]
-    return together([prompt.text for prompt in prompts])
+    return encode_batch([prompt.text for prompt in prompts])
 
 
 def fit_prompt(
     prompt: Prompt, tokenizer: Tokenizer, room: int, tokens: np.ndarray | None = None
 ) -> tuple[Prompt, np.ndarray, bool]:
-    """(the prompt as it may be read, its tokens, whether they leave `room` tokens for a completion). `tokens` are the prompt's,
-    where it has been encoded before."""
+    """Drop the oldest turns until `room` completion tokens fit. Returns (prompt, tokens, whether it fits now).
+
+    `tokens`: the prompt's tokens, if they are already known.
+    """
     tokens = encode_prompt(prompt, tokenizer) if tokens is None else tokens
     while len(tokens) + room > tokenizer.context_limit and prompt.history:
         prompt = prompt.without_oldest()
@@ -50,58 +54,54 @@ def fit_prompt(
 
 
 def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
-    """Refuse a model that cannot be told conversations, or whose template writes calls that would not be read back, before
-    anything is played or trained."""
+    """Raise before a run starts if the model has no chat template, or one whose tool calls do not parse back."""
     if not getattr(context, "chat", False):
         return
     form = context.format
-    talk = Conversation(tools=tools_of(form), thinking=getattr(context, "thinking", False))
-    prompt = Prompt("Look around.", "A room.", conversation=talk)
+    chat = Conversation(tools=tools_of(form), thinking=getattr(context, "thinking", False))
+    prompt = Prompt("Look around.", "A room.", conversation=chat)
     encode_prompt(prompt, tokenizer)
-    if talk.tools:
-        action = "look" if len(talk.tools) == 1 else f"{talk.tools[0].name} look"
+    if chat.tools:
+        action = "look" if len(chat.tools) == 1 else f"{chat.tools[0].name} look"
         written = tokenizer.decode(encode_action(prompt, action, form, tokenizer))
         if form.parse(written).action != action:
             raise TacitError(
-                f"this model's chat template writes a call as {written!r}, which is not read back; use --style tags."
+                f"this model's chat template writes a tool call as {written!r}, which does not parse back; use --style tags."
             )
 
 
-def _talker(tokenizer: Tokenizer) -> ChatTokenizer:
+def _chat_tokenizer(tokenizer: Tokenizer) -> ChatTokenizer:
     if not isinstance(tokenizer, ChatTokenizer):
-        raise TacitError(f"{type(tokenizer).__name__} cannot be told conversations (it has no encode_chat); leave --chat out.")
+        raise TacitError(f"{type(tokenizer).__name__} cannot encode conversations (it has no encode_chat); leave out --chat.")
     return tokenizer
 
 
-# Schedulers for samplers that keep none: whoever can `sample` can be waited for.
-
-
 def open_scheduler(sampler: Sampler, sampling: Sampling, layer: int | None, lockstep: bool = False) -> Scheduler:
-    """The sampler's own scheduler where it keeps one; `lockstep` does without."""
+    """The sampler's own scheduler, or a `BatchScheduler` if it has none or `lockstep` is set."""
     if isinstance(sampler, SchedulingSampler) and not lockstep:
         return sampler.open_scheduler(sampling, layer)
     return BatchScheduler(sampler, sampling, layer)
 
 
 class BatchScheduler:
-    """One call of `sample` for all that waits. The longest completion holds up the others."""
+    """A scheduler for any sampler: one `sample` call for all pending requests. The longest completion delays the rest."""
 
     def __init__(self, sampler: Sampler, sampling: Sampling, layer: int | None = None) -> None:
         self._sampler, self._sampling, self._layer = sampler, sampling, layer
-        self._waiting: dict[int, Request] = {}
+        self._pending: dict[int, Request] = {}
         self._submitted = 0
 
     def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
-        self._waiting[request_id] = request
+        self._pending[request_id] = request
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
-        waiting, self._waiting = self._waiting, {}
-        if not waiting:
+        pending, self._pending = self._pending, {}
+        if not pending:
             return []
-        completions = self._sampler.sample(list(waiting.values()), self._sampling, self._layer)
-        return list(zip(waiting, completions, strict=True))
+        completions = self._sampler.sample(list(pending.values()), self._sampling, self._layer)
+        return list(zip(pending, completions, strict=True))
 
     def close(self) -> None:
-        self._waiting = {}
+        self._pending = {}

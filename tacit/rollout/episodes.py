@@ -1,8 +1,8 @@
-"""Groups of episodes, each at its own pace.
+"""Rollouts: groups of episodes, each at its own pace.
 
-Each episode waits for its own completion. Whenever some come back, their worlds are stepped together, the
-next prompts are handed in, and the sampler goes on: one long answer holds up its own episode and no other. An episode's
-randomness is its place, so what it says does not depend on its pace.
+Each episode waits for its own completion. Whenever some completions arrive, their worlds are stepped together and the next
+prompts are submitted, so a long answer delays its own episode only. Seeds depend on the task, the member and the turn: what an
+episode samples does not depend on its pace.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ NO_OBSERVER = RolloutObserver()
 
 
 class SamplingPolicy(Sampler, Tokenizer, Protocol):
-    """What a rollout asks of a policy."""
+    """What a rollout needs of a policy."""
 
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """One episode to be played."""
+    """One episode to play."""
 
     task: Task
     seed: int
@@ -86,10 +86,10 @@ def rollout_groups(
     lockstep: bool = False,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Group]:
-    """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
+    """Play `size` episodes of each task. Member m of task i is seeded with derive(seed, i, m), whatever the batch."""
     plans = []
-    if (asking := getattr(conditions, "asking", None)) is not None:
-        conditions = asking(policy)
+    if (with_actor := getattr(conditions, "with_actor", None)) is not None:
+        conditions = with_actor(policy)
     for i, task in enumerate(tasks):
         assigned = conditions.assign(task, size, derive(seed, "conditions", i))
         if len(assigned) != size:
@@ -111,59 +111,60 @@ def rollout(
     lockstep: bool = False,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Trajectory]:
-    """Play all plans to their end, before an observer. `lockstep` asks for one turn of all episodes at a time, whatever the
-    sampler could do."""
-    written = context.format
-    sampling = replace(sampling, stop=tuple(dict.fromkeys((*written.stop, *sampling.stop))))
+    """Play all plans to their end. `lockstep`: one turn of all episodes at a time, even if the sampler has a scheduler."""
+    form = context.format
+    sampling = replace(sampling, stop=tuple(dict.fromkeys((*form.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
     observer.on_start(worlds)
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
-    answers = open_steps(worlds)
-    waiting: dict[int, int] = {}
+    steps = open_steps(worlds)
+    pending_slots: dict[int, int] = {}
     """request id -> slot"""
-    acting: dict[int, tuple[Completion, Parsed]] = {}
-    """slot -> what it does, until its world has answered"""
-    go_on, ended = list(range(len(episodes))), dict[int, Trajectory]()
+    stepping: dict[int, tuple[Completion, Parsed]] = {}
+    """slot -> its turn, while its world computes the next observation"""
+    ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
+    """slots whose next prompt is due; finished episodes by slot"""
     with contextlib.closing(open_scheduler(policy, sampling, layer, lockstep)) as scheduler:
         while True:
-            reading = [slot for slot in go_on if episodes[slot].read(max_steps)]
-            tokens = dict(zip(reading, encode_prompts([episodes[slot].prompt for slot in reading], policy), strict=True))
-            for slot in go_on:
+            prompted = [slot for slot in ready if episodes[slot].render_prompt(max_steps)]
+            tokens = dict(zip(prompted, encode_prompts([episodes[slot].prompt for slot in prompted], policy), strict=True))
+            for slot in ready:
                 episode = episodes[slot]
-                if slot in tokens and episode.prepare(tokens[slot], policy, sampling):
+                if slot in tokens and episode.fit_prompt(tokens[slot], policy, sampling):
                     seed = derive(episode.plan.seed, len(episode.steps))
-                    waiting[scheduler.submit(Request(episode.tokens, seed, episode=slot))] = slot
+                    pending_slots[scheduler.submit(Request(episode.tokens, seed, episode=slot))] = slot
                 else:
                     ended[slot] = episode.trajectory()
                     observer.on_episode_end(slot, ended[slot])
-            if not waiting and not acting:
+            if not pending_slots and not stepping:
                 return [ended[slot] for slot in range(len(episodes))]
+
             finished = scheduler.wait()
-            if waiting and not finished:
-                raise TacitError(
-                    f"{type(scheduler).__name__} has nothing under way, though {len(waiting)} requests wait for it."
-                )
-            turns = {waiting.pop(request_id): completion for request_id, completion in finished}
-            meant = {slot: episodes[slot].understand(turns[slot], written) for slot in sorted(turns)}
-            for slot, act in meant.items():
-                observer.on_turn(turns[slot], act is not None and act.valid)
-            asked = {slot: (act, pending) for slot, act in meant.items() if act and (pending := episodes[slot].ask(act))}
-            now = {slot: (turns[slot], act) for slot, act in meant.items() if act and episodes[slot].stop is None}
-            acting |= {slot: turn for slot, turn in now.items() if slot not in asked}
-            answers.begin([(slot, act.action) for slot, (_, act) in now.items() if slot not in asked])
-            go_on = [slot for slot in meant if slot not in acting]
-            for slot, (act, pending) in asked.items():  # while the worlds were thinking
-                episodes[slot].told(turns[slot], act, pending)
-            for slot, answer in answers.ready(wait=not waiting and not go_on):
-                episodes[slot].answered(*acting.pop(slot), answer)
-                go_on.append(slot)
+            if pending_slots and not finished:
+                raise TacitError(f"{type(scheduler).__name__} returned nothing, but {len(pending_slots)} requests are pending.")
+            completions = {pending_slots.pop(request_id): completion for request_id, completion in finished}
+            parsed = {slot: episodes[slot].parse_action(completions[slot], form) for slot in sorted(completions)}
+            for slot, act in parsed.items():
+                observer.on_turn(completions[slot], act is not None and act.valid)
+
+            # Questions go to the context (search_and_ask), all other actions to the world.
+            asked = {slot: (act, pending) for slot, act in parsed.items() if act and (pending := episodes[slot].ask(act))}
+            acting = {slot: act for slot, act in parsed.items() if act and episodes[slot].stop is None and slot not in asked}
+            stepping |= {slot: (completions[slot], act) for slot, act in acting.items()}
+            steps.begin([(slot, act.action) for slot, act in acting.items()])
+            ready = [slot for slot in parsed if slot not in stepping]
+            for slot, (act, pending) in asked.items():
+                episodes[slot].record_answer(completions[slot], act, pending)
+            for slot, result in steps.collect(wait=not pending_slots and not ready):
+                episodes[slot].record_step(*stepping.pop(slot), result)
+                ready.append(slot)
 
 
 class _Episode:
-    """The moving parts of one episode. Whatever leaves this file is frozen.
+    """The mutable state of one running episode.
 
-    A wording or a tracker that raises ends its own episode, as a world does; a TacitError is the user's and ends the run.
+    A wording or tracker that raises ends its own episode, like a world. A TacitError is a user error and ends the run.
     """
 
     prompt: Prompt
@@ -182,54 +183,54 @@ class _Episode:
             self.stop, self.detail = first.reason, first.detail
             return
         self.observation = first
-        with self._ending_with("beginning the episode"):
+        with self._end_on_error("beginning the episode"):
             self.reader = context.begin(self.plan.task, self.plan.condition)
 
-    def read(self, max_steps: int) -> bool:
-        """Write the next prompt. False where the episode is over."""
+    def render_prompt(self, max_steps: int) -> bool:
+        """Render the next prompt. False if the episode is over."""
         if self.stop is None and len(self.steps) >= max_steps:
             self.stop = StopReason.STEP_LIMIT
         if self.stop is not None:
             return False
-        with self._ending_with("writing the prompt"):
+        with self._end_on_error("writing the prompt"):
             self.prompt = self.reader.read(self.observation)
         return self.stop is None
 
-    def prepare(self, tokens: np.ndarray, policy: Tokenizer, sampling: Sampling) -> bool:
-        """Take the tokens of its prompt, of less of it where that is too long. False where the episode is over with it."""
+    def fit_prompt(self, tokens: np.ndarray, policy: Tokenizer, sampling: Sampling) -> bool:
+        """Truncate the prompt's history to the context limit. False, and the episode is over, if it still does not fit."""
         self.prompt, self.tokens, fits = fit_prompt(self.prompt, policy, sampling.max_tokens, tokens)
         if not fits:
             self.stop = StopReason.PROMPT_TOO_LONG
             self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
         return fits
 
-    def understand(self, completion: Completion, written: ActionFormat) -> Parsed | None:
-        """The action that was meant; None where the format itself is at fault, which ends the episode."""
-        with self._ending_with("reading the action"):
-            return written.parse(completion.text)
+    def parse_action(self, completion: Completion, form: ActionFormat) -> Parsed | None:
+        """The action in a completion. None, and the episode is over, if the format itself raised."""
+        with self._end_on_error("reading the action"):
+            return form.parse(completion.text)
         return None
 
     def ask(self, act: Parsed) -> Pending | None:
-        """Where the action is put to somebody else than the world."""
+        """The pending answer if this action is a question to the context, not an action in the world."""
         ask = getattr(self.reader, "ask", None)
-        with self._ending_with("asking"):
+        with self._end_on_error("asking"):
             return ask(act.action) if ask is not None else None
         return None
 
-    def told(self, completion: Completion, act: Parsed, pending: Pending) -> None:
+    def record_answer(self, completion: Completion, act: Parsed, pending: Pending) -> None:
         answer = None
-        with self._ending_with("asking"):
+        with self._end_on_error("asking"):
             answer = pending.result().in_plain_numbers()
         if answer is not None:
-            self.answered(completion, act, answer)
+            self.record_step(completion, act, answer)
 
-    def answered(self, completion: Completion, act: Parsed, answer: Transition | WorldFailure) -> None:
-        if isinstance(answer, WorldFailure):
-            self.stop, self.detail = answer.reason, answer.detail
+    def record_step(self, completion: Completion, act: Parsed, result: Transition | WorldFailure) -> None:
+        if isinstance(result, WorldFailure):
+            self.stop, self.detail = result.reason, result.detail
             return
-        with self._ending_with("recording the turn"):
-            wrote = None if act.valid else completion.text
-            signals = {**answer.signals, **record_turn(self.reader, act.action, answer, wrote)}
+        with self._end_on_error("recording the turn"):
+            invalid_text = None if act.valid else completion.text
+            signals = {**result.signals, **record_turn(self.reader, act.action, result, invalid_text)}
         if self.stop is not None:
             return
         step = Step(
@@ -239,21 +240,21 @@ class _Episode:
             completion=completion,
             action=act.action,
             valid=act.valid,
-            effective=answer.effective,
-            label=answer.label,
+            effective=result.effective,
+            label=result.label,
             signals=signals,
-            reward=answer.reward,
+            reward=result.reward,
             thought=act.thought,
         )
         self.steps.append(step)
-        self.observation = answer.observation
-        self.success, self.score = answer.success, max(answer.score, float(answer.success))
-        if answer.done or self.success:
+        self.observation = result.observation
+        self.success, self.score = result.success, max(result.score, float(result.success))
+        if result.done or self.success:
             self.stop = StopReason.SUCCESS if self.success else StopReason.FAILURE
-            self.detail = answer.label
+            self.detail = result.label
 
     @contextlib.contextmanager
-    def _ending_with(self, doing: str) -> Iterator[None]:
+    def _end_on_error(self, doing: str) -> Iterator[None]:
         try:
             yield
         except TacitError:
@@ -276,33 +277,31 @@ class _Episode:
         )
 
 
-# How far episodes have come, for whoever waits for them.
-
-LATE_S = 3.0
-"""after so long it is said which world is being waited for"""
+SLOW_WORLD_S = 3.0
+"""seconds after which the status names the world that is being waited for"""
 
 SHOWN_CHARACTERS = 300
-"""of a completion that is shown"""
+"""of a completion in `describe_completion`"""
 
 
 class RolloutProgress(RolloutObserver):
-    """Counts episodes, turns and tokens, and estimates what is left."""
+    """Counts episodes, turns and tokens, and estimates the time left."""
 
     def __init__(
         self, episodes: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`policy` may say what it has `written_tokens` by now."""
+        """`policy`: its `written_tokens`, if it has that attribute, also counts tokens of unfinished completions."""
         self._episodes, self._max_steps, self._policy, self._clock = episodes, max_steps, policy, clock
         self._began = clock()
-        self._before, self._over, self._turns, self._turns_of_over, self._tokens = 0, 0, 0, 0, 0
+        self._before, self._done, self._turns, self._turns_of_done, self._tokens = 0, 0, 0, 0, 0
         self._written_before = self._written()
         self._worlds: object = None
         self.first: tuple[Completion, bool] | None = None
-        """what was written first, and whether it parsed"""
+        """the first completion, and whether it parsed"""
 
-    def resume(self, before: int) -> None:
-        """So many episodes were played earlier."""
-        self._before, self._began = before, self._clock()
+    def resume(self, played: int) -> None:
+        """Count `played` episodes of an earlier process as done, and restart the clock."""
+        self._before, self._began = played, self._clock()
 
     def on_start(self, worlds: object) -> None:
         self._worlds = worlds
@@ -314,8 +313,8 @@ class RolloutProgress(RolloutObserver):
             self.first = (completion, valid)
 
     def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
-        self._over += 1
-        self._turns_of_over += len(trajectory)
+        self._done += 1
+        self._turns_of_done += len(trajectory)
 
     @property
     def played(self) -> str:
@@ -324,10 +323,10 @@ class RolloutProgress(RolloutObserver):
 
     def status(self) -> list[str]:
         """`2 of 4 episodes`, `31 turns`, `210 tok/s`, `about 3 min 20 s left`"""
-        spent, over = self._clock() - self._began, self._before + self._over
-        # Where groups are selected by what came out, more may be played than were planned.
-        found = [f"{over} of {number_of(self._episodes, 'episode')}" if over <= self._episodes else number_of(over, "episode")]
-        found.append(self.played)
+        spent, ended = self._clock() - self._began, self._before + self._done
+        # Dynamic sampling may play more episodes than planned.
+        total = number_of(self._episodes, "episode")
+        found = [f"{ended} of {total}" if ended <= self._episodes else number_of(ended, "episode"), self.played]
         if (written := max(self._written() - self._written_before, self._tokens)) and spent > 0:
             found.append(f"{written / spent:.3g} tok/s")
         if not self._turns:
@@ -335,17 +334,17 @@ class RolloutProgress(RolloutObserver):
         elif left := self._time_left(spent):
             found.append(left)
         late = getattr(self._worlds, "late", None)
-        return [*found, str(late)] if late is not None and late.seconds >= LATE_S else found
+        return [*found, str(late)] if late is not None and late.seconds >= SLOW_WORLD_S else found
 
     def _time_left(self, spent: float) -> str:
-        """As if a turn ended its episode as often as it has until now; none goes on past its limit. The mean length of what is
-        over would say too little: the short ones are over first."""
-        under_way = self._episodes - self._before - self._over
-        if under_way <= 0 or not (self._over or self._max_steps):
+        """Assumes a constant chance per turn that an episode ends, capped by the step limit. The mean length of finished
+        episodes would be too low: short ones finish first."""
+        running = self._episodes - self._before - self._done
+        if running <= 0 or not (self._done or self._max_steps):
             return ""
-        limit = self._max_steps - (self._turns - self._turns_of_over) / under_way if self._max_steps else math.inf
-        each = min(self._turns / self._over, limit) if self._over else limit
-        return f"{'about' if self._over else 'at most'} {duration(spent / self._turns * under_way * each)} left"
+        limit = self._max_steps - (self._turns - self._turns_of_done) / running if self._max_steps else math.inf
+        each = min(self._turns / self._done, limit) if self._done else limit
+        return f"{'about' if self._done else 'at most'} {duration(spent / self._turns * running * each)} left"
 
     def _written(self) -> int:
         return getattr(self._policy, "written_tokens", 0)
@@ -358,12 +357,9 @@ def describe_completion(what: str, completion: Completion, valid: bool) -> str:
     return f"{what}, of {number_of(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
 
 
-# Which groups are worth training on.
-
-
 @dataclass(frozen=True)
 class Mixed:
-    """DAPO's dynamic sampling: keep groups whose members differ in outcome; the others have zero advantage everywhere."""
+    """DAPO's dynamic sampling: keep groups whose members differ in outcome. The others have zero advantage everywhere."""
 
     rounds: int = 10
 

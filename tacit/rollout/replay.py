@@ -1,13 +1,13 @@
-"""An episode told again, turn by turn, to whoever needs its prompts and no policy.
+"""Episodes without a policy: play an expert or replay recorded actions, and render the prompt of each turn.
 
-What happened is a course of `Happening`s, from one of
+An `Interaction` is (observation, action, transition). Interactions come from
 
-    playing(world, task, player, limit)       somebody acts in a live world
-    repeating(world, task, actions, seen)     recorded actions in a live world, which must answer as it did
-    recorded(trajectory)                      what was recorded, and no world
+    play_episode(world, task, agent, limit)       an agent acts in a live world
+    replay_actions(world, task, actions, seen)    recorded actions in a live world, which must show the same observations
+    iterate_trajectory(trajectory)                a recorded trajectory, without a world
 
-and `told(context, task, course)` adds what an agent in that context would have read at each turn. Both go forward one turn at
-a time: whoever stops reading stops the episode.
+and `render_turns(context, task, interactions)` adds the prompt an agent would have read at each turn. All are generators: one
+turn at a time, and a consumer that stops ends the episode.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from tacit.rollout.encoding import encode_prompt, fit_prompt
 
 
 class Interaction(NamedTuple):
-    """What was seen, what was done, what came of it."""
+    """One turn in the world."""
 
     observation: Observation
     action: str
     transition: Transition
     wrote: str | None = None
-    """what was really written, where it was no action"""
+    """the text as written, if it was not a valid action"""
 
 
 class RenderedPrompt(NamedTuple):
-    """What is read at one turn."""
+    """The prompt of one turn."""
 
     prompt: Prompt
     tokens: np.ndarray
-    """none where no tokenizer was given"""
+    """empty without a tokenizer"""
     fits: bool
     """the tokens leave room for the completion"""
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One turn: what was `Shown`, what happened, and what the context measured on it."""
+    """A rendered prompt, the interaction that followed, and the context's signals."""
 
     prompt: Prompt
     tokens: np.ndarray
@@ -71,26 +71,26 @@ class Turn:
 
 
 class ReplayMismatch(TacitError):
-    """A world that was played again showed something else. `turn` counts from 1."""
+    """A replayed world showed another observation than recorded. `turn` counts from 1."""
 
     def __init__(self, task: Task, turn: int, shows: str, recorded: str) -> None:
         super().__init__(
-            f"turn {turn} of the recorded episode of {task.id!r} does not come out again: the world shows {shows!r}, the "
-            f"recording has {recorded!r}. The world has changed since, or is not deterministic."
+            f"turn {turn} of the recorded episode of {task.id!r} does not replay: the world shows {shows!r}, the recording has "
+            f"{recorded!r}. The world has changed since, or is not deterministic."
         )
         self.turn = turn
 
 
 class PromptRenderer:
-    """One episode as its reader is told of it: `show`, then `record`, turn after turn."""
+    """Renders the prompts of one episode: `render`, then `record`, once per turn."""
 
     def __init__(self, context: Context, task: Task, condition: Condition = PLAIN) -> None:
         self._reader = context.begin(task, condition)
         self.turns = 0
-        """that are over"""
+        """finished turns"""
 
-    def show(self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None) -> RenderedPrompt:
-        """The prompt, with its tokens where there is a tokenizer: cut to leave `room` for a completion, or whole."""
+    def render(self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None) -> RenderedPrompt:
+        """The prompt and, given a tokenizer, its tokens; truncated to leave `room` for a completion, if `room` is given."""
         prompt = self._reader.read(observation)
         if tokenizer is None:
             return RenderedPrompt(prompt, np.zeros(0, np.int64), True)
@@ -100,11 +100,11 @@ class PromptRenderer:
 
     @property
     def block(self) -> str:
-        """The state block in what was shown last; empty where the context has none."""
+        """The state block of the last prompt; empty if the context has none."""
         return getattr(self._reader, "block", "")
 
     def record(self, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
-        """`wrote`: what was really written, where it was no action."""
+        """Record the turn and return its signals. `wrote`: the text as written, if it was not a valid action."""
         self.turns += 1
         return record_turn(self._reader, action, transition, wrote)
 
@@ -112,23 +112,23 @@ class PromptRenderer:
 def render_turns(
     context: Context,
     task: Task,
-    course: Iterable[Interaction],
+    interactions: Iterable[Interaction],
     condition: Condition = PLAIN,
     tokenizer: Tokenizer | None = None,
     room: int | None = None,
 ) -> Iterator[Turn]:
-    """The course with what is read at each turn; tokens as `Telling.show` gives them."""
-    telling = PromptRenderer(context, task, condition)
-    for observation, action, transition, wrote in course:
-        shown = telling.show(observation, tokenizer, room)
-        yield Turn(*shown, observation, action, transition, telling.record(action, transition, wrote))
+    """The interactions with the prompt of each turn; tokens as in `PromptRenderer.render`."""
+    renderer = PromptRenderer(context, task, condition)
+    for observation, action, transition, wrote in interactions:
+        prompt = renderer.render(observation, tokenizer, room)
+        yield Turn(*prompt, observation, action, transition, renderer.record(action, transition, wrote))
 
 
-def play_episode(world: World, task: Task, player: Expert, limit: int) -> Iterator[Interaction]:
-    """`player` acts until the world ends the episode, `limit` turns at most. Asked for a turn, it acts; not before."""
+def play_episode(world: World, task: Task, agent: Expert, limit: int) -> Iterator[Interaction]:
+    """`agent` acts until the world ends the episode, for at most `limit` turns. It acts only when a turn is requested."""
     observation = as_observation(world.reset(task))
     for _ in range(limit):
-        action = player.act(observation)
+        action = agent.act(observation)
         transition = as_transition(world.step(action))
         yield Interaction(observation, action, transition)
         if transition.done or transition.success:
@@ -139,8 +139,8 @@ def play_episode(world: World, task: Task, player: Expert, limit: int) -> Iterat
 def replay_actions(
     world: World, task: Task, actions: Sequence[str], seen: Sequence[str], wrote: Sequence[str | None] = ()
 ) -> Iterator[Interaction]:
-    """Recorded actions once more. `seen` are the texts on record, one for each action and one for the end where it is known; a
-    world that shows anything else `Differs`. `wrote`: as a `Happening` has it, where it is on record."""
+    """Replay recorded actions. `seen`: the recorded observations, one per action and, if known, the final one; any other
+    observation raises `ReplayMismatch`. `wrote`: per action, as in `Interaction`."""
     observation = as_observation(world.reset(task))
     for turn, text in enumerate(seen, start=1):
         if observation.text != text:
@@ -153,7 +153,7 @@ def replay_actions(
 
 
 def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
-    """The world's answers, as far as a trajectory keeps them."""
+    """The interactions of a trajectory, as far as it keeps the world's transitions."""
     after = [*(step.observation for step in trajectory.steps), trajectory.final][1:]
     ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
     for turn, (step, observation) in enumerate(zip(trajectory.steps, after, strict=True), start=1):
@@ -170,14 +170,14 @@ def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
         yield Interaction(step.observation, step.action, transition, None if step.valid else step.completion.text)
 
 
-def build_trajectory(task: Task, course: Iterable[Interaction], seed: int = 0) -> Trajectory:
-    """The course of somebody who is no policy, as an episode without prompts and tokens: for whoever looks back on it."""
+def build_trajectory(task: Task, interactions: Iterable[Interaction], seed: int = 0) -> Trajectory:
+    """A trajectory without prompts and tokens, of an agent that is not a policy."""
     empty = np.zeros(0, np.int64)
-    nothing = Completion(empty, np.zeros(0, np.float32), "", "stop")
-    turns = list(course)
+    no_completion = Completion(empty, np.zeros(0, np.float32), "", "stop")
+    turns = list(interactions)
     steps = tuple(
-        Step(seen, Prompt("", ""), empty, nothing, action, True, answer.effective, answer.label)
-        for seen, action, answer, _ in turns
+        Step(seen, Prompt("", ""), empty, no_completion, action, True, transition.effective, transition.label)
+        for seen, action, transition, _ in turns
     )
     last = turns[-1].transition
     stop = StopReason.SUCCESS if last.success else StopReason.FAILURE if last.done else StopReason.STEP_LIMIT

@@ -1,8 +1,8 @@
-"""Slow worlds in worker processes, of this machine or of a cluster.
+"""Slow worlds in worker processes, on this machine or on a Ray cluster.
 
-Slots are dealt to workers round-robin, so a step of all slots keeps every worker busy. A worker that hangs or dies is
-replaced, and its *other* slots are brought back to where they were by replaying their actions: worlds are deterministic.
-No worker is handed more than a few calls that it has not answered; the others wait here.
+Slots are dealt to workers round-robin, so a step of all slots keeps every worker busy. A worker that hangs or dies is replaced,
+and the worlds of its *other* slots are rebuilt by replaying their actions: worlds are deterministic. A worker has at most
+MAX_IN_FLIGHT unanswered calls; the rest queue here.
 """
 
 from __future__ import annotations
@@ -21,25 +21,35 @@ from tacit.core.errors import TacitError
 from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.worlds import NOTHING, READY, Call, SlotWorlds, SlowWorld, Worker, WorkerExited, WorkerLauncher, WorldFailure
-
-# Workers as processes of this machine.
+from tacit.rollout.worlds import (
+    PENDING,
+    READY,
+    Call,
+    SlotWorlds,
+    SlowWorld,
+    Worker,
+    WorkerExited,
+    WorkerLauncher,
+    WorldFailure,
+)
 
 # Spawned, not forked: torch's threads do not survive a fork.
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class ProcessLauncher:
+    """Workers as processes of this machine."""
+
     def start(self, make: Callable[[], World]) -> ProcessWorker:
         return ProcessWorker(make)
 
     def wait(self, workers: Sequence[ProcessWorker], limit_s: float) -> None:
-        connection.wait([thing for worker in workers for thing in (worker.line, worker.sentinel)], limit_s)
+        connection.wait([thing for worker in workers for thing in (worker.pipe, worker.sentinel)], limit_s)
 
 
 class ProcessWorker:
     def __init__(self, make: Callable[[], World]) -> None:
-        self.line, theirs = _SPAWN.Pipe()
+        self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()
@@ -50,21 +60,21 @@ class ProcessWorker:
 
     def send(self, call: Call) -> None:
         with contextlib.suppress(OSError):
-            self.line.send(call)
+            self.pipe.send(call)
 
-    def answer(self) -> Any:
+    def receive(self) -> Any:
         try:
-            if self.line.poll(0):
-                return self.line.recv()
+            if self.pipe.poll(0):
+                return self.pipe.recv()
         except (EOFError, OSError):
-            raise self._ended() from None
-        if not self._process.is_alive() and not self.line.poll(0):
-            raise self._ended()
-        return NOTHING
+            raise self._exited() from None
+        if not self._process.is_alive() and not self.pipe.poll(0):
+            raise self._exited()
+        return PENDING
 
     def leave(self) -> None:
         with contextlib.suppress(OSError):
-            self.line.close()
+            self.pipe.close()
 
     def stop(self, grace_s: float = 0.0) -> None:
         if grace_s:
@@ -73,48 +83,49 @@ class ProcessWorker:
         self._process.join()
         self.leave()
 
-    def _ended(self) -> WorkerExited:
+    def _exited(self) -> WorkerExited:
         self._process.join(1)
         return WorkerExited(f"its process died (exit code {self._process.exitcode})")
 
 
-def _serve(line: Connection, make: Callable[[], World]) -> None:
-    # Ctrl-C reaches every process of a terminal, and means the one that waits for these: it closes their line. A handler that
-    # does nothing, and not SIG_IGN, which programs that a world starts would inherit.
+def _serve(pipe: Connection, make: Callable[[], World]) -> None:
+    # Ctrl-C reaches every process of a terminal. Workers ignore it: the parent closes their pipe. A handler that does nothing,
+    # not SIG_IGN, which programs started by a world would inherit.
     signal.signal(signal.SIGINT, lambda number, frame: None)
-    stage = SlotWorlds(make)
-    line.send(READY)
+    worlds = SlotWorlds(make)
+    pipe.send(READY)
     while True:
         try:
-            call = line.recv()
+            call = pipe.recv()
         except (EOFError, OSError):
-            stage.close()
+            worlds.close()
             return
-        line.send(stage.call(*call))
+        pipe.send(worlds.call(*call))
 
 
 _START_S, _LEAVE_S = 120.0, 2.0
-"""how long a process may take to start and to close its worlds"""
+"""timeouts for starting a worker and for closing its worlds"""
 
 MAX_IN_FLIGHT = 8
-"""calls a worker is handed before it has answered: enough to be busy while nobody looks, too few to fill what lies between"""
+"""unanswered calls per worker: enough to keep it busy between polls, too few to fill its pipe"""
 
 MAX_FAILED_STARTS = 3
-"""processes that may end while they start, in a row, before it costs an episode: a machine may be gone and still be chosen"""
+"""workers of one slot that may die in a row while starting before an episode is lost; on a cluster, a dead machine may still
+be chosen"""
 
 
 @dataclass
 class _Slot:
-    """What it takes to rebuild a slot's world elsewhere."""
+    """What it takes to rebuild a slot's world in another worker."""
 
     task: Task
     actions: list[str] = field(default_factory=list)
     stale: bool = False
-    """the worker that held it is gone; replay before the next step"""
+    """its worker is gone; replay before the next step"""
 
 
 class _WorkerLost(WorldFailure):
-    """The whole process is gone or stuck, not just one world."""
+    """The whole worker is gone or hangs, not just one world."""
 
 
 class WorkerPool:
@@ -124,67 +135,68 @@ class WorkerPool:
         processes: int = 4,
         timeout_s: float = 120.0,
         asynchronous: bool = False,
-        where: WorkerLauncher[Any] | None = None,
+        launcher: WorkerLauncher[Any] | None = None,
     ) -> None:
-        """`asynchronous`: answers are taken when they are there (see `ThinkingWorlds`), which pays where worlds are slow.
-        `where`: None is this machine."""
+        """`asynchronous`: see `AsyncWorldPool`; pays off if worlds are slow. `launcher`: None starts processes here."""
         if processes < 1:
-            raise ValueError(f"a pool of workers needs at least one process, got {processes}")
+            raise ValueError(f"a worker pool needs at least one process, got {processes}")
         self._make, self._timeout_s, self.asynchronous = make, timeout_s, asynchronous
-        self._where: WorkerLauncher[Any] = where or ProcessLauncher()
-        self._workers: list[Worker] = [self._where.start(make) for _ in range(processes)]
+        self._launcher: WorkerLauncher[Any] = launcher or ProcessLauncher()
+        self._workers: list[Worker] = [self._launcher.start(make) for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
-        self._owed: list[list[Call]] = [[] for _ in self._workers]
-        """calls each worker has not answered yet, in order"""
-        self._handed = [0 for _ in self._workers]
-        """how many of them it has been handed"""
-        self._stillborn = [0 for _ in self._workers]
-        """how often in a row its process ended before it had started"""
+        self._queued: list[list[Call]] = [[] for _ in self._workers]
+        """per worker, calls without an answer, in order"""
+        self._in_flight = [0 for _ in self._workers]
+        """per worker, how many of them were sent"""
+        self._failed_starts = [0 for _ in self._workers]
+        """per worker, how often in a row it died while starting"""
         self._since_s = [0.0 for _ in self._workers]
-        """when each worker began with the first of them"""
-        self._come: list[tuple[int, Any]] = []
-        """answers that nobody has asked for yet"""
+        """per worker, when it started on the first of its calls"""
+        self._results: list[tuple[int, Any]] = []
+        """results not collected yet"""
 
     @property
     def late(self) -> SlowWorld | None:
-        """Whom one waits for longest at this moment, for whoever looks on from another thread."""
+        """The world that has been waited for longest; may be read from another thread."""
         now, slots = time.monotonic(), self._slots
         found = [
-            SlowWorld(slots[owed[0][0]].task, now - self._since_s[worker], self._timeout_s)
-            for worker, owed in enumerate(list(self._owed))
-            if owed and worker not in self._starting and owed[0][0] < len(slots)
+            SlowWorld(slots[queued[0][0]].task, now - self._since_s[worker], self._timeout_s)
+            for worker, queued in enumerate(list(self._queued))
+            if queued and worker not in self._starting and queued[0][0] < len(slots)
         ]
         return max(found, key=lambda late: late.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        while any(self._owed):  # by episodes that were broken off
-            self.ready(wait=True)
-        self._slots, self._come = [_Slot(task) for task in tasks], []
-        return self._ask([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
+        while any(self._queued):  # of episodes that were interrupted
+            self.collect(wait=True)
+        self._slots, self._results = [_Slot(task) for task in tasks], []
+        return self._call([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        return self._ask(self._steps(actions))
+        return self._call(self._step_calls(actions))
 
     def begin(self, actions: Sequence[tuple[int, str]]) -> None:
-        self._hand_out(self._steps(actions))
+        self._enqueue(self._step_calls(actions))
 
-    def ready(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
-        self._look()
-        while wait and not self._come and any(self._owed):
-            self._sleep()
-            self._look()
-        come, self._come = self._come, []
-        return come
+    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
+        self._poll()
+        while wait and not self._results and any(self._queued):
+            busy = [worker for worker, queued in enumerate(self._queued) if queued]
+            left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
+            self._launcher.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
+            self._poll()
+        results, self._results = self._results, []
+        return results
 
     def close(self) -> None:
         for worker in self._workers:
             worker.leave()
         for worker in self._workers:
-            worker.stop(_LEAVE_S)  # one that hangs is not waited for longer
-        self._workers, self._owed = [], []
+            worker.stop(_LEAVE_S)
+        self._workers, self._queued = [], []
 
-    def _steps(self, actions: Sequence[tuple[int, str]]) -> list[Call]:
+    def _step_calls(self, actions: Sequence[tuple[int, str]]) -> list[Call]:
         calls: list[Call] = []
         for slot, action in actions:
             record = self._slots[slot]
@@ -193,117 +205,100 @@ class WorkerPool:
             record.actions.append(action)
         return calls
 
-    def _ask(self, calls: list[Call]) -> list[Any]:
-        """All answers, in the order of the calls."""
-        self._hand_out(calls)
+    def _call(self, calls: list[Call]) -> list[Any]:
+        """All results, in the order of the calls. Results of other slots are kept for `collect`."""
+        self._enqueue(calls)
         wanted = {slot for slot, _ in calls}
-        answers: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         others: list[tuple[int, Any]] = []
-        while len(answers) < len(wanted):
-            for slot, answer in self.ready(wait=True):
+        while len(results) < len(wanted):
+            for slot, result in self.collect(wait=True):
                 if slot in wanted:
-                    answers[slot] = answer
+                    results[slot] = result
                 else:
-                    others.append((slot, answer))
-        self._come += others
-        return [answers[slot] for slot, _ in calls]
+                    others.append((slot, result))
+        self._results += others
+        return [results[slot] for slot, _ in calls]
 
-    def _hand_out(self, calls: Sequence[Call]) -> None:
+    def _enqueue(self, calls: Sequence[Call]) -> None:
         for worker in range(len(self._workers)):
-            self._send(worker, [call for call in calls if call[0] % len(self._workers) == worker])
+            if own := [call for call in calls if call[0] % len(self._workers) == worker]:
+                if not self._queued[worker]:
+                    self._since_s[worker] = time.monotonic()
+                self._queued[worker] += own
+                self._send(worker)
 
-    def _send(self, worker: int, calls: Sequence[Call]) -> None:
-        if not calls:
-            return
-        if not self._owed[worker]:
-            self._since_s[worker] = time.monotonic()
-        self._owed[worker] += calls
-        self._hand_on(worker)
+    def _send(self, worker: int) -> None:
+        queued = self._queued[worker]
+        while self._in_flight[worker] < min(MAX_IN_FLIGHT, len(queued)):
+            self._workers[worker].send(queued[self._in_flight[worker]])
+            self._in_flight[worker] += 1
 
-    def _hand_on(self, worker: int) -> None:
-        owed = self._owed[worker]
-        while self._handed[worker] < min(MAX_IN_FLIGHT, len(owed)):
-            self._workers[worker].send(owed[self._handed[worker]])
-            self._handed[worker] += 1
-
-    def _look(self) -> None:
-        """Take the answers that are there. A worker that fails costs one slot its episode."""
+    def _poll(self) -> None:
+        """Take the results that are there. A worker that fails costs one slot its episode."""
         for worker in range(len(self._workers)):
-            while (owed := self._owed[worker]) and (answer := self._receive(worker)) is not NOTHING:
-                (slot, _), *rest = owed
-                self._come.append((slot, answer))
-                self._owed[worker] = rest
-                self._handed[worker] -= 1
-                if isinstance(answer, _WorkerLost):
-                    self._leave_behind(worker, lost=slot)
-                    self._owed[worker] = self._redo(rest)
-                    self._renew(worker)
+            while (queued := self._queued[worker]) and (result := self._receive(worker)) is not PENDING:
+                (slot, _), *rest = queued
+                self._results.append((slot, result))
+                self._queued[worker] = rest
+                self._in_flight[worker] -= 1
+                if isinstance(result, _WorkerLost):
+                    for other in range(worker, len(self._slots), len(self._workers)):
+                        self._slots[other].stale = other != slot
+                    self._queued[worker] = self._as_replays(rest)
+                    self._replace(worker)
                 else:
-                    self._hand_on(worker)
+                    self._send(worker)
 
     def _receive(self, worker: int) -> Any:
-        """The next answer, if there is one. A process that is still starting (imports) gets time of its own: that is not the
-        world's."""
+        """The next result, or PENDING. Starting (imports) has its own timeout and does not count as the world's time."""
         try:
-            while (said := self._workers[worker].answer()) is not NOTHING:
+            while (message := self._workers[worker].receive()) is not PENDING:
                 self._since_s[worker] = time.monotonic()
                 if worker not in self._starting:
-                    return said
+                    return message
                 self._starting.discard(worker)
-                self._stillborn[worker] = 0
-        except WorkerExited as ended:
-            if worker in self._starting and self._stillborn[worker] < MAX_FAILED_STARTS:
-                self._stillborn[worker] += 1
-                self._renew(worker)
-                return NOTHING
-            return _WorkerLost(StopReason.WORLD_ERROR, str(ended))
+                self._failed_starts[worker] = 0
+        except WorkerExited as exited:
+            if worker in self._starting and self._failed_starts[worker] < MAX_FAILED_STARTS:
+                self._failed_starts[worker] += 1
+                self._replace(worker)
+                return PENDING
+            return _WorkerLost(StopReason.WORLD_ERROR, str(exited))
         if time.monotonic() > self._deadline_s(worker):
             return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
-        return NOTHING
+        return PENDING
 
     def _deadline_s(self, worker: int) -> float:
         return self._since_s[worker] + (max(_START_S, self._timeout_s) if worker in self._starting else self._timeout_s)
 
-    def _sleep(self) -> None:
-        """Until a worker says something, dies, or is late."""
-        busy = [worker for worker, owed in enumerate(self._owed) if owed]
-        left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
-        self._where.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
-
-    def _renew(self, worker: int) -> None:
-        """Another in its place, which is handed what this one owes. It has no worlds: calls must rebuild theirs."""
+    def _replace(self, worker: int) -> None:
+        """Start another worker for these slots and resend the queued calls, which must rebuild their worlds."""
         self._workers[worker].stop()
-        self._workers[worker] = self._where.start(self._make)
+        self._workers[worker] = self._launcher.start(self._make)
         self._starting.add(worker)
-        self._since_s[worker], self._handed[worker] = time.monotonic(), 0
-        self._hand_on(worker)
+        self._since_s[worker], self._in_flight[worker] = time.monotonic(), 0
+        self._send(worker)
 
-    def _leave_behind(self, worker: int, lost: int) -> None:
-        """The worlds of a worker that is gone."""
-        for slot in range(worker, len(self._slots), len(self._workers)):
-            self._slots[slot].stale = slot != lost
-
-    def _redo(self, queue: Sequence[Call]) -> list[Call]:
+    def _as_replays(self, calls: Sequence[Call]) -> list[Call]:
         """Calls the dead worker never answered, as calls that rebuild their world first."""
-        redone: list[Call] = []
-        for slot, (kind, argument) in queue:
+        replays: list[Call] = []
+        for slot, (kind, argument) in calls:
             record = self._slots[slot]
             record.stale = False
             if kind != "reset":
                 argument = (record.task, record.actions[:-1], record.actions[-1])
                 kind = "replay"
-            redone.append((slot, (kind, argument)))
-        return redone
+            replays.append((slot, (kind, argument)))
+        return replays
 
-
-# Workers as Ray actors, spread over the machines of a cluster: for worlds so slow or so many that one machine is not enough.
-#
-# An actor whose machine is gone has died as a process has: its pool starts another, wherever there is room.
 
 SETTING = "--workers-at"
 
 
 class RayLauncher:
+    """Workers as Ray actors, spread over the cluster. If a machine is lost, its workers start elsewhere."""
+
     def __init__(self, address: str, workers: int) -> None:
         self._ray = join_cluster(address, SETTING, workers)
         own = address == OWN
@@ -314,7 +309,7 @@ class RayLauncher:
                 f"its own; use --workers {max(1, free)}, or a larger cluster."
             )
         self._remote = self._ray.remote(_WorldActor).options(
-            num_cpus=0 if own else 1,  # a Ray of one's own is this machine, which the engine may have counted already
+            num_cpus=0 if own else 1,  # a private Ray is this machine, whose CPUs the engine may already have claimed
             max_restarts=0,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
@@ -324,48 +319,48 @@ class RayLauncher:
         return RayWorker(self._ray, self._remote.remote(make))
 
     def wait(self, workers: Sequence[RayWorker], limit_s: float) -> None:
-        self._ray.wait([worker.due[0] for worker in workers], timeout=limit_s)
+        self._ray.wait([worker.pending[0] for worker in workers], timeout=limit_s)
 
 
 class RayWorker:
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
-        self.due = [actor.ready.remote()]
-        """what it has not said yet, in order"""
+        self.pending = [actor.ready.remote()]
+        """messages not received yet, in order"""
 
     def send(self, call: Call) -> None:
-        self.due.append(self._actor.call.remote(*call))
+        self.pending.append(self._actor.call.remote(*call))
 
-    def answer(self) -> Any:
-        if not self._ray.wait(self.due[:1], timeout=0)[0]:
-            return NOTHING
+    def receive(self) -> Any:
+        if not self._ray.wait(self.pending[:1], timeout=0)[0]:
+            return PENDING
         try:
-            return self._ray.get(self.due.pop(0))
+            return self._ray.get(self.pending.pop(0))
         except self._ray.exceptions.RayError as error:
             lines = str(error).strip().splitlines() or [""]
             raise WorkerExited(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
 
     def leave(self) -> None:
-        if self._ray.is_initialized():  # otherwise it went with its Ray
-            self.due = [self._actor.close.remote()]
+        if self._ray.is_initialized():  # otherwise it ended with its Ray
+            self.pending = [self._actor.close.remote()]
 
     def stop(self, grace_s: float = 0.0) -> None:
         if not self._ray.is_initialized():
             return
         if grace_s:
-            self._ray.wait(self.due[:1], timeout=grace_s)
+            self._ray.wait(self.pending[:1], timeout=grace_s)
         self._ray.kill(self._actor)
 
 
 class _WorldActor:
     def __init__(self, make: Callable[[], World]) -> None:
-        self._stage = SlotWorlds(make)
+        self._worlds = SlotWorlds(make)
 
     def ready(self) -> str:
         return READY
 
     def call(self, slot: int, what: tuple[str, Any]) -> Any:
-        return self._stage.call(slot, what)
+        return self._worlds.call(slot, what)
 
     def close(self) -> None:
-        self._stage.close()
+        self._worlds.close()

@@ -1,7 +1,7 @@
-"""Many worlds at once, and none of them able to take the run down.
+"""World pools: many worlds at once, none of which can take down the run.
 
-A world that raises, or that does not answer in time, ends its own episode and no other; so does an expert that plays there.
-Fast worlds run in place; slow ones in worker processes. Both pools answer in the same words.
+A world that raises or does not answer in time ends its own episode only; so does an expert that plays in it. Fast worlds run in
+this process, slow ones in worker processes (workers.py). Both pools return the same values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorldFailure:
-    """What a world that broke leaves behind."""
+    """Why a world failed: its episode ends with this stop reason and detail."""
 
     reason: StopReason
     detail: str
@@ -33,7 +33,7 @@ class WorldFailure:
 
 @dataclass(frozen=True, slots=True)
 class SlowWorld:
-    """A world that is being waited for."""
+    """A world that has not answered yet, for `seconds` so far."""
 
     task: Task
     seconds: float
@@ -61,14 +61,14 @@ class WorldPool(Protocol):
 
 
 class AsyncSteps(Protocol):
-    """Two halves of a step: worlds may think while something else goes on."""
+    """A step in two halves, so that the sampler can go on while worlds compute."""
 
     def begin(self, actions: Sequence[tuple[int, str]]) -> None:
-        """(slot, action) pairs, to be answered later."""
+        """Start these (slot, action) steps."""
         ...
 
-    def ready(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
-        """(slot, answer) of those that have answered; with `wait`, of one at least where any are to come."""
+    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
+        """(slot, result) of the finished steps. With `wait`, at least one, if any is running."""
         ...
 
 
@@ -76,52 +76,53 @@ class AsyncSteps(Protocol):
 class AsyncWorldPool(WorldPool, AsyncSteps, Protocol):
     @property
     def asynchronous(self) -> bool:
-        """Whether each answer is taken when it is there, instead of all of a round together. Slow worlds then hold up nobody;
-        but which episodes share a batch depends on the clock, and a run cannot be repeated bit for bit."""
+        """Collect each result as soon as it is there, not a whole round together. Slow worlds then delay nobody else, but
+        batches depend on timing: a run cannot be repeated bit for bit."""
         ...
 
 
 def open_steps(worlds: WorldPool) -> AsyncSteps:
-    """As they come where the pool is set to that; else those of a round are awaited together."""
+    """The pool itself if it is asynchronous; otherwise steps of a round are awaited together."""
     return worlds if isinstance(worlds, AsyncWorldPool) and worlds.asynchronous else _SyncSteps(worlds)
 
 
 class _SyncSteps:
     def __init__(self, worlds: WorldPool) -> None:
         self._worlds = worlds
-        self._answers: list[tuple[int, Transition | WorldFailure]] = []
+        self._results: list[tuple[int, Transition | WorldFailure]] = []
 
     def begin(self, actions: Sequence[tuple[int, str]]) -> None:
-        answers = self._worlds.step(actions) if actions else []
-        self._answers = [(slot, answer) for (slot, _), answer in zip(actions, answers, strict=True)]
+        results = self._worlds.step(actions) if actions else []
+        self._results = [(slot, result) for (slot, _), result in zip(actions, results, strict=True)]
 
-    def ready(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
-        return self._answers
+    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
+        return self._results
 
 
 class InProcessPool:
-    """Worlds in this process, one after another. A hang is cut off by the alarm signal where the platform has one."""
+    """Worlds in this process, stepped one after another. SIGALRM interrupts one that hangs, on platforms that have it."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
         self._make, self._timeout_s = make, timeout_s
         self._worlds: list[World | None] = []
         self._tasks: list[Task] = []
-        self._asked: tuple[Task, float] | None = None
-        """whose world is being asked something, and since when"""
+        self._running: tuple[Task, float] | None = None
+        """the task whose world is computing, and since when"""
 
     @property
     def late(self) -> SlowWorld | None:
-        """What is being waited for at this moment, for whoever looks on from another thread."""
-        return None if (asked := self._asked) is None else SlowWorld(asked[0], time.monotonic() - asked[1], self._timeout_s)
+        """The world that is computing now; may be read from another thread."""
+        running = self._running
+        return None if running is None else SlowWorld(running[0], time.monotonic() - running[1], self._timeout_s)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         answers: list[Observation | WorldFailure] = []
         self._tasks = list(tasks)
-        # Starting a simulator is no world's answer: it has time of its own.
+        # Starting a simulator has its own, longer timeout.
         with contextlib.suppress(AlarmTimeout), raise_after(max(START_S, self._timeout_s)):
             start_simulator(self._make)
         for slot, task in enumerate(tasks):
-            # A world is reused from episode to episode; one that broke is made anew.
+            # A world is reused from episode to episode; one that failed is replaced.
             answers.append(self._guard(lambda slot=slot, task=task: as_observation(self._world(slot).reset(task)), slot))
         return answers
 
@@ -144,23 +145,23 @@ class InProcessPool:
         return world
 
     def _guard(self, call: Callable, slot: int):
-        self._asked = (self._tasks[slot], time.monotonic())
+        self._running = (self._tasks[slot], time.monotonic())
         try:
             with raise_after(self._timeout_s):
                 return call()
         except AlarmTimeout:
-            broken = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
+            failure = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # sys.exit() in a world is the end of that world
-            broken = WorldFailure(StopReason.WORLD_ERROR, told_of(error))
+        except BaseException as error:  # including sys.exit() in a world
+            failure = WorldFailure(StopReason.WORLD_ERROR, told_of(error))
         finally:
-            self._asked = None
+            self._running = None
         self._drop(slot)
-        return broken
+        return failure
 
     def _drop(self, slot: int) -> None:
-        """A world that broke may be in any state: it is closed as far as it can be, and the next episode gets a new one."""
+        """Close a failed world, which may be in any state; the next episode gets a new one."""
         world, self._worlds[slot] = self._worlds[slot], None
         if world is not None:
             with contextlib.suppress(Exception, SystemExit, AlarmTimeout), raise_after(self._timeout_s):
@@ -168,7 +169,7 @@ class InProcessPool:
 
 
 class TimedWorld:
-    """A world in this process that raises TimeoutError where it does not answer in time, for whoever plays without a pool."""
+    """A world in this process that raises TimeoutError if it does not answer in time; for play without a pool."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float) -> None:
         start_simulator(make)
@@ -183,7 +184,7 @@ class TimedWorld:
 
 
 class TimedExpert:
-    """An expert that raises TimeoutError where it does not say in time what it would do; an `Adviser` where it is one."""
+    """An expert that raises TimeoutError if it does not answer in time. An `Adviser` if the wrapped one is."""
 
     def __init__(self, make: Callable[[Task], Expert], timeout_s: float, task: Task) -> None:
         self._expert, self._timeout_s = call_with_timeout(timeout_s, lambda: make(task), "of the expert"), timeout_s
@@ -197,22 +198,22 @@ class TimedExpert:
         call_with_timeout(self._timeout_s, lambda: cast(Adviser, self._expert).happened(action), "of the expert")
 
 
-def call_with_timeout(seconds: float, call: Callable[[], T], whose: str = "") -> T:
-    """`call()`, or TimeoutError."""
+def call_with_timeout(seconds: float, call: Callable[[], T], owner: str = "") -> T:
+    """`call()`; TimeoutError if it takes longer."""
     try:
         with raise_after(seconds):
             return call()
     except AlarmTimeout:
-        raise TimeoutError(f"no answer{' ' + whose if whose else ''} within {seconds:g} s") from None
+        raise TimeoutError(f"no answer{' ' + owner if owner else ''} within {seconds:g} s") from None
 
 
 class AlarmTimeout(BaseException):
-    """The alarm rang. Not an Exception: a world that catches those would sleep through it."""
+    """Raised by SIGALRM. Not an Exception: a world that catches those would swallow it."""
 
 
 @contextlib.contextmanager
 def raise_after(seconds: float) -> Iterator[None]:
-    """Raise Hang in this block after `seconds`. Does nothing off the main thread or where there is no SIGALRM."""
+    """Raise AlarmTimeout in this block after `seconds`. No effect off the main thread or without SIGALRM."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -226,46 +227,44 @@ def raise_after(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        # Whoever else had set the alarm gets what is left of it.
+        # An outer alarm keeps its remaining time.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
         if outer_s:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer_s - (time.monotonic() - began)))
 
 
-# What a worker does, wherever it lives: it plays the worlds of some slots, one call after another.
-
 Call = tuple[int, tuple[str, Any]]
-"""(slot, (what to do, with what))"""
+"""(slot, (method, argument)), as sent to a worker"""
 
 READY = "ready"
-"""what a worker says first, once it has started"""
+"""a worker's first message, once it has started"""
 
-NOTHING = object()
-"""no answer yet"""
+PENDING = object()
+"""no message yet"""
 
 
 class WorkerExited(Exception):
-    """A worker is gone; its words say how."""
+    """A worker is gone; the message says how."""
 
 
 class Worker(Protocol):
-    """A process that was started somewhere, and answers calls in order; before them it says READY."""
+    """A process that steps the worlds of some slots. It says READY, then answers calls in order."""
 
     def send(self, call: Call) -> None:
-        """Nothing comes of it where the worker is gone: whoever looks for the answer finds out."""
+        """Has no effect if the worker is gone; `receive` finds out."""
         ...
 
-    def answer(self) -> Any:
-        """The next thing it says; NOTHING where it has not said it yet. Raises `Ended` where it never will."""
+    def receive(self) -> Any:
+        """Its next message, or PENDING. Raises `WorkerExited` if there will be none."""
         ...
 
     def leave(self) -> None:
-        """Have it close its worlds and go."""
+        """Ask it to close its worlds and exit."""
         ...
 
     def stop(self, grace_s: float = 0.0) -> None:
-        """End it at once, or when it has not left after so many seconds."""
+        """Kill it, after waiting up to `grace_s` for it to exit."""
         ...
 
 
@@ -273,17 +272,15 @@ W = TypeVar("W", bound=Worker)
 
 
 class WorkerLauncher(Protocol[W]):
-    """Where workers are started."""
-
     def start(self, make: Callable[[], World]) -> W: ...
 
     def wait(self, workers: Sequence[W], limit_s: float) -> None:
-        """Until one of them says something or is gone, or the limit is reached."""
+        """Until one of them says something or exits, or the limit is reached."""
         ...
 
 
 class SlotWorlds:
-    """A world per slot, in the worker's own process."""
+    """What a worker runs: one world per slot."""
 
     def __init__(self, make: Callable[[], World]) -> None:
         self._make = make
@@ -292,7 +289,7 @@ class SlotWorlds:
 
     def call(self, slot: int, what: tuple[str, Any]) -> Any:
         try:
-            return self._play(slot, *what)
+            return self._run(slot, *what)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -306,7 +303,7 @@ class SlotWorlds:
                 world.close()
         close_simulator(self._make)
 
-    def _play(self, slot: int, kind: str, argument: Any) -> Any:
+    def _run(self, slot: int, kind: str, argument: Any) -> Any:
         if slot not in self._worlds:
             self._worlds[slot] = self._make()
         world = self._worlds[slot]
@@ -314,19 +311,16 @@ class SlotWorlds:
             return as_observation(world.reset(argument))
         if kind == "step":
             return as_transition(world.step(argument))
-        task, actions, action = argument
+        task, past_actions, action = argument  # replay
         world.reset(task)
-        for past in actions:
+        for past in past_actions:
             world.step(past)
         return as_transition(world.step(action))
 
 
-# Episodes that ended because their world broke, in words.
-
-
 def describe_crashes(played: Sequence[Trajectory]) -> str:
-    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`; empty
-    where none did."""
+    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`, or
+    empty if none did."""
     crashed = sum(t.stop.crashed for t in played)
     if not crashed:
         return ""
@@ -338,11 +332,11 @@ def describe_crashes(played: Sequence[Trajectory]) -> str:
 
 
 def first_crash(played: Sequence[Trajectory]) -> str:
-    """Why, and in which task; empty where none broke."""
+    """Why the first crashed episode ended, and in which task; empty if none crashed."""
     return next((f"{t.detail}, in task {t.task.id!r} of world {t.task.world!r}" for t in played if t.stop.crashed), "")
 
 
 def refuse_if_all_crashed(played: Sequence[Trajectory], remedy: str) -> None:
-    """Not one episode says anything about the policy: there is nothing to measure or to learn from."""
+    """Raise if every episode crashed: nothing was measured, and there is nothing to learn from."""
     if played and all(t.stop.crashed for t in played):
         raise TacitError(f"{describe_crashes(played)}. {remedy}")

@@ -87,8 +87,8 @@ def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
     processes = settings.workers or (4 if world.slow or settings.workers_at else 0)
     if not processes:
         return InProcessPool(world.make, settings.world_timeout_s)
-    where = RayLauncher(settings.workers_at, processes) if settings.workers_at else ProcessLauncher()
-    return WorkerPool(world.make, processes, settings.world_timeout_s, where=where)
+    launcher = RayLauncher(settings.workers_at, processes) if settings.workers_at else ProcessLauncher()
+    return WorkerPool(world.make, processes, settings.world_timeout_s, launcher=launcher)
 
 
 def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:

@@ -95,7 +95,7 @@ def told(answers: list[Any]) -> list[int]:
 
 
 def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actors: RayLauncher) -> None:
-    pool = WorkerPool(Counting, 2, 5.0, where=actors)
+    pool = WorkerPool(Counting, 2, 5.0, launcher=actors)
     try:
         process = [int(answer.text.split()[1]) for answer in pool.reset([COUNT] * 6)]
         assert process[0] == process[2] == process[4] != process[1] == process[3] == process[5]
@@ -124,7 +124,7 @@ def test_scienceworlds_java_is_played_in_actors(actors: RayLauncher) -> None:
     tasks = world.tasks("train", 4, 0)
     walks = ["look around", "open door to kitchen", "inventory"]
     seen = []
-    for pool in (WorkerPool(world.make, 2, 60.0, where=actors), InProcessPool(world.make, 60.0)):
+    for pool in (WorkerPool(world.make, 2, 60.0, launcher=actors), InProcessPool(world.make, 60.0)):
         try:
             first = pool.reset(tasks)
             seen.append([first, *(pool.step([(slot, action) for slot in range(len(tasks))]) for action in walks)])
@@ -152,7 +152,7 @@ def test_a_cluster_that_is_too_small_or_another_than_the_one_it_is_in_is_refused
 
 
 def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_on(cluster: Any, actors: RayLauncher) -> None:
-    pool = WorkerPool(Counting, 2, 60.0, where=actors)
+    pool = WorkerPool(Counting, 2, 60.0, launcher=actors)
     try:
         machines = [answer.text.split()[2] for answer in pool.reset([COUNT] * 4)]
         assert machines[0] == machines[2] != machines[1] == machines[3], "they are spread"

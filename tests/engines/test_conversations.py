@@ -244,10 +244,10 @@ def test_a_model_without_a_template_is_refused_before_anything_is_played():
 
         def decode(self, tokens): ...
 
-    with pytest.raises(TacitError, match="Plain cannot be told conversations"):
+    with pytest.raises(TacitError, match="Plain cannot encode conversations"):
         check_chat_support(History(world.wording("full"), 2, False, "tags", True), Plain())
     strange = TOOLS.replace('{\\"name\\": \\"', "CALL ").replace('\\", \\"arguments\\": ', " WITH ")
-    with pytest.raises(TacitError, match="which is not read back"):
+    with pytest.raises(TacitError, match="which does not parse back"):
         check_chat_support(
             History(world.wording("full"), 2, False, "tools", True), codec(strange.replace('{"name": "', "CALL "))
         )

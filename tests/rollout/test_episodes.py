@@ -155,7 +155,7 @@ def test_a_world_that_hangs_is_named_while_it_does():
     looking = threading.Timer(0.5, lambda: said.extend(progress.status()))
     looking.start()
     monkey = pytest.MonkeyPatch()
-    monkey.setattr("tacit.rollout.episodes.LATE_S", 0.2)
+    monkey.setattr("tacit.rollout.episodes.SLOW_WORLD_S", 0.2)
     try:
         plans = [EpisodePlan(corridor(3, "hang", at=1), 0)]
         rollout(plans, BARE, pool, ScriptedPolicy(lambda *_: "forward"), Sampling(), 5, observer=progress)

@@ -167,7 +167,7 @@ def test_a_scheduler_that_forgets_its_requests_is_an_error_and_no_endless_loop()
             return scheduler
 
     policy = Forgetful(lambda prompt, seed: "forward", by_length)
-    with pytest.raises(TacitError, match="TickingScheduler has nothing under way, though 2 requests wait for it"):
+    with pytest.raises(TacitError, match="TickingScheduler returned nothing, but 2 requests are pending"):
         rollout([EpisodePlan(corridor(2), i) for i in range(2)], BARE, InProcessPool(Corridor), policy, Sampling(), 5)
 
 

@@ -118,9 +118,9 @@ def test_an_episode_without_turns_is_told_in_none():
 
 def test_told_by_hand():
     task, tokens = corridor(2), Tokens()
-    world, telling = Corridor(), PromptRenderer(CONTEXT, task, NOTE)
+    world, renderer = Corridor(), PromptRenderer(CONTEXT, task, NOTE)
     observation = world.reset(task)
-    prompt, read, fits = telling.show(observation, tokens, 4)
+    prompt, read, fits = renderer.render(observation, tokens, 4)
     assert tokens.decode(read) == prompt.text == "walk 2\n<note>\nKeep left.\n</note>\nplace 0 of 2\n?" and fits
-    assert telling.record("forward", world.step("forward")) == {} and telling.turns == 1
-    assert telling.show(observation).prompt.history == ("1 place 0 of 2 then forward",)
+    assert renderer.record("forward", world.step("forward")) == {} and renderer.turns == 1
+    assert renderer.render(observation).prompt.history == ("1 place 0 of 2 then forward",)

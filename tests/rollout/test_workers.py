@@ -99,11 +99,11 @@ def test_answers_to_episodes_that_were_broken_off_are_not_taken_for_others():
         pool.reset([corridor(5), corridor(6)])
         pool.begin([(0, "forward"), (1, "forward")])
         assert [a.text for a in pool.reset([corridor(7)])] == ["place 0 of 7"]
-        assert pool.ready(wait=True) == []
+        assert pool.collect(wait=True) == []
         pool.reset([corridor(5), corridor(6)])
         pool.begin([(0, "forward")])
         assert [a.observation.text for a in pool.step([(1, "forward")])] == ["place 1 of 6"]
-        assert [(slot, a.observation.text) for slot, a in pool.ready(wait=True)] == [(0, "place 1 of 5")]
+        assert [(slot, a.observation.text) for slot, a in pool.collect(wait=True)] == [(0, "place 1 of 5")]
     finally:
         pool.close()
 
@@ -154,7 +154,7 @@ def test_it_is_known_whom_one_waits_for_longest():
         pool.begin([(0, "forward"), (1, "forward")])
         late = pool.late
         assert late is not None and late.task == slow and late.limit_s == 60.0 and 0 <= late.seconds < 60
-        while len(pool.ready(wait=True)) and pool.late:
+        while len(pool.collect(wait=True)) and pool.late:
             pass
         assert pool.late is None
     finally:
@@ -170,7 +170,7 @@ def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
         pool.begin([(0, "forward")])
         (worker,) = (child for child in multiprocessing.active_children() if child.pid is not None)
         os.kill(worker.pid, signal.SIGINT)
-        assert [answer.observation.text for _, answer in pool.ready(wait=True)] == ["place 2 of 4"]
+        assert [answer.observation.text for _, answer in pool.collect(wait=True)] == ["place 2 of 4"]
     finally:
         pool.close()
     assert "KeyboardInterrupt" not in capfd.readouterr().err
@@ -187,11 +187,11 @@ def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
         slots = range(3 * MAX_IN_FLIGHT)
         pool.reset([corridor(2, "slow", 0), *(corridor(2) for _ in slots[1:])])
         pool.begin([(slot, "forward") for slot in slots])
-        assert pool._handed == [MAX_IN_FLIGHT] and len(pool._owed[0]) == 3 * MAX_IN_FLIGHT
+        assert pool._in_flight == [MAX_IN_FLIGHT] and len(pool._queued[0]) == 3 * MAX_IN_FLIGHT
         answered = []
         while len(answered) < len(slots):
-            answered += [slot for slot, _ in pool.ready(wait=True)]
-            assert pool._handed[0] <= MAX_IN_FLIGHT
+            answered += [slot for slot, _ in pool.collect(wait=True)]
+            assert pool._in_flight[0] <= MAX_IN_FLIGHT
         assert answered == list(slots)
     finally:
         pool.close()

@@ -226,7 +226,7 @@ class GuidedHalf:
     share: float = 0.5
     actor: Policy | None = field(default=None, compare=False)
 
-    def asking(self, policy: Policy) -> GuidedHalf:
+    def with_actor(self, policy: Policy) -> GuidedHalf:
         """The same, with whoever is about to play at hand: a critic asks it."""
         return replace(self, actor=policy) if self.experience.critic else self
 
