@@ -43,7 +43,7 @@ def test_it_can_be_watched(capsys):
     [
         (("--world", "countdown"), "world 'countdown' has no reader"),
         ((), "'reader' can play in any world, so one must be named"),
-        (("--world", "alfworld", "--no-state-block"), "reads a state block, and this prompt has none"),
+        (("--world", "alfworld", "--no-state-block"), "needs a prompt with a state block"),
         (("--world", "alfworld", "--block", "papers"), "unknown form 'papers' of the state block"),
         (("--world", "alfworld", "--tokens"), "--tokens counts with a policy's own tokenizer, and 'reader' has none"),
     ],

@@ -169,7 +169,7 @@ def test_a_walk_is_told_in_its_order():
 
 
 def test_a_failed_household_is_told_where_the_thing_was():
-    from tacit.worlds.alfworld.skills import place_of
+    from tacit.worlds.alfworld.skills import find_object
 
     lost = [t for t in by_expert("alfworld", 1.0, steps=4) if not t.success]
     told = [get_environment("alfworld").hindsight(t).episode for t in lost]
@@ -177,7 +177,7 @@ def test_a_failed_household_is_told_where_the_thing_was():
     for trajectory, text in zip(lost, told, strict=True):
         if " was in " in text:
             kind = text.split()[1]
-            assert place_of(trajectory, kind) in text
+            assert find_object(trajectory, kind) in text
 
 
 def test_a_rule_that_breaks_costs_one_episode_its_skill():

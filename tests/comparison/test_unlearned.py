@@ -128,7 +128,7 @@ def test_a_world_that_may_be_absent_is_left_out_with_its_reason(monkeypatch, tmp
     plan = plan_of(text)
     assert plan.worlds == ("kitchen",) and len(plan.cells) == 6
     (note,) = plan.notes
-    assert note.startswith("published is left out, as its tasks are not here: published ALFWorld games are not found: set ALF")
+    assert note.startswith("published is left out, as its tasks are not here: published ALFWorld games not found: set ALF")
     assert plan_of(text.replace('"valid_seen"', '"unseen"')).worlds == ("kitchen", "published"), "these are at hand everywhere"
     with pytest.raises(TacitError, match="unknown world 'alfwrld'"):
         plan_of(text.replace('"alfworld"', '"alfwrld"'))

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds.alfworld.published import parse_goal, parse_problem
-from tacit.worlds.alfworld.world import AlfWorld, Game, Goal, Household, Receptacle, Thing, numbered
+from tacit.worlds.alfworld.world import AlfWorld, Game, Goal, Household, Receptacle, Thing, number_names
 
 
 def play(family: str, *commands: str) -> Household:
     household = Household(parse_problem(problem(family), SENTENCES[family]))
     for command in commands:
-        assert household.answer(command) != "Nothing happens.", command
+        assert household.execute(command) != "Nothing happens.", command
     return household
 
 
@@ -47,62 +47,62 @@ def test_the_opening_lists_everything_counted_down_and_sorted_by_identifier():
 
 
 def test_look_lists_nothing_in_the_middle_of_the_room():
-    assert play("pick").answer("look") == ("You are in the middle of a room. Looking quickly around you, you see nothing.")
+    assert play("pick").execute("look") == ("You are in the middle of a room. Looking quickly around you, you see nothing.")
 
 
 def test_one_location_may_face_two_receptacles_and_both_are_left_out_of_going():
     household = play("pick", "go to countertop 1")
-    assert household.answer("look") == "You are facing the countertop 1, and sinkbasin 1. Next to it, you see nothing."
+    assert household.execute("look") == "You are facing the countertop 1, and sinkbasin 1. Next to it, you see nothing."
     assert "go to sinkbasin 1" not in household.commands
-    assert household.answer("go to sinkbasin 1") == "Nothing happens."
+    assert household.execute("go to sinkbasin 1") == "Nothing happens."
     assert "take apple 1 from countertop 1" in household.commands
     assert "take apple 1 from sinkbasin 1" in household.commands
 
 
 def test_an_object_in_two_receptacles_stays_in_the_other_and_lies_next_to_them_once_moved():
     household = play("pick", "go to countertop 1", "take apple 1 from countertop 1")
-    assert household.answer("examine sinkbasin 1") == "On the sinkbasin 1, you see a apple 1."
-    assert household.answer("look").endswith("Next to it, you see nothing.")
-    assert household.answer("move apple 1 to sinkbasin 1") == "You move the apple 1 to the sinkbasin 1."
-    assert household.answer("look").endswith("Next to it, you see a apple 1.")
-    household.answer("take apple 1 from sinkbasin 1")
-    household.answer("move apple 1 to countertop 1")
-    assert household.answer("look").endswith("Next to it, you see a apple 1.")
-    assert household.answer("examine countertop 1") == (
+    assert household.execute("examine sinkbasin 1") == "On the sinkbasin 1, you see a apple 1."
+    assert household.execute("look").endswith("Next to it, you see nothing.")
+    assert household.execute("move apple 1 to sinkbasin 1") == "You move the apple 1 to the sinkbasin 1."
+    assert household.execute("look").endswith("Next to it, you see a apple 1.")
+    household.execute("take apple 1 from sinkbasin 1")
+    household.execute("move apple 1 to countertop 1")
+    assert household.execute("look").endswith("Next to it, you see a apple 1.")
+    assert household.execute("examine countertop 1") == (
         "On the countertop 1, you see a apple 1, a bowl 1, a egg 1, and a knife 1."
     )
 
 
 def test_closed_receptacles_hide_and_refuse_and_opening_shows():
     household = play("pick")
-    assert household.answer("go to drawer 1") == "You arrive at drawer 1. The drawer 1 is closed."
+    assert household.execute("go to drawer 1") == "You arrive at drawer 1. The drawer 1 is closed."
     assert "open drawer 2" in household.commands  # at the same place
     assert not any(command.startswith("take") for command in household.commands)
-    assert household.answer("open drawer 1") == (
+    assert household.execute("open drawer 1") == (
         "You open the drawer 1. The drawer 1 is open. In it, you see a pen 1, and a pencil 1."
     )
-    assert household.answer("examine drawer 1") == "The drawer 1 is open. In it, you see a pen 1, and a pencil 1."
-    assert household.answer("take pencil 1 from drawer 1") == "You pick up the pencil 1 from the drawer 1."
-    assert household.answer("close drawer 1") == "You close the drawer 1."
+    assert household.execute("examine drawer 1") == "The drawer 1 is open. In it, you see a pen 1, and a pencil 1."
+    assert household.execute("take pencil 1 from drawer 1") == "You pick up the pencil 1 from the drawer 1."
+    assert household.execute("close drawer 1") == "You close the drawer 1."
     assert "move pencil 1 to drawer 1" not in household.commands
-    assert household.answer("examine drawer 1") == "The drawer 1 is closed."
+    assert household.execute("examine drawer 1") == "The drawer 1 is closed."
 
 
 def test_only_what_is_held_can_be_examined():
     household = play("pick", "go to countertop 1")
-    assert household.answer("examine egg 1") == "Nothing happens."
-    household.answer("take bowl 1 from countertop 1")
-    assert household.answer("examine bowl 1") == "This is a normal bowl 1. In it, you see a egg 1."
-    assert household.answer("inventory") == "You are carrying: a bowl 1."
-    household.answer("move bowl 1 to countertop 1")
-    assert household.answer("inventory") == "You are not carrying anything."
+    assert household.execute("examine egg 1") == "Nothing happens."
+    household.execute("take bowl 1 from countertop 1")
+    assert household.execute("examine bowl 1") == "This is a normal bowl 1. In it, you see a egg 1."
+    assert household.execute("inventory") == "You are carrying: a bowl 1."
+    household.execute("move bowl 1 to countertop 1")
+    assert household.execute("inventory") == "You are not carrying anything."
 
 
 def test_one_hand_and_things_go_only_where_they_fit():
     household = play("pick", "go to countertop 1", "take egg 1 from countertop 1")
-    assert household.answer("take knife 1 from countertop 1") == "Nothing happens."
-    household.answer("go to sidetable 1")
-    assert household.answer("move egg 1 to sidetable 1") == "Nothing happens."
+    assert household.execute("take knife 1 from countertop 1") == "Nothing happens."
+    household.execute("go to sidetable 1")
+    assert household.execute("move egg 1 to sidetable 1") == "Nothing happens."
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_one_hand_and_things_go_only_where_they_fit():
 )
 def test_what_was_done_to_an_object_shows(commands, description):
     household = play("pick", "go to countertop 1", "take egg 1 from countertop 1", *commands)
-    assert household.answer("examine egg 1") == description
+    assert household.execute("examine egg 1") == description
 
 
 @pytest.mark.parametrize(
@@ -148,29 +148,29 @@ def test_what_was_done_to_an_object_shows(commands, description):
 def test_sliced_objects_say_so(commands, description):
     slicing = ("take knife 1 from countertop 1", "slice egg 1 with knife 1", "move knife 1 to countertop 1")
     household = play("pick", "go to countertop 1", *slicing, "take egg 1 from countertop 1", *commands)
-    assert household.answer("examine egg 1") == description
+    assert household.execute("examine egg 1") == description
 
 
 def test_a_knife_reaches_into_a_closed_fridge():
     household = play("pick", "go to countertop 1", "take knife 1 from countertop 1", "go to fridge 1")
-    assert household.answer("slice apple 2 with knife 1") == "You sliced the apple 2 with the knife 1."
+    assert household.execute("slice apple 2 with knife 1") == "You sliced the apple 2 with the knife 1."
 
 
 def test_appliances_work_closed_and_only_on_what_they_suit():
     household = play("pick", "go to countertop 1", "take knife 1 from countertop 1")
-    assert household.answer("clean knife 1 with sinkbasin 1") == "You clean the knife 1 using the sinkbasin 1."
-    household.answer("go to fridge 1")
+    assert household.execute("clean knife 1 with sinkbasin 1") == "You clean the knife 1 using the sinkbasin 1."
+    household.execute("go to fridge 1")
     assert "cool knife 1 with fridge 1" not in household.commands
 
 
 def test_a_lamp_turns_on_and_never_off():
     household = play("look", "go to sidetable 1")
-    assert [household.answer("use desklamp 1") for _ in range(2)] == ["You turn on the desklamp 1."] * 2
+    assert [household.execute("use desklamp 1") for _ in range(2)] == ["You turn on the desklamp 1."] * 2
     assert "take desklamp 1 from sidetable 1" not in household.commands
 
 
 def test_help_is_listed_and_answers():
-    answer = play("pick").answer("help")
+    answer = play("pick").execute("help")
     assert answer.startswith("Available commands:\n  look: ")
     assert answer.endswith("slice an object using a sharp object\n")
 
@@ -183,13 +183,13 @@ def test_help_is_listed_and_answers():
 def test_anything_else_does_nothing(command):
     household = play("pick")
     before = household.commands
-    assert household.answer(command) == "Nothing happens."
+    assert household.execute(command) == "Nothing happens."
     assert household.commands == before
 
 
 @pytest.mark.parametrize("command", [" look ", "look\n", "\tlook", "\u00a0look"])
 def test_white_space_around_a_command_is_trimmed(command):
-    assert play("pick").answer(command).startswith("You are in the middle of a room.")
+    assert play("pick").execute(command).startswith("You are in the middle of a room.")
 
 
 WINS = {
@@ -236,7 +236,7 @@ def test_a_cool_object_that_lies_in_its_second_place_wins_while_carried():
     """The apple starts on the countertop and in the sink: taken from the sink, it is still on the countertop."""
     household = play("heat", "go to sinkbasin 1", "take apple 1 from sinkbasin 1", "go to microwave 1")
     assert not household.won
-    household.answer("heat apple 1 with microwave 1")
+    household.execute("heat apple 1 with microwave 1")
     assert household.won
 
 
@@ -269,7 +269,7 @@ def test_in_any_state_commands_are_sorted_unique_effective_and_every_thing_is_so
     things = {i for i, thing in enumerate(household.game.things) if "pickupable" in thing.traits}
     for choice in choices:
         assert list(household.commands) == sorted(set(household.commands))
-        assert household.answer(household.commands[choice % len(household.commands)]) != "Nothing happens."
+        assert household.execute(household.commands[choice % len(household.commands)]) != "Nothing happens."
         assert things == {i for row in household.contents for i in row if i in things} | ({household.held} - {None})
 
 
@@ -281,7 +281,7 @@ def test_game_data_survives_a_round_trip():
 
 
 def test_numbers_count_down_within_a_kind():
-    assert numbered(["fork", "mug", "fork"]) == ["fork 2", "mug 1", "fork 1"]
+    assert number_names(["fork", "mug", "fork"]) == ["fork 2", "mug 1", "fork 1"]
 
 
 def test_goals_are_recognised_in_any_order_and_others_refused():

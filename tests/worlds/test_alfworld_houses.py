@@ -23,7 +23,7 @@ from tacit.worlds.alfworld.expert import Oracle
 from tacit.worlds.alfworld.house_tables import CAPACITY, LAMP, ROOMS, SENTENCES, fits, traits
 from tacit.worlds.alfworld.prompt import PUBLISHED_ONLY, example_texts
 from tacit.worlds.alfworld.published import load_games
-from tacit.worlds.alfworld.tasks import HOUSE_SPLITS, KEPT_BACK, PLANS, every_task, floor_plans, unfamiliar
+from tacit.worlds.alfworld.tasks import HOUSE_SPLITS, KEPT_BACK, PLANS, floor_plans, held_out_places, iterate_tasks
 from tacit.worlds.alfworld.tracker import read_goal
 from tacit.worlds.alfworld.world import FAMILIES, NOTHING_HAPPENS, AlfWorld, Game
 
@@ -91,7 +91,7 @@ def play(task: Task) -> int:
 def spread(count: int) -> Iterator[Task]:
     """Games of all splits, a third each."""
     for split in HOUSE_SPLITS:
-        yield from islice(every_task(split, seed=11), count // 3 + 1)
+        yield from islice(iterate_tasks(split, seed=11), count // 3 + 1)
 
 
 def test_the_oracle_solves_them_in_a_few_steps():
@@ -142,15 +142,15 @@ def test_unseen_has_layouts_goals_and_places_that_training_never_has():
 def test_training_keeps_away_from_unfamiliar_pairs(split):
     for _, game in many(split):
         kind, target = asked(game)
-        assert target not in unfamiliar(kind)
-        assert all(place not in unfamiliar(kind) for kind, place in lying(game))
+        assert target not in held_out_places(kind)
+        assert all(place not in held_out_places(kind) for kind, place in lying(game))
 
 
 def test_every_kind_with_a_choice_of_places_has_unfamiliar_ones_but_never_the_usual_one():
     for room in ROOMS.values():
         for kind, belonging in room.belongings.items():
             options = {place for r in ROOMS.values() if kind in r.belongings for place in r.furniture if fits(place, kind)}
-            odd = unfamiliar(kind) - {LAMP}
+            odd = held_out_places(kind) - {LAMP}
             assert odd <= options and belonging.usual not in odd
             assert (len(odd) >= 2) if len(options) > 3 else len(odd) == len(options) // 2, kind
             assert len(options - odd) >= 2 or len(options) < 4

@@ -8,7 +8,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Task
 from tacit.prompts.state_block import StateBlock
 from tacit.worlds.alfworld import ENVIRONMENT
-from tacit.worlds.alfworld.expert import act, expand
+from tacit.worlds.alfworld.expert import act_on_prompt, expand
 from tacit.worlds.alfworld.published import load_games
 from tacit.worlds.alfworld.world import AlfWorld
 
@@ -19,7 +19,7 @@ def play(task: Task, form: str, wording: str = "terse", limit: int = 50) -> list
     world, reader, actions = AlfWorld(), context.begin(task, PLAIN), []
     observation = world.reset(task)
     for _ in range(limit):
-        actions.append(act(reader.read(observation).text))
+        actions.append(act_on_prompt(reader.read(observation).text))
         transition = world.step(actions[-1])
         reader.record(actions[-1], transition)
         observation = transition.observation
@@ -47,13 +47,13 @@ drawer 1 closed >"""
 
 
 def test_what_it_makes_of_a_prompt():
-    assert act(SEARCH) == "open drawer 1"
+    assert act_on_prompt(SEARCH) == "open drawer 1"
     assert (
-        act(SEARCH.replace("drawer 1 closed >", "drawer 1 open: nothing >").replace("drawer 1-11", "drawer 2-11"))
+        act_on_prompt(SEARCH.replace("drawer 1 closed >", "drawer 1 open: nothing >").replace("drawer 1-11", "drawer 2-11"))
         == "go to drawer 2"
     )
-    with pytest.raises(TacitError, match="reads a state block, and this prompt has none"):
-        act("put a cloth in sidetable.\ndrawer 1 closed >")
+    with pytest.raises(TacitError, match="needs a prompt with a state block"):
+        act_on_prompt("put a cloth in sidetable.\ndrawer 1 closed >")
 
 
 PAPER = """put a cloth in sidetable.
@@ -69,11 +69,11 @@ nothing happens >"""
 
 def test_without_a_list_of_places_the_last_action_says_how_far_one_is():
     """There is no drawer 4, so no further one either: the next kind of place is tried."""
-    after = act(PAPER)
+    after = act_on_prompt(PAPER)
     assert after.startswith("go to ") and "drawer" not in after and "shelf" not in after
-    assert act(PAPER.replace("nothing happens", "drawer 4 open: nothing")) == "go to drawer 5"
+    assert act_on_prompt(PAPER.replace("nothing happens", "drawer 4 open: nothing")) == "go to drawer 5"
     found = PAPER.replace("nothing happens", "drawer 4 open: soap 1, cloth 2").replace("find_object", "take_object")
-    assert act(found) == "take cloth 2 from drawer 4"
+    assert act_on_prompt(found) == "take cloth 2 from drawer 4"
 
 
 @pytest.mark.parametrize("form", ["full", "paper", "text", "no_places"])

@@ -24,7 +24,7 @@ from tacit.worlds.alfworld.tracker import (
     AlfworldTracker,
     Progress,
     command_of,
-    compact,
+    format_ranges,
     total_subgoals,
 )
 from tacit.worlds.alfworld.world import AlfWorld, Game, Goal, Receptacle, Thing
@@ -336,7 +336,7 @@ def test_what_a_search_shows():
         "destination: drawer",
         "at: drawer 1",
         f"likely: {', '.join(state.hints())}",
-        f"unchecked: {compact(sorted(['drawer 2', 'desk 1', 'bed 1'], key=lambda r: _order(state, r)))}",
+        f"unchecked: {format_ranges(sorted(['drawer 2', 'desk 1', 'bed 1'], key=lambda r: _order(state, r)))}",
         "checked: drawer 1",
     ]
 
@@ -358,8 +358,8 @@ def test_what_comes_after_the_search_shows():
 
 
 def test_places_are_written_in_few_words():
-    assert compact(["drawer 3", "bed 1", "drawer 1", "drawer 2", "drawer 10"]) == "drawer 1-3 10, bed 1"
-    assert compact([]) == ""
+    assert format_ranges(["drawer 3", "bed 1", "drawer 1", "drawer 2", "drawer 10"]) == "drawer 1-3 10, bed 1"
+    assert format_ranges([]) == ""
 
 
 def test_the_block_is_bounded_whatever_the_house():

@@ -42,7 +42,7 @@ def test_without_what_is_left_to_search_it_is_not():
 
 
 def test_a_prompt_without_a_block_is_refused():
-    with pytest.raises(TacitError, match="reads a state block, and this prompt has none"):
+    with pytest.raises(TacitError, match="needs a prompt with a state block"):
         act("kitchen | fridge?")
 
 

@@ -57,7 +57,7 @@ def test_more_cannot_be_had(small):
 
 def test_a_download_that_is_not_whole_is_still_told(small):
     incomplete = replace(small, published={"valid_seen": 140})
-    with pytest.raises(TacitError, match=r"140 games of 'valid_seen' were asked for, but .* has 6 games loaded"):
+    with pytest.raises(TacitError, match=r"'valid_seen' has too few games: 140 were requested, but .* has 6 games loaded"):
         Panel.of(incomplete, "valid_seen", 500)
 
 

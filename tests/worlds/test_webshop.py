@@ -19,8 +19,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Completion, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds import get_environment
 from tacit.worlds.webshop.catalogue import Index
-from tacit.worlds.webshop.generator import generated
-from tacit.worlds.webshop.pages import SEPARATOR, read_page, read_wish
+from tacit.worlds.webshop.pages import SEPARATOR, parse_request, read_page
+from tacit.worlds.webshop.tasks import generated_catalogue
 from tacit.worlds.webshop.world import WebShop, parse_action
 
 WORLD = get_environment("webshop")
@@ -45,7 +45,7 @@ def play(task: Task, expert: str | None = None):
 
 def test_a_whole_visit_page_by_page():
     goal = TASK.data["goal"]
-    product = generated().by_id[goal["product"]]
+    product = generated_catalogue().by_id[goal["product"]]
     shop = WebShop()
     first = shop.reset(TASK)
     assert first.text == SEPARATOR.join(("WebShop", "Instruction:", TASK.goal, "Search"))
@@ -54,13 +54,21 @@ def test_a_whole_visit_page_by_page():
     results = shop.step(f"search[{product.title}]").observation
     told = results.text.split(SEPARATOR)
     assert told[:3] == ["Instruction:", TASK.goal, "Back to Search"] and told[4] == "Next >"
-    assert told[3].startswith("Page 1 (Total results: ") and told[5:8] == [product.id, product.title, product.tag]
+    assert told[3].startswith("Page 1 (Total results: ") and told[5:8] == [product.id, product.title, product.price_tag]
     assert results.actions[:3] == ("click[back to search]", "click[next >]", f"click[{product.id.lower()}]")
     assert not shop.page.has_search_bar and len(results.actions) == 12
 
     item = shop.step(f"click[{product.id}]").observation  # letters in the brackets may be of either case
     options = [part for name, values in product.options.items() for part in (name, *values)]
-    end = [product.title, f"Price: {product.tag}", f"Rating: {product.rating}", "Description", "Features", "Reviews", "Buy Now"]
+    end = [
+        product.title,
+        f"Price: {product.price_tag}",
+        f"Rating: {product.rating}",
+        "Description",
+        "Features",
+        "Reviews",
+        "Buy Now",
+    ]
     assert item.text.split(SEPARATOR)[2:] == ["Back to Search", "< Prev", *options, *end]
     assert item.actions[:6] == tuple(
         f"click[{text}]" for text in ("back to search", "< prev", "description", "features", "reviews", "buy now")
@@ -102,7 +110,7 @@ def test_pages_of_results_and_the_ways_back():
 
 def test_attributes_have_a_page_where_they_are_asked_for():
     shop = WebShop(show_attributes=True)
-    product = generated().products[0]
+    product = generated_catalogue().products[0]
     shop.reset(TASK)
     shop.step(f"search[{product.title}]")
     assert "click[attributes]" in shop.step(f"click[{product.id}]").observation.actions
@@ -112,13 +120,13 @@ def test_attributes_have_a_page_where_they_are_asked_for():
 
 def test_a_graded_score_and_what_was_wrong():
     goal = TASK.data["goal"]
-    product = generated().by_id[goal["product"]]
+    product = generated_catalogue().by_id[goal["product"]]
     wanted = len(goal["attributes"]) + len(goal["options"]) + 1
 
     def buy(product_id: str, *chosen: str):
         shop = WebShop()
         shop.reset(TASK)
-        shop.step(f"search[{generated().by_id[product_id].title}]")
+        shop.step(f"search[{generated_catalogue().by_id[product_id].title}]")
         for text in (product_id, *chosen, "buy now"):
             transition = shop.step(f"click[{text}]")
         return transition
@@ -127,9 +135,13 @@ def test_a_graded_score_and_what_was_wrong():
     assert unchosen.done and not unchosen.success and unchosen.label == "wrong_options"
     assert unchosen.score == pytest.approx(1 - len(goal["options"]) / wanted)
     values = [value for _, value in goal["options"]]
-    alike = [p for p in generated().products if p.query == product.query and not set(goal["attributes"]) <= set(p.attributes)]
+    alike = [
+        p
+        for p in generated_catalogue().products
+        if p.query == product.query and not set(goal["attributes"]) <= set(p.attributes)
+    ]
     assert buy(alike[0].id).label == "wrong_product"
-    other = next(p for p in generated().products if p.family != product.family)
+    other = next(p for p in generated_catalogue().products if p.family != product.family)
     strange = buy(other.id)
     assert strange.label == "wrong_type" and strange.score <= 0.5
     assert buy(product.id, *values).score == 1.0
@@ -139,11 +151,11 @@ def test_a_graded_score_and_what_was_wrong():
 
 
 def test_nothing_of_test_is_ever_met_in_train():
-    shop = generated()
+    shop = generated_catalogue()
     sides = [list(shop.goals(test)) for test in (False, True)]
     assert [len(side) for side in sides] == [6940, 1758]
     products, sentences = (
-        [{f(goal) for goal in side} for side in sides] for f in (lambda g: g.product, lambda g: read_wish(g.sentence).thing)
+        [{f(goal) for goal in side} for side in sides] for f in (lambda g: g.product, lambda g: parse_request(g.sentence).thing)
     )
     assert not products[0] & products[1] and not sentences[0] & sentences[1]
     assert len({goal.key for side in sides for goal in side}) == sum(map(len, sides))
@@ -232,7 +244,7 @@ def test_hostile_actions_are_answered(page):
         live = WORLD.make()
         live.reset(TASK)
         steps = {"results": 1, "item": 2, "detail": 3}.get(page, 0)
-        opened = generated().products[0]
+        opened = generated_catalogue().products[0]
         for step in (f"search[{opened.title}]", f"click[{opened.id}]", "click[features]")[:steps]:
             before = live.step(step).observation
         transition = live.step(action)
@@ -271,7 +283,7 @@ def test_any_text_is_answered(actions):
 def test_a_task_of_another_shop_is_refused():
     with pytest.raises(TacitError, match="made for another generated catalogue"):
         WORLD.make().reset(replace(TASK, data={**TASK.data, "digest": "0"}))
-    with pytest.raises(TacitError, match="is no shopping trip"):
+    with pytest.raises(TacitError, match="is not a WebShop task"):
         WORLD.make().reset(replace(TASK, data={}))
     with pytest.raises(TacitError, match="call reset"):
         WORLD.make().step("search[x]")
@@ -342,7 +354,7 @@ def episode(actions: list[str], stop: StopReason) -> Trajectory:
 
 
 def test_failures_and_skills():
-    product = generated().products[0]
+    product = generated_catalogue().products[0]
     bought = ["search[backpacks]", "click[next >]", "click[< prev]", f"search[{product.title}]", f"click[{product.id}]"]
     bought += ["click[features]", "click[< prev]", f"click[{product.options['color'][0]}]", "hm", "click[buy now]"]
     lost = episode(bought, StopReason.FAILURE)

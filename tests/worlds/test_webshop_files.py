@@ -11,7 +11,7 @@ from webshop_data import about, record, write_shop
 
 from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
-from tacit.worlds.webshop.catalogue import NO_LIMIT, Catalogue, Product, Wanted
+from tacit.worlds.webshop.catalogue import NO_LIMIT, Catalogue, Instruction, Product
 from tacit.worlds.webshop.published import load_catalogue
 
 WORLD = get_environment("webshop")
@@ -38,11 +38,11 @@ def test_a_product_as_the_original_reads_it(tmp_path):
         )
     )
     first, second, third = shop.products
-    assert first.options == {"color": ("red", "light blue")} and first.query == "bar stools" and first.tag == "$40.0"
+    assert first.options == {"color": ("red", "light blue")} and first.query == "bar stools" and first.price_tag == "$40.0"
     assert first.rating == "4.5" and first.reviews[0].body == "Firm." and first.attributes == ("easy assemble", "steel frame")
-    assert second.pricing == (9.99, 1020.5) and second.tag == "$9.99 to $1020.5" and 9.99 <= second.price <= 1020.5
+    assert second.pricing == (9.99, 1020.5) and second.price_tag == "$9.99 to $1020.5" and 9.99 <= second.price <= 1020.5
     assert second.price == second.price and second.features == ("One line",) and second.options == {"fit/type": ("a | b",)}
-    assert third.price == 100.0 and third.tag == "$100.0" and third.rating == "N.A."
+    assert third.price == 100.0 and third.price_tag == "$100.0" and third.rating == "N.A."
     goals = [goal for test in (False, True) for goal in shop.goals(test)]
     assert [goal.options for goal in goals] == [(("color", "red"),), (("color", "light blue"),)]
     assert goals[0].sentence.startswith("Find me easy assemble, steel frame bar stools with color: red, and price lower than ")
@@ -83,7 +83,7 @@ def test_what_is_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
     with pytest.raises(TacitError, match=r"set WEBSHOP_DATA to the directory with items_shuffle_1000.json"):
         WORLD.tasks("published_test", 1, 0)
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(TacitError, match=r"there is no file or directory .*nowhere"):
+    with pytest.raises(TacitError, match=r"no such file or directory: .*nowhere"):
         WORLD.tasks("published_test", 1, 0)
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
     with pytest.raises(TacitError, match=r"holds no products: none of items_shuffle_1000.json"):
@@ -129,22 +129,22 @@ def test_what_shares_a_sentence_or_a_product_is_on_one_side():
     for n in range(0, 300, 3):
         first, second = f"sentence {n}", f"other {n}"
         wanted += [(f"B{n}", first), (f"B{n + 1}", first), (f"B{n + 1}", second), (f"B{n + 2}", second)]
-    told = [Wanted(product, sentence, ("a",)) for product, sentence in wanted]
+    told = [Instruction(product, sentence, ("a",)) for product, sentence in wanted]
     shop = Catalogue("x", products, (), told)
     for n in range(0, 300, 3):
-        assert len({f"B{m}" in shop.tested for m in range(n, n + 3)}) == 1
-    assert 30 < len(shop.tested) < 90
+        assert len({f"B{m}" in shop.test_products for m in range(n, n + 3)}) == 1
+    assert 30 < len(shop.test_products) < 90
     Random(0).shuffle(told)
-    assert Catalogue("x", products, (), told).tested == shop.tested, "whatever the order"
+    assert Catalogue("x", products, (), told).test_products == shop.test_products, "whatever the order"
 
 
 def test_what_people_wrote_moves_no_product():
     products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
-    synthetic = [Wanted(f"B{n}", f"find me {n}", ("a",)) for n in range(200)]
-    people = [Wanted(f"B{n}", f"a person wants {n // 2}", ("a",)) for n in range(300)]
+    synthetic = [Instruction(f"B{n}", f"find me {n}", ("a",)) for n in range(200)]
+    people = [Instruction(f"B{n}", f"a person wants {n // 2}", ("a",)) for n in range(300)]
     alone, both = Catalogue("x", products, synthetic), Catalogue("x", products, synthetic, people)
     decided = {wanted.product for wanted in synthetic}
-    assert both.tested & decided == alone.tested and both.tested - decided
+    assert both.test_products & decided == alone.test_products and both.test_products - decided
     sides = [{goal.sentence.partition(", and price")[0] for goal in both.goals(test, human=True)} for test in (False, True)]
     assert all(sides) and not sides[0] & sides[1], "one sentence about two products"
 
@@ -152,7 +152,7 @@ def test_what_people_wrote_moves_no_product():
 def test_without_what_people_wrote_the_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, [record("B01")], {"B01": about("steel frame")})))
     for asked in (lambda: WORLD.tasks("human_test", 1, 0), lambda: WORLD.tasks_of("human_train", 1, 0, ("garden",))):
-        with pytest.raises(TacitError, match=r"items_human_ins\.json does not lie beside the products.* setup\.sh fetches it"):
+        with pytest.raises(TacitError, match=r"needs items_human_ins\.json next to the product file.* setup\.sh downloads it"):
             asked()
 
 
@@ -160,7 +160,8 @@ def test_published_splits_share_nothing(shared_data):
     shop = load_catalogue(str(shared_data / "webshop"))
     assert len(shop.products) == 394 and shop.failures == () and len(shop.synthetic) == 216
     sides = [
-        {wanted.sentence for wanted in shop.synthetic if (wanted.product in shop.tested) == test} for test in (False, True)
+        {wanted.sentence for wanted in shop.synthetic if (wanted.product in shop.test_products) == test}
+        for test in (False, True)
     ]
     assert not sides[0] & sides[1] and all(sides)
 

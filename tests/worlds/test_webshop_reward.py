@@ -8,11 +8,21 @@ from random import Random
 
 import pytest
 
-from tacit.worlds.webshop.catalogue import Goal, Product, price_limit
-from tacit.worlds.webshop.generator import generated
+from tacit.worlds.webshop.catalogue import (
+    COLOURS,
+    Goal,
+    Product,
+    _plain,
+    draw_price_limit,
+    is_similar,
+    judge,
+    matched_options,
+    normalize_color,
+    nouns,
+    type_reward,
+)
 from tacit.worlds.webshop.published import load_catalogue
-from tacit.worlds.webshop.reward import COLOURS, _plain, alike, colour, judge, matched_options, nouns, type_reward
-from tacit.worlds.webshop.tasks import winnable
+from tacit.worlds.webshop.tasks import generated_catalogue, winnable
 
 PRODUCT = Product(
     id="B0",
@@ -90,9 +100,9 @@ def test_options_are_fuzzy_and_colours_are_their_family():
 
 def test_the_phrases_of_the_released_tests():
     read = {"": "", "black forest": "black", "violet lavender": "lavender", "steelivy fuchsia": "fuchsia", "webshop": "webshop"}
-    assert {text: colour(text) for text in read} == read and colour("123alabaster") == "alabaster"
+    assert {text: normalize_color(text) for text in read} == read and normalize_color("123alabaster") == "alabaster"
     assert list(COLOURS) == sorted(COLOURS) and len(COLOURS) == 102
-    assert alike("essential oil", "essential oils") and not alike("tea bag", "tea tree") and not alike("", "")
+    assert is_similar("essential oil", "essential oils") and not is_similar("tea bag", "tea tree") and not is_similar("", "")
 
 
 CORD = "Saireed UL Listed 2 Prong Power Cord for JBL Bar 3.1 Bar 2.1 Channel 4K Ultra HD Soundbar"
@@ -117,18 +127,18 @@ def test_nouns_agree_with_spacy_on_the_pairs_of_the_released_tests(wanted, bough
 
 def test_a_ratio_is_rounded_before_it_is_held_against_85():
     """Of words without a common one the ratio is 2 · letters in common / letters: 46/54 = 85.2 and 12/14 = 85.7."""
-    assert not alike("abcdefghijklmnopqrstuvw", "abcdefghijklmnopqrstuvwzyzyzyzy")
-    assert alike("abcdef", "abcdefgh")
+    assert not is_similar("abcdefghijklmnopqrstuvw", "abcdefghijklmnopqrstuvwzyzyzyzy")
+    assert is_similar("abcdef", "abcdefgh")
 
 
 def test_limits_are_tens_above_the_price():
-    limits = {price_limit(23.5, Random(seed)) for seed in range(50)}
+    limits = {draw_price_limit(23.5, Random(seed)) for seed in range(50)}
     assert limits == {40.0, 50.0, 60.0}, "the larger of two of 30, 40, 50, 60"
-    assert price_limit(985.0, Random(0)) == 1_000_000.0
+    assert draw_price_limit(985.0, Random(0)) == 1_000_000.0
 
 
 def test_every_generated_goal_can_be_won_and_a_wrong_choice_is_noticed():
-    shop = generated()
+    shop = generated_catalogue()
     goals = [goal for test in (False, True) for goal in shop.goals(test)]
     assert len(goals) > 8000 and all(winnable(shop, goal) for goal in goals)
     for goal in goals[::97]:
@@ -150,5 +160,7 @@ def test_published_goals_that_cannot_be_won_have_a_colour_inside_a_word(shared_d
         verdict = judge(shop.by_id[goal.product], dict(goal.options), goal)
         assert verdict.kind == 1.0 and verdict.affordable and verdict.attributes == len(goal.attributes)
         pairs = [pair for pair in goal.options if not matched_options(dict([pair]), replace(goal, options=(pair,)))]
-        assert pairs and all(colour(value) != value and colour(value) not in _plain(value).split() for _, value in pairs)
+        assert pairs and all(
+            normalize_color(value) != value and normalize_color(value) not in _plain(value).split() for _, value in pairs
+        )
     assert counts == {True: 6234, False: 444}

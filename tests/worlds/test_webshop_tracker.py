@@ -12,14 +12,14 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
 from tacit.prompts.state_block import StateBlock
 from tacit.worlds import get_environment
-from tacit.worlds.webshop.generator import generated
-from tacit.worlds.webshop.pages import read_wish
+from tacit.worlds.webshop.pages import parse_request
+from tacit.worlds.webshop.tasks import generated_catalogue
 from tacit.worlds.webshop.tracker import BOUND, ERRORS, PROGRESS
 
 WORLD = get_environment("webshop")
 TASK = next(t for t in WORLD.tasks("train", 50, 0) if len(t.data["goal"]["options"]) == 2)
 GOAL = TASK.data["goal"]
-PRODUCT = generated().by_id[GOAL["product"]]
+PRODUCT = generated_catalogue().by_id[GOAL["product"]]
 (FIRST, ONE), (SECOND, TWO) = GOAL["options"]
 WRONG = next(value for value in PRODUCT.options[FIRST] if value != ONE)
 OPEN = [f"search[{PRODUCT.title}]", f"click[{PRODUCT.id.lower()}]"]
@@ -123,18 +123,18 @@ def test_the_reader_says_what_it_misses():
 
 
 def test_sentences_are_taken_apart():
-    wish = read_wish(
+    wish = parse_request(
         "Find me steel frame coffee tables with storage space for living room with color: brown, and size: with shelf, and "
         "price lower than 110.00 dollars"
     )
     assert wish.thing == "steel frame coffee tables with storage space for living room" and wish.limit == 110.0
     assert wish.options == {"color": "brown", "size": "with shelf"}
     assert wish.parts == (wish.thing, "steel frame coffee tables", "storage space", "living room")
-    people = read_wish("i want a light blue stool that is easy to assemble, and price lower than 60.00 dollars")
+    people = parse_request("i want a light blue stool that is easy to assemble, and price lower than 60.00 dollars")
     assert people.options == {} and people.wanted({"color": ("blue", "light blue", "red"), "size": ("s",)}) == {
         "color": "light blue"
     }
-    assert read_wish("").words == () and read_wish("Find me x with color: a, and b, and size: c").options == {
+    assert parse_request("").words == () and parse_request("Find me x with color: a, and b, and size: c").options == {
         "color": "a, and b",
         "size": "c",
     }

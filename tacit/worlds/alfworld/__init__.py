@@ -1,10 +1,10 @@
-"""The household: ALFWorld's text games, word for word and fast, in plain Python."""
+"""ALFWorld: the published text games, word for word and fast, in plain Python."""
 
 from __future__ import annotations
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.alfworld.expert import Explorer, Oracle, act
+from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
 from tacit.worlds.alfworld.prompt import FullWording, TerseWording, example_texts
 from tacit.worlds.alfworld.published import NAME, SIZES
 from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
@@ -14,17 +14,17 @@ from tacit.worlds.alfworld.world import FAMILIES, AlfWorld
 
 MAX_STEPS = 50
 SKILLS = {
-    "pick": ("pick", "pick2"),  # two objects are one object, twice: no procedure of its own (§7.1 of constant context)
+    "pick": ("pick", "pick2"),  # pick2 is pick, twice (constant-context paper, §7.1)
     "look": ("look",),
     "clean": ("clean",),
     "heat": ("heat",),
     "cool": ("cool",),
 }
-"""which skill module serves which families"""
+"""skill module -> the families it serves"""
 
 
 def place(action: str, observation: Observation) -> str:
-    """`go to fridge 1` leads to fridge 1; an episode begins in the middle of the room, where one never comes again."""
+    """`go to fridge 1` leads to fridge 1. No action leads back to the middle of the room, where an episode begins."""
     return action.strip().removeprefix("go to ").strip() if action.strip().startswith("go to ") else ""
 
 
@@ -42,7 +42,7 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=AlfworldTracker(),
     forms=FORMS,
-    reader=act,
+    reader=act_on_prompt,
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,

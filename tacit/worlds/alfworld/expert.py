@@ -1,4 +1,5 @@
-"""An explorer: acts only on what it has read so far, as the agent it teaches must."""
+"""Three agents that need no model: `Oracle` (sees the state), `Explorer` (acts on what it has read), and `act_on_prompt` (the
+rule agent, which acts on one prompt)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,15 @@ from dataclasses import dataclass, replace
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.alfworld.house_tables import OPENED_KINDS, PLACES, chance
+from tacit.worlds.alfworld.house_tables import OPENED_KINDS, PLACES, likelihood
 from tacit.worlds.alfworld.prompt import brief
-from tacit.worlds.alfworld.tracker import SEARCHES, by_number, command_of, kind_of, read_goal, read_view
-from tacit.worlds.alfworld.world import APPLIANCES, Game, Goal, Household
-
-# An oracle: sees the whole game and plays a shortest plan.
-#
-# Plans are made of legs whose cost is known at once (walk, open, take, treat, put), so all sensible ways to win can be
-# listed and the shortest taken; nothing is searched. Walking between any two places is one command.
+from tacit.worlds.alfworld.tracker import SEARCHES, command_of, kind_of, read_goal, read_view, sort_by_number
+from tacit.worlds.alfworld.world import APPLIANCES, OPPOSITE_TREATMENT, Game, Goal, Household
 
 
 class Oracle(ByReading):
-    """Plays along in a household of its own: feedback tells it which command was carried out, whoever chose it."""
+    """Plays a shortest plan. It mirrors the game in its own household: feedback says which command was executed, so anyone may
+    choose the commands."""
 
     def __init__(self, task: Task) -> None:
         if "game" not in task.data:
@@ -31,11 +28,11 @@ class Oracle(ByReading):
         self._plan: list[str] = []
 
     def act(self, observation: Observation) -> str:
-        """The next command of the plan; `look` where the game is won, or cannot be won any more."""
+        """The next command of the plan; `look` if the game is won or cannot be won anymore."""
         happened = command_of(observation.text)
-        self._household.answer(happened)
+        self._household.execute(happened)
         if self._household.commands != observation.actions:
-            raise TacitError(f"the oracle of {self._id!r} has lost track: it must read every observation of that one episode.")
+            raise TacitError(f"the oracle of {self._id!r} missed an observation: it must read every one of a single episode.")
         if happened:
             self._plan = self._plan[1:] if self._plan[:1] == [happened] else []
         self._plan = self._plan or plan(self._household)
@@ -43,19 +40,23 @@ class Oracle(ByReading):
 
 
 def plan(household: Household) -> list[str]:
-    """Commands that win from here, as few as can be; none where it is won or cannot be."""
+    """A shortest list of commands that wins from here; empty if the game is won or cannot be.
+
+    Plans consist of legs of known cost (walk, open, take, treat, put), and walking anywhere is one command. So all reasonable
+    plans are listed and the shortest is taken; there is no search.
+    """
     if household.won:
         return []
     planner = _Planner(household)
-    drafts = list(planner.winning())
+    drafts = list(planner.iterate_plans())
     if not drafts and household.held is not None:
-        drafts = planner.free_hand(())  # what is held may itself be missing somewhere: put it down and think again
+        drafts = planner.free_hand(())  # the held object may itself be needed elsewhere: put it down and plan again
     return list(min(drafts, key=len).commands) if drafts else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A plan so far, and where it leaves one."""
+    """A partial plan: its commands, the agent's location after them, and the receptacles they opened."""
 
     commands: tuple[str, ...]
     location: int
@@ -80,25 +81,25 @@ class _Planner:
         self.reachable = [i for i, r in enumerate(self.game.receptacles) if r.location is not None]
         self.targets = [i for i in self.reachable if self.game.receptacles[i].kind == goal.target]
 
-    def winning(self) -> Iterator[_Draft]:
+    def iterate_plans(self) -> Iterator[_Draft]:
         if self.goal.family == "look":
             return self._light()
         return self._gather() if self.goal.family == "pick2" else self._deliver_one()
 
     def _deliver_one(self) -> Iterator[_Draft]:
-        """Take, treat where the goal asks for it, put."""
-        treated = {"clean": self.household.clean, "heat": self.household.hot, "cool": self.household.cool}.get(self.goal.family)
+        """Take, treat if the goal asks for it, put."""
+        treated = self.household.treated.get(self.goal.family)
         for thing in self.things:
             for draft, source in self._hold(thing):
                 ready = [draft] if treated is None or thing in treated else list(self._treat(draft, thing))
-                # what starts in two receptacles stays in the second: treated in hand, it may be where it should be already
+                # an object that starts in two receptacles stays in the second: it may already be at the target
                 there = any(thing in self.household.contents[t] for t in self.targets if t != source)
                 for draft in ready:
                     puts = [draft] if there else [self._put(draft, thing, t) for t in self.targets if self._fits(t, thing)]
                     yield from sorted(puts, key=len)[:1]
 
     def _gather(self) -> Iterator[_Draft]:
-        """As many as are missing of two, into one target."""
+        """Put the missing one or two objects into one target."""
         for target in self._distinct_targets():
             missing = [t for t in self.things if t not in self.household.contents[target] and self._fits(target, t)]
             alone = any(thing in self.household.contents[target] for thing in self.things)
@@ -117,19 +118,19 @@ class _Planner:
                 yield self._put(self._take(draft, thing, source), thing, target)
 
     def _distinct_targets(self) -> list[int]:
-        """One of each sort: twenty closed, empty cabinets, none near anything that matters, are as good as one."""
+        """One target per equivalence class: twenty closed, empty cabinets away from everything else count as one."""
         places = {self.game.receptacles[s].location for thing in self.things for s in self._sources(thing)}
         places.add(self.household.location)
         sorts: dict[tuple, int] = {}
         for target in self.targets:
             location = self.game.receptacles[target].location
             inside = tuple(thing for thing in self.household.contents[target] if thing in self.things)
-            sort = (location if location in places else None, self.household.accessible(target), inside)
+            sort = (location if location in places else None, self.household.is_accessible(target), inside)
             sorts.setdefault(sort, target)
         return list(sorts.values())
 
     def _light(self) -> Iterator[_Draft]:
-        """Take, walk to a lamp, light it."""
+        """Take, walk to a lamp, turn it on."""
         lamps = [i for i, t in enumerate(self.game.things) if t.kind == self.goal.target and "toggleable" in t.traits]
         for thing in self.things:
             for draft, _ in self._hold(thing):
@@ -140,7 +141,7 @@ class _Planner:
                         yield there if on else there.then(f"use {self.game.things[lamp].name}")
 
     def _hold(self, thing: int) -> Iterator[tuple[_Draft, int | None]]:
-        """Ways to have it in hand, and the receptacle it comes from."""
+        """Plans that end with the thing in hand, and the receptacle it comes from."""
         if self.household.held == thing:
             yield self.start, None
         elif "pickupable" in self.game.things[thing].traits:
@@ -150,7 +151,7 @@ class _Planner:
                     yield self._take(draft, thing, source), source
 
     def free_hand(self, next_stops: list[int] | tuple[int, ...]) -> list[_Draft]:
-        """Ways to have nothing in hand: worth a thought are putting it down here, at the next stop, or most cheaply."""
+        """Plans that end with an empty hand: put the object down here, at a next stop, or wherever it is cheapest."""
         held = self.household.held
         if held is None:
             return [self.start]
@@ -178,7 +179,7 @@ class _Planner:
 
     def _open(self, draft: _Draft, receptacle: int) -> _Draft:
         draft = self._go(draft, receptacle)
-        if self.household.accessible(receptacle) or receptacle in draft.opened:
+        if self.household.is_accessible(receptacle) or receptacle in draft.opened:
             return draft
         return replace(draft.then(f"open {self.game.receptacles[receptacle].name}"), opened=draft.opened | {receptacle})
 
@@ -198,36 +199,31 @@ class _Planner:
                 yield self._go(draft, receptacle).then(f"{verb} {self.game.things[thing].name} with {place.name}")
 
 
-# What a player knows of the house: everything it has read so far, and nothing else.
-
-_OPPOSITE = {"heat": "cool", "cool": "heat"}
-
-
 class Memory:
-    """A fold over observations. It never asks which action was meant: feedback says which one was carried out."""
+    """Everything read so far. Feedback names the executed command, so actions need not be recorded."""
 
     def __init__(self) -> None:
         self.receptacles: set[str] = set()
-        """all that one can go to"""
+        """all known receptacles"""
         self.contents: dict[str, set[str]] = {}
-        """what was in each receptacle when last seen; not there, not looked into yet"""
+        """receptacle -> its contents when last seen; missing if never looked into"""
         self.closed: dict[str, bool] = {}
-        """of the receptacles one has faced"""
+        """for receptacles the agent has faced"""
         self.lamps: dict[str, str] = {}
         """lamp -> a receptacle from which it can be used"""
         self.treated: dict[str, set[str]] = {"clean": set(), "heat": set(), "cool": set()}
-        """verb -> the things that had it done to them last"""
+        """verb -> the things it was done to"""
         self.origin: dict[str, str] = {}
         """thing -> the receptacle it was last taken from"""
         self.held = ""
         self.facing: list[str] = []
         self.actions: tuple[str, ...] = ()
-        """what can be done now"""
+        """the admissible actions"""
 
-    def see(self, observation: Observation) -> None:
+    def read_observation(self, observation: Observation) -> None:
         first, self.actions = not self.receptacles, observation.actions
-        self._happened(command_of(observation.text))
-        self._look_at_actions(first)
+        self._apply_command(command_of(observation.text))
+        self._read_actions(first)
         view = read_view(observation.text)
         if view:
             self.contents[view[0]] = set(view[1])
@@ -239,7 +235,7 @@ class Memory:
     def is_closed(self, receptacle: str, by_default: bool = False) -> bool:
         return self.closed.get(receptacle, by_default)
 
-    def _happened(self, command: str) -> None:
+    def _apply_command(self, command: str) -> None:
         verb, _, rest = command.partition(" ")
         if verb == "take":
             thing, _, receptacle = rest.partition(" from ")
@@ -251,17 +247,17 @@ class Memory:
         elif verb in self.treated:
             thing = rest.partition(" with ")[0]
             self.treated[verb].add(thing)
-            self.treated.get(_OPPOSITE.get(verb, ""), set()).discard(thing)
+            self.treated.get(OPPOSITE_TREATMENT.get(verb, ""), set()).discard(thing)
 
-    def _look_at_actions(self, first: bool) -> None:
-        """The list of actions tells what is held, what stands here, what is closed, and, to an empty hand, what is in it."""
+    def _read_actions(self, first: bool) -> None:
+        """The admissible actions show what is held, what is here, what is closed, and with an empty hand what can be taken."""
         by_verb: dict[str, list[str]] = {}
         for action in self.actions:
             verb, _, rest = action.partition(" ")
             by_verb.setdefault(verb, []).append(rest)
         self.receptacles.update(rest.removeprefix("to ") for rest in by_verb.get("go", ()))
         examined = by_verb.get("examine", [])
-        if first:  # nothing is held yet, so whatever can be examined is what one faces
+        if first:  # nothing is held yet, so everything that can be examined is a receptacle here
             self.receptacles.update(examined)
         self.facing = [name for name in examined if name in self.receptacles]
         self.held = next((name for name in examined if name not in self.receptacles), "")
@@ -278,41 +274,41 @@ class Memory:
 
 
 class Explorer(ByReading):
-    """Looks for the object where such objects usually are, takes it, does to it what the goal asks, and delivers it.
+    """Searches the object's usual places, takes it, treats it as the goal asks, and delivers it.
 
-    It sees observations and the goal's sentence, never the game: what it has not seen it searches for, the place with the
-    best chance per step first; what it has seen, it remembers. Each turn it starts from what is true now, so it goes on
-    sensibly after a refused command or after somebody else's move. It makes no random choice.
+    It reads observations and the goal's sentence, never the game. It searches the place with the highest likelihood per step
+    first, and remembers what it has seen. Each turn it plans from the current facts, so it recovers from refused commands and
+    from other agents' moves. It is deterministic.
     """
 
     def __init__(self, task: Task) -> None:
         self._goal = read_goal(task.goal)
         self._memory = Memory()
         self._useless: set[str] = set()
-        """things of the right kind with which what the goal asks proved impossible"""
+        """objects of the goal's kind that proved unusable"""
         self._refusing: set[tuple[str, str]] = set()
-        """(receptacle kind, object kind) pairs that do not go together"""
+        """(receptacle kind, object kind) pairs that do not fit"""
 
     def act(self, observation: Observation) -> str:
-        self._memory.see(observation)
+        self._memory.read_observation(observation)
         held = self._memory.held
         if not held:
             return self._fetch()
         return self._use(held) if held in self._wanted([held]) else self._put_down(held)
 
     def _wanted(self, things: Iterable[str]) -> list[str]:
-        """Those that still have a part to play: of the goal's kind, and not where two should come together already."""
+        """Objects that are still needed: of the goal's kind, usable, and not delivered (pick2)."""
         delivered = self._memory.contents.get(self._target(), ()) if self._goal.family == "pick2" else ()
         return [t for t in things if kind_of(t) == self._goal.kind and t not in self._useless and t not in delivered]
 
     def _fetch(self) -> str:
-        """One step towards having a wanted thing in hand."""
+        """One step towards holding a wanted object."""
         memory = self._memory
         treated = memory.treated.get(self._goal.family, set())
         options = [
             (thing not in treated, self._steps_to(receptacle), receptacle, thing)
-            for receptacle in by_number(memory.contents)
-            for thing in by_number(self._wanted(memory.contents[receptacle]))
+            for receptacle in sort_by_number(memory.contents)
+            for thing in sort_by_number(self._wanted(memory.contents[receptacle]))
         ]
         if not options:
             return self._search(self._goal.kind)
@@ -320,17 +316,17 @@ class Explorer(ByReading):
         return self._do(f"take {thing} from {receptacle}", receptacle)
 
     def _use(self, held: str) -> str:
-        """One step towards the goal with a wanted thing in hand."""
+        """One step towards the goal while holding a wanted object."""
         memory, goal = self._memory, self._goal
         if goal.family == "look":
-            lamps = by_number(lamp for lamp in memory.lamps if kind_of(lamp) == goal.target)
+            lamps = sort_by_number(lamp for lamp in memory.lamps if kind_of(lamp) == goal.target)
             if not lamps:
                 return self._search(goal.target)
             lamp = min(lamps, key=lambda lamp: f"use {lamp}" not in memory.actions)
             return self._do(f"use {lamp}", memory.lamps[lamp])
         if goal.family in APPLIANCES and held not in memory.treated[goal.family]:
             kinds = APPLIANCES[goal.family][1]
-            appliances = by_number(r for r in memory.receptacles if kind_of(r) in kinds)
+            appliances = sort_by_number(r for r in memory.receptacles if kind_of(r) in kinds)
             if not appliances:
                 return self._give_up(held)
             place = min(appliances, key=lambda r: r not in memory.facing)
@@ -344,9 +340,9 @@ class Explorer(ByReading):
         return self._do(f"move {held} to {target}", target)
 
     def _target(self) -> str:
-        """Where to deliver: where most are already, then the fewest steps away, then by number."""
+        """Where to deliver: the receptacle with most goal objects (pick2), then the nearest, then by number."""
         memory, goal = self._memory, self._goal
-        targets = by_number(r for r in memory.receptacles if kind_of(r) == goal.target)
+        targets = sort_by_number(r for r in memory.receptacles if kind_of(r) == goal.target)
 
         def rank(receptacle: str) -> tuple[int, int]:
             there = sum(kind_of(thing) == goal.kind for thing in memory.contents.get(receptacle, ()))
@@ -359,20 +355,20 @@ class Explorer(ByReading):
         return self._put_down(held)
 
     def _put_down(self, held: str) -> str:
-        """Out of the hand with what is not wanted: here where possible, else back where it came from, else where it may go."""
+        """Put down an unwanted object: here if possible, else where it came from, else where it fits."""
         memory = self._memory
         here = [action for action in memory.actions if action.startswith(f"move {held} to ")]
         if here:
             return here[0]
         origin = memory.origin.get(held, "")
-        places = [r for r in by_number(memory.receptacles) if not self._refuses(r, held)]
+        places = [r for r in sort_by_number(memory.receptacles) if not self._refuses(r, held)]
         if not places:
             return "look"
-        place = min(places, key=lambda r: (r != origin, -chance(kind_of(held), kind_of(r)) / self._steps_to(r)))
+        place = min(places, key=lambda r: (r != origin, -likelihood(kind_of(held), kind_of(r)) / self._steps_to(r)))
         return self._do(f"move {held} to {place}", place)
 
     def _refuses(self, receptacle: str, held: str) -> bool:
-        """It stands open before us, and still we cannot put it there: then no other of its kind takes it either."""
+        """True if an open receptacle of this kind did not accept an object of this kind."""
         memory, pair = self._memory, (kind_of(receptacle), kind_of(held))
         ready = receptacle in memory.facing and not memory.is_closed(receptacle)
         if ready and f"move {held} to {receptacle}" not in memory.actions:
@@ -380,19 +376,19 @@ class Explorer(ByReading):
         return pair in self._refusing
 
     def _search(self, kind: str) -> str:
-        """One step towards the most promising place not looked into yet; with none left, somebody moved things
-        unseen, and all places where nothing of interest was are looked into again."""
+        """One step towards the most likely place not yet looked into. If none is left, objects were moved unseen: forget all
+        places without relevant objects and look again."""
         memory = self._memory
-        unseen = [r for r in by_number(memory.receptacles) if r not in memory.contents]
+        unseen = [r for r in sort_by_number(memory.receptacles) if r not in memory.contents]
         if not unseen:
             kinds = self._goal.kind, self._goal.target
             memory.contents = {r: inside for r, inside in memory.contents.items() if {kind_of(t) for t in inside} & set(kinds)}
             return "look"
-        place = max(unseen, key=lambda r: chance(kind, kind_of(r)) / self._steps_to(r))
+        place = max(unseen, key=lambda r: likelihood(kind, kind_of(r)) / self._steps_to(r))
         return self._do(f"examine {place}", place)
 
     def _do(self, action: str, place: str) -> str:
-        """The action where it can be done now, else a step towards it: go there, open it."""
+        """The action if it is possible now, else a step towards it: go there, open it."""
         memory = self._memory
         if place not in memory.facing:
             return f"go to {place}"
@@ -401,20 +397,17 @@ class Explorer(ByReading):
         return action
 
     def _steps_to(self, receptacle: str) -> int:
-        """How many commands until one sees what is in it."""
+        """Commands needed to see its contents."""
         memory = self._memory
         walk = receptacle not in memory.facing
         closed = memory.is_closed(receptacle, by_default=kind_of(receptacle) in OPENED_KINDS)
         return max(1, walk + closed)
 
 
-# A rule that plays the household by its prompt alone: what the state block is worth without any learning.
-#
-# It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in any form of the block
-# and in either wording, and answers with an action. What it knows beside is what anyone knows of a house (`places.py`).
-#
-# Where the block names the places left, the likeliest is next. Where it does not, the usual places are walked through in a
-# fixed order; the last action in the prompt says how far one has come, and a refusal that there is no such place.
+# The rule agent: a baseline for what the state block is worth without learning. It reads one prompt (any form of the block,
+# either wording), has no memory, and needs no list of actions. It goes to the likeliest place left if the block lists them.
+# Otherwise it walks through the usual places in a fixed order: the last action in the prompt shows how far it got, and a
+# refusal that the place does not exist.
 
 _FIELD = re.compile(
     r"^(subgoal|holding|destination|at|unchecked|checked|seen|where|"
@@ -431,15 +424,14 @@ _KINDS = tuple(dict.fromkeys(kind for places in PLACES.values() for kind in plac
 
 
 @dataclass(frozen=True)
-class Page:
-    """A prompt taken apart."""
-
+class ParsedPrompt:
     goal: Goal
     fields: dict[str, str]
+    """of the state block"""
     now: str
-    """what is seen, tersely"""
+    """the current observation in the terse wording"""
     last: str
-    """the action before"""
+    """the previous action"""
 
     @property
     def subgoal(self) -> str:
@@ -451,18 +443,18 @@ class Page:
 
     @property
     def closed(self) -> str:
-        """the receptacle that is seen to be closed"""
+        """the receptacle that the observation shows to be closed"""
         return self.now.removesuffix(" closed") if self.now.endswith(" closed") else ""
 
     @property
-    def came_to(self) -> str:
-        """the place the last action named"""
+    def last_place(self) -> str:
+        """the place named by the last action"""
         match = _PLACE.search(self.last)
         return (match[1] or match[2]) if match else ""
 
     @property
     def shown(self) -> tuple[str, list[str]]:
-        """the receptacle that is looked into, and what is there"""
+        """the visible receptacle and its contents"""
         match = _SHOWN.match(self.now)
         return (match[1], match[2].split(", ")) if match else ("", [])
 
@@ -470,20 +462,20 @@ class Page:
         return expand(self.fields.get(field, ""))
 
 
-def take_apart(prompt: str) -> Page:
+def parse_prompt(prompt: str) -> ParsedPrompt:
     fields = dict(_FIELD.findall(prompt))
     if not fields.keys() & {"subgoal", "current_subgoal"}:
-        raise TacitError("the household's reader reads a state block, and this prompt has none: --state-block --history 1.")
+        raise TacitError("the rule agent of alfworld needs a prompt with a state block: --state-block --history 1.")
     goal = _GOAL.search(prompt.partition("\n")[0])
-    told = _NOW.search(prompt)
-    if told:
+    full = _NOW.search(prompt)
+    if full:
         turn = _TURN.search(prompt)
-        now, last = brief(told[1]), turn[1] if turn else ""
+        now, last = brief(full[1]), turn[1] if turn else ""
     else:
         lines = prompt.rstrip().split("\n")
         before = lines[1].rpartition(" > ") if " > " in lines[1] else ("", "", "")
         now, last = lines[-1].removesuffix(">").rstrip(), before[2]
-    return Page(read_goal(goal[1] if goal else ""), fields, now, last)
+    return ParsedPrompt(read_goal(goal[1] if goal else ""), fields, now, last)
 
 
 def expand(listed: str) -> list[str]:
@@ -496,9 +488,9 @@ def expand(listed: str) -> list[str]:
     return found
 
 
-def act(prompt: str) -> str:
-    """The action for what this prompt says."""
-    page = take_apart(prompt)
+def act_on_prompt(prompt: str) -> str:
+    """The action that this prompt calls for."""
+    page = parse_prompt(prompt)
     subgoal = page.subgoal
     if subgoal in SEARCHES:
         return _search(page)
@@ -519,33 +511,33 @@ def act(prompt: str) -> str:
     return "look"
 
 
-def _search(page: Page) -> str:
+def _search(page: ParsedPrompt) -> str:
     sought = page.goal.target if page.subgoal == "find_light" else page.goal.kind
     if page.closed and page.closed not in page.names("searched_containers"):
         return f"open {page.closed}"
     if "unchecked" not in page.fields:
         return _walk(page, sought, page.names("checked") + page.names("checked_locations"))
-    left = sorted(page.names("unchecked"), key=lambda place: -chance(sought, kind_of(place)))
+    left = sorted(page.names("unchecked"), key=lambda place: -likelihood(sought, kind_of(place)))
     here = next((place for place in left if place in page.names("at")), "")
     if here:
         return _look_at(page, here)
     return f"go to {left[0]}" if left else "look"
 
 
-def _look_at(page: Page, place: str) -> str:
-    """What stands here and has not been seen: it shares the place with what one went to."""
+def _look_at(page: ParsedPrompt, place: str) -> str:
+    """Look into a receptacle that shares this location."""
     shut = kind_of(place) in OPENED_KINDS and not (page.refused and page.last == f"open {place}")
     return f"open {place}" if shut else f"examine {place}"
 
 
-def _walk(page: Page, sought: str, checked: Sequence[str]) -> str:
-    """The next usual place after the one the last action named."""
-    came, listed = page.came_to, expand(page.now.removeprefix("room: ")) if page.now.startswith("room: ") else None
+def _walk(page: ParsedPrompt, sought: str, checked: Sequence[str]) -> str:
+    """Go to the next usual place after the one that the last action named."""
+    came, listed = page.last_place, expand(page.now.removeprefix("room: ")) if page.now.startswith("room: ") else None
     if page.refused and page.last == f"go to {came}" and came in (*page.names("checked_locations"), *page.names("at")):
         return _look_at(page, came)
     if page.closed and page.last == f"go to {page.closed}":
         return f"open {page.closed}"
-    kinds = sorted(_KINDS, key=lambda kind: -chance(sought, kind))
+    kinds = sorted(_KINDS, key=lambda kind: -likelihood(sought, kind))
     for place in _onwards(kinds, came, page.refused and page.last.startswith("go to ")):
         if place not in checked and (listed is None or place in listed):
             return f"go to {place}"
@@ -553,7 +545,7 @@ def _walk(page: Page, sought: str, checked: Sequence[str]) -> str:
 
 
 def _onwards(kinds: Sequence[str], came: str, missing: bool) -> Iterator[str]:
-    """Places in the order of the walk, from the one after `came`; of the next kind where there is no `came`."""
+    """Places in walking order, starting after `came`, or with the next kind if `came` does not exist (`missing`)."""
     start = kinds.index(kind_of(came)) if kind_of(came) in kinds else -1
     if start >= 0 and not missing:
         number = int(came.rpartition(" ")[2])
@@ -562,10 +554,10 @@ def _onwards(kinds: Sequence[str], came: str, missing: bool) -> Iterator[str]:
 
 
 _MOST = 40
-"""receptacles of one kind that a house may have"""
+"""the most receptacles of one kind in a house"""
 
 
-def _take(page: Page) -> str:
+def _take(page: ParsedPrompt) -> str:
     if "seen" in page.fields:
         thing, _, place = page.fields["seen"].partition(", ")[0].partition(" at ")
         if place not in page.names("at"):
@@ -578,7 +570,7 @@ def _take(page: Page) -> str:
     return f"open {place}" if page.closed == place else f"take {thing} from {place}"
 
 
-def _use(page: Page) -> str:
+def _use(page: ParsedPrompt) -> str:
     kind = page.goal.target
     shown = next((thing for thing in page.shown[1] if kind_of(thing) == kind), f"{kind} 1")
     if page.refused and page.last.startswith(f"use {kind} "):
@@ -586,8 +578,8 @@ def _use(page: Page) -> str:
     return f"use {shown}"
 
 
-def _place(page: Page) -> str:
-    """Where the subgoal is achieved: as the block has it, else the first of its kind, or the one that is here."""
+def _place(page: ParsedPrompt) -> str:
+    """Where the subgoal is achieved: as the block says, else the one that is here, else the first of its kind."""
     if "where" in page.fields:
         return page.names("where")[0]
     treating = page.subgoal in ("reach_appliance", "transform_object")
@@ -595,7 +587,7 @@ def _place(page: Page) -> str:
     kinds = APPLIANCES[page.goal.family][1] if treating else (kind_of(target) or target,)
     if kind_of(target) and not treating:
         return target
-    here = next((place for place in (page.shown[0], page.closed, page.came_to) if kind_of(place) in kinds), "")
+    here = next((place for place in (page.shown[0], page.closed, page.last_place) if kind_of(place) in kinds), "")
     if page.subgoal.startswith("reach"):
         tried = kinds.index(kind_of(here)) + 1 if here and page.refused else 0
         return f"{kinds[tried % len(kinds)]} 1"

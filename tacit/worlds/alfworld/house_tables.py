@@ -1,9 +1,7 @@
-"""Our own tables of households: which furniture a room has, what people keep in it, and where they usually leave it.
+"""Tables for generated houses: the furniture of each room, the belongings kept in it, and their usual places. Text rows:
 
-Everything that `floor_plans.py` and `houses.py` build comes from here. Rows are text, for people to read and edit:
-
-    furniture    kind  chance  fewest-most
-    belongings   kind  chance  fewest-most  place weight, place weight, …     the first place is the most usual
+furniture    kind  chance  fewest-most
+belongings   kind  chance  fewest-most  place weight, place weight, …     the first place is the most usual
 """
 
 from __future__ import annotations
@@ -11,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# What holds in every house: what fits where, what can be done to what, what is asked and in which words.
-#
-# Abilities and fits follow the published domain, so that what is learnt in our houses holds in the published ones.
+# Abilities and fits follow the published domain, so that skills learned in generated houses transfer to published games.
 
 _FOOD = "apple bread egg lettuce potato tomato"
 _CROCKERY = "bowl cup mug plate"
@@ -374,17 +370,15 @@ ROOMS: Mapping[str, Room] = {
 }
 
 
-# Where things usually are: what anyone knows of a house before opening its first drawer.
-#
-# For each kind of object, the chance in percent that one receptacle of a kind holds one, in a house that has both. The
-# figures are how often that is so in the published training games, rounded, with a few guesses of our own for what those
-# never show. So a score on those games is a score on the games the table was made from; others are the fair measure.
+# Common knowledge of houses: for each object kind, the probability in percent that a receptacle of a kind holds one, in a house
+# with both. Rounded frequencies from the published training games, with a few guesses for kinds they never show. The table
+# has thus seen those games; only other splits measure the expert fairly.
 
 OPENED_KINDS = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
-"""usually closed, so that a look inside takes one step more"""
+"""usually closed, so that looking inside takes one more step"""
 
 UNLIKELY = 0.5
-"""of a place that the table does not name: looked at last"""
+"""for places that the table does not list"""
 
 _TABLE = """
 alarmclock: diningtable 70, desk 55, dresser 50, countertop 45, sidetable 35, shelf 11, tvstand 10, coffeetable 10
@@ -483,9 +477,9 @@ _ANYWHERE: Mapping[str, float] = {
     place: sum(row.get(place, UNLIKELY) for row in PLACES.values()) / len(PLACES)
     for place in sorted({place for row in PLACES.values() for place in row})
 }
-"""for an object that the table does not know: what is true of the average one"""
+"""for object kinds that are not in the table: the average row"""
 
 
-def chance(thing: str, receptacle: str) -> float:
-    """That a receptacle of this kind holds a thing of that kind, in percent."""
+def likelihood(thing: str, receptacle: str) -> float:
+    """The probability, in percent, that a receptacle of this kind holds an object of that kind."""
     return PLACES.get(thing, _ANYWHERE).get(receptacle, UNLIKELY)

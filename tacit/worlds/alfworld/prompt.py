@@ -1,9 +1,5 @@
-"""How the household is told: `full` to a language model, `terse` to a policy of a million parameters.
-
-`full` follows the template that GiGPO, HGPO and BiPACE train with (BiPACE appendix J). What a past turn is, and how many
-are shown, is the context's business; the sentence that introduces them stands with the present step here, because a
-wording sees one turn at a time. Where none is shown (`alone`), it does not speak of any.
-"""
+"""Wordings: `full` for language models, the template that GiGPO, HGPO and BiPACE train with (BiPACE appendix J); `terse` for
+models of about a million parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _INTRO = re.compile(r"^-= Welcome to TextWorld, ALFRED! =-\n\n(.*)\n\nYour task 
 
 class FullWording(StepCountWording):
     version = "2"
-    """1 spoke of turns "shown above" also where none was"""
+    """1 mentioned turns "shown above" even if none were shown"""
 
     def task(self, task: Task) -> str:
         return f"You are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {task.goal}"
@@ -95,9 +91,9 @@ _BRIEF: Sequence[tuple[re.Pattern[str], str]] = [
 _ITEM = re.compile(r"(?:^|(?<=, )|(?<=: ))(?:and )?a (?=[a-z]+ \d)")
 
 
-@lru_cache(maxsize=1024)  # what was seen is told twice: now, and in the next turn as what was before
+@lru_cache(maxsize=1024)  # each observation is rendered twice: as the current one, then as a past turn
 def brief(text: str) -> str:
-    """An observation in as few words as keep what an agent can act on. The opening list of a room is given by ranges:
+    """An observation, shortened to what an agent can act on. The first one lists receptacles as ranges:
     `room: cabinet 1-4, fridge 1`."""
     intro = _INTRO.match(text)
     text = (intro.group(1) if intro else text).partition("\n")[0]
@@ -121,36 +117,34 @@ def _without_help(observation: Observation) -> list[str]:
     return [action for action in observation.actions if action != "help"]
 
 
-# Text of the household for training a tiny tokenizer: both wordings along random play in generated houses.
-
 GAMES = 60
 STEPS = 25
 NAMED = 200
-"""how often every kind is named besides, so that a rare one is spelled in few tokens too"""
+"""how often each kind is repeated, so that rare kinds get short tokens too"""
 
 PUBLISHED_ONLY = (
     "bathtub", "blinds", "boots", "chair", "curtains", "floorlamp", "footstool", "laundryhamperlid", "lightswitch",
     "mirror", "painting", "papertowelroll", "plunger", "poster", "scrubbrush", "showerdoor", "showerglass", "sink",
     "stoveknob", "toaster", "window",
 )  # fmt: skip
-"""kinds of object (and one receptacle) that published games name and ours do not"""
+"""kinds that occur in published games but not in generated ones"""
 
 
 def example_texts(seed: int) -> list[str]:
-    """Tasks, turns, present observations and commands, and every kind of thing that any game names."""
+    """Text to train a tiny tokenizer: both wordings along random episodes in generated houses, and every object kind."""
     rng = Random(f"alfworld/texts/{seed}")
-    texts = [text for task in house_tasks("train", GAMES, seed) for text in _played(rng, task)]
+    texts = [text for task in house_tasks("train", GAMES, seed) for text in _random_episode_texts(rng, task)]
     kinds = {*FITS, *PUBLISHED_ONLY, *(kind for room in ROOMS.values() for kind in room.belongings)}
     return [*texts, *(f"{kind} 1: a {kind} {2 + n % 20}, some {kind} in" for kind, n in product(sorted(kinds), range(NAMED)))]
 
 
-def _played(rng: Random, task: Task) -> Iterator[str]:
+def _random_episode_texts(rng: Random, task: Task) -> Iterator[str]:
     world, wordings = AlfWorld(), (TerseWording(), FullWording())
     observation = world.reset(task)
     yield from (wording.task(task) for wording in wordings)
     yield FullWording().request("tags")
     for number in range(1, STEPS + 1):
-        action = _any_command(rng, observation)
+        action = _draw_command(rng, observation)
         for wording in wordings:
             yield wording.now(number, observation, admissible=number % 10 == 1)
             yield wording.turn(number, observation, action)
@@ -158,8 +152,8 @@ def _played(rng: Random, task: Task) -> Iterator[str]:
         observation = world.step(action).observation
 
 
-def _any_command(rng: Random, observation: Observation) -> str:
-    """A random verb, then a random command with it: going is only one thing to do, though most of the list."""
+def _draw_command(rng: Random, observation: Observation) -> str:
+    """A random verb, then a random command with that verb: most commands are `go to`."""
     by_verb: dict[str, list[str]] = {}
     for command in observation.actions:
         by_verb.setdefault(command.partition(" ")[0], []).append(command)

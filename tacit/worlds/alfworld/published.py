@@ -1,11 +1,11 @@
-"""Loads published games, in either form they come in, as tasks.
+"""Published games as tasks, in either of two formats:
 
     game.tw-pddl   one JSON file per game, in the folders that `alfworld-download` makes:
                    <root>/json_2.1.1/{train,valid_seen,valid_unseen}/<task>/<trial>/game.tw-pddl
     JSON lines     one line per game with task, trial, goal_text, walkthrough, pddl_problem:
                    <root>/{train,valid_seen,valid_unseen}.jsonl or .jsonl.xz
 
-Both give the same tasks with the same ids in the same order. A game that cannot be read does not stop the others.
+Both give the same tasks with the same ids in the same order. A game that cannot be read is reported and skipped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,11 @@ from tacit.core.errors import TacitError
 from tacit.core.registry import path_named_by
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
-from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, Game, Goal, Receptacle, Thing, numbered
+from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, Game, Goal, Receptacle, Thing, number_names
 
-# Reads a published problem (PDDL text) into a `Game`.
-#
-# Only the problem is read: all published games share one domain, whose fifteen action schemas are `household.py`.
-# Identifiers such as `Mug_bar__minus_00_dot_38_bar__plus_01_dot_09` fix two things and are then forgotten: sorted (in
-# lower case, as the engine's planner sees them) they give the listing order, and within one prefix the first in that
-# order gets the highest number.
+# PDDL problem -> Game. The domain is not read: all games share it, and `Household` implements it. Identifiers such as
+# `Mug_bar__minus_00_dot_38_bar__plus_01_dot_09`, in lower case and sorted, give the listing order; within one prefix, the first
+# gets the highest number.
 
 _FACT = re.compile(r"\(\s*([\w-]+)((?:\s+[^\s()]+)*)\s*\)")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
@@ -68,7 +65,7 @@ _Facts = dict[str, set[tuple[str, ...]]]
 
 
 def parse_problem(text: str, sentence: str) -> Game:
-    """The game of a PDDL problem; `sentence` is how its goal is told. Raises TacitError saying what is wrong."""
+    """The game of a PDDL problem; `sentence` is its goal in words. Raises TacitError if the problem is malformed."""
     sections = _sections(text)
     types = dict(_declarations(sections["objects"]))
     facts = _facts(sections["init"])
@@ -83,7 +80,7 @@ def parse_problem(text: str, sentence: str) -> Game:
 
     starts = [locations[place] for _, place in _pairs(facts, "atlocation") if place in locations]
     if len(starts) != 1:
-        raise TacitError(f"the agent is at {len(starts)} places at the start, not at one.")
+        raise TacitError(f"the problem has {len(starts)} start locations of the agent; it needs exactly one.")
     receptacle_kind = dict(_pairs(facts, "receptacletype"))
     thing_kind = dict(_pairs(facts, "objecttype"))
     standing = dict(_pairs(facts, "receptacleatlocation"))
@@ -130,18 +127,18 @@ def parse_problem(text: str, sentence: str) -> Game:
 
 
 def parse_goal(text: str) -> Goal:
-    """The goal of a `(:goal …)` section, which must be one of the six published shapes, in any order of its parts."""
+    """The goal of a `(:goal …)` section: one of the six published types, its conditions in any order."""
     atoms: set[tuple[str, ...]] = set()
     tokens = _TOKEN.findall(text.lower())
     tree = _tree(tokens)
     if len(tree) != 2 or not isinstance(tree[1], list):
         raise TacitError("the goal is not one expression.")
     distinct = _collect(tree[1], atoms)
-    return _recognise(atoms, distinct)
+    return _classify_goal(atoms, distinct)
 
 
-def _recognise(atoms: set[tuple[str, ...]], distinct: set[frozenset[str]]) -> Goal:
-    """A goal by its atoms: the kinds of its objects and receptacles, their properties, and the relations between them."""
+def _classify_goal(atoms: set[tuple[str, ...]], distinct: set[frozenset[str]]) -> Goal:
+    """The goal with these atoms: kinds of objects and receptacles, their properties, and the relations between them."""
     kinds = {row[1]: _kind(row[2]) for row in atoms if row[0] == "objecttype" and len(row) == 3}
     targets = {row[1]: _kind(row[2]) for row in atoms if row[0] == "receptacletype" and len(row) == 3}
     properties = {v: frozenset(row[0] for row in atoms if row[1:] == (v,)) for v in kinds}
@@ -164,7 +161,7 @@ def _placement(
     relations: set[tuple[str, ...]],
     distinct: set[frozenset[str]],
 ) -> Goal | None:
-    """One object with a property, or two distinct ones without, in one receptacle."""
+    """One object, possibly with a property, or two distinct objects without one, in a receptacle."""
     ((receptacle, target),) = targets.items()
     things = sorted(kinds)
     if relations != {("inreceptacle", thing, receptacle) for thing in things}:
@@ -177,7 +174,7 @@ def _placement(
 
 
 def _illumination(kinds: dict[str, str], properties: dict[str, frozenset[str]], relations: set[tuple[str, ...]]) -> Goal | None:
-    """A toggled lamp in a receptacle where the agent is, and an object in its hand."""
+    """A toggled lamp in a receptacle at the agent's location, and a held object."""
     lamps = [v for v in kinds if properties[v] == {"toggleable", "istoggled"}]
     objects = [v for v in kinds if not properties[v]]
     arguments = {row[0]: row[1:] for row in relations}
@@ -194,12 +191,12 @@ def _illumination(kinds: dict[str, str], properties: dict[str, frozenset[str]], 
 
 
 def _collect(tree: list, atoms: set[tuple[str, ...]]) -> set[frozenset[str]]:
-    """Adds a conjunction's atoms to `atoms`; returns the pairs of variables it says are not equal."""
+    """Add a conjunction's atoms to `atoms`; return the pairs of variables that must differ."""
     head, *rest = tree or [""]
     distinct: set[frozenset[str]] = set()
     if head == "and":
         for part in rest:
-            distinct |= _collect(part, atoms) if isinstance(part, list) else _refuse(part)
+            distinct |= _collect(part, atoms) if isinstance(part, list) else _reject_goal(part)
     elif head == "exists" and len(rest) == 2 and isinstance(rest[1], list):
         distinct |= _collect(rest[1], atoms)
     elif head == "not" and len(rest) == 1 and isinstance(rest[0], list) and rest[0][:1] == ["="]:
@@ -211,12 +208,12 @@ def _collect(tree: list, atoms: set[tuple[str, ...]]) -> set[frozenset[str]]:
     ):
         atoms.add((head, *rest))
     else:
-        _refuse(head)
+        _reject_goal(head)
     return distinct
 
 
-def _refuse(part: object) -> set[frozenset[str]]:
-    raise TacitError(f"the goal has a part that no published task has: {part!r}.")
+def _reject_goal(part: object) -> set[frozenset[str]]:
+    raise TacitError(f"the goal has an unsupported part: {part!r}.")
 
 
 def _tree(tokens: list[str]) -> list:
@@ -236,7 +233,7 @@ def _tree(tokens: list[str]) -> list:
 
 
 def _sections(text: str) -> dict[str, str]:
-    """The text of :objects, :init and :goal, in lower case as the planner reads it."""
+    """The text of :objects, :init and :goal, in lower case."""
     text = re.sub(r";[^\n]*", "", text).lower()
     starts = {match.group(1): match.start() for match in _SECTION.finditer(text)}
     for name in ("objects", "init", "goal"):
@@ -287,9 +284,9 @@ def _indices(facts: _Facts, predicate: str, index: dict[str, int]) -> dict[str, 
 
 
 def _names(ids: list[str]) -> dict[str, str]:
-    """`mug_bar_…` -> `mug 2`; the basin of a sink or bathtub carries its parent's prefix and gets `basin` added."""
+    """`mug_bar_…` -> `mug 2`. A sink's or bathtub's basin has its parent's prefix, so `basin` is appended."""
     prefixes = {i: i.split("_bar_", 1)[0] + ("basin" if "basin" in i else "") for i in ids if "_bar_" in i}
-    return {**{i: i for i in ids}, **dict(zip(prefixes, numbered(prefixes.values()), strict=True))}
+    return {**{i: i for i in ids}, **dict(zip(prefixes, number_names(prefixes.values()), strict=True))}
 
 
 def _kind(type_name: str) -> str:
@@ -299,22 +296,22 @@ def _kind(type_name: str) -> str:
 NAME = "alfworld"
 DATA_VARIABLE = "ALFWORLD_DATA"
 FOLDERS: Mapping[str, str] = {"published_train": "train", "valid_seen": "valid_seen", "valid_unseen": "valid_unseen"}
-"""split -> what published data calls it"""
+"""split -> its folder in the published data"""
 SIZES: Mapping[str, int] = {"published_train": 3553, "valid_seen": 140, "valid_unseen": 134}
-"""split -> games that are played of it, in release 2.1.1"""
+"""split -> number of playable games in release 2.1.1"""
 
 _SPLIT_OF_FOLDER = {folder: split for split, folder in FOLDERS.items()}
 _SENTENCE = re.compile(r'"Your task is to: ((?:[^"\\]|\\.)*)"')
 _log = logging.getLogger(__name__)
 
 
-class _NotPlayed(Exception):
-    """A game that the published lists leave out: unsolvable, or of a kind that the text engine does not have."""
+class _ExcludedGame(Exception):
+    """The published lists exclude this game: unsolvable, or of a type that the text engine does not support."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One game that may be loaded. `where` names its file (and line)."""
+    """A game that has been found but not loaded. `where` is its file (and line)."""
 
     id: str
     where: str
@@ -327,9 +324,9 @@ class Loaded:
 
     tasks: tuple[Task, ...]
     failures: tuple[str, ...] = ()
-    """`file: why`, one for each game that could not be read"""
+    """`file: reason` for each game that could not be read"""
     left_out: int = 0
-    """games marked unsolvable, or of unpublished kinds"""
+    """games that are unsolvable or of unpublished types"""
 
     @property
     def report(self) -> str:
@@ -342,7 +339,7 @@ class Loaded:
 def load_games(source: Path | str) -> Loaded:
     """Every game of a `game.tw-pddl`, a JSON-lines file, or a directory of either, sorted by id.
 
-    Raises TacitError where there is nothing to load: no such path, no games below it, or none that can be read.
+    Raises TacitError if there is nothing to load: no such path, no games in it, or none that can be read.
     """
     entries, failures = find_games(source)
     loaded = _load(entries, len(entries), failures)
@@ -353,7 +350,7 @@ def load_games(source: Path | str) -> Loaded:
 
 
 def find_games(source: Path | str) -> tuple[list[Entry], list[str]]:
-    """What a path holds, sorted by id and not yet read, and what is wrong with the rest."""
+    """The games of a path, sorted by id and not yet read, and the reasons why others cannot be."""
     failures: list[str] = []
     entries = sorted(_entries(Path(source).expanduser(), failures), key=lambda entry: entry.id)
     return entries, failures
@@ -362,13 +359,12 @@ def find_games(source: Path | str) -> tuple[list[Entry], list[str]]:
 def published_tasks(
     split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path | str | None = None
 ) -> tuple[Task, ...]:
-    """`count` games of a published split in an order that depends on the seed and the ids alone. Of some families only, as many
-    as there are where they are fewer."""
+    """`count` games of a published split, ordered by seed and id. With `families`, fewer if there are not enough."""
     source = _split_source(Path(root) if root else data_root(), FOLDERS[split])
     entries, failures = find_games(source)
     every = set(families) >= set(FAMILIES)
     if not every:
-        # The name of a game begins with its type: what is not wanted need not be read.
+        # A game's name begins with its type, so other games need not be read.
         wanted = tuple(f"{PUBLISHED_TYPES[family]}-" for family in families)
         entries = [entry for entry in entries if entry.id.partition("/")[2].startswith(wanted)]
     entries.sort(key=lambda entry: shuffle_key(seed, entry.id))
@@ -376,7 +372,7 @@ def published_tasks(
     if loaded.failures:
         _log.warning("%s: %s", source, loaded.report)
     if len(loaded.tasks) < count and every:
-        raise TacitError(f"{count} games of {split!r} were asked for, but {source} has {loaded.report}.")
+        raise TacitError(f"{split!r} has too few games: {count} were requested, but {source} has {loaded.report}.")
     return loaded.tasks
 
 
@@ -384,28 +380,28 @@ def data_root() -> Path:
     """The directory that ALFWORLD_DATA names."""
     return path_named_by(
         DATA_VARIABLE,
-        f"published ALFWorld games are not found: set {DATA_VARIABLE} to the directory that alfworld-download filled "
-        "(it holds json_2.1.1) or that holds train.jsonl.xz, or use a generated split.",
+        f"published ALFWorld games not found: set {DATA_VARIABLE} to the directory filled by alfworld-download (with "
+        "json_2.1.1 in it) or to one with train.jsonl.xz, or use a generated split.",
     )
 
 
 def read_game_file(path: Path) -> Task:
-    """The task of one `game.tw-pddl`; its folders give trial, task and split."""
-    folder, task, trial = _place(path)
-    with _naming(str(path)):
+    """The task of one `game.tw-pddl`; its folders are named after the split, task and trial."""
+    folder, task, trial = _path_parts(path)
+    with _locate_errors(str(path)):
         if "movable" in task or "Sliced" in task:
-            raise _NotPlayed
+            raise _ExcludedGame
         game = json.loads(path.read_text(encoding="utf-8"))
         if not game.get("solvable", True):
-            raise _NotPlayed
+            raise _ExcludedGame
         sentence = _SENTENCE.search(game["grammar"])
         if sentence is None:
-            raise TacitError("its grammar does not say what the task is.")
-        told = json.loads(f'"{sentence.group(1)}"')
-        return _task(folder, task, trial, told, game["pddl_problem"], game.get("walkthrough") or [])
+            raise TacitError("its grammar does not state the task.")
+        goal = json.loads(f'"{sentence.group(1)}"')
+        return _make_task(folder, task, trial, goal, game["pddl_problem"], game.get("walkthrough") or [])
 
 
-def _task(folder: str, task: str, trial: str, sentence: str, problem: str, walkthrough: list[str]) -> Task:
+def _make_task(folder: str, task: str, trial: str, sentence: str, problem: str, walkthrough: list[str]) -> Task:
     game = parse_problem(problem, sentence)
     return Task(
         world=NAME,
@@ -427,7 +423,7 @@ def _load(entries: list[Entry], count: int, failures: list[str]) -> Loaded:
             break
         try:
             tasks.append(entry.load())
-        except _NotPlayed:
+        except _ExcludedGame:
             left_out += 1
         except TacitError as error:
             failures.append(str(error))
@@ -436,7 +432,7 @@ def _load(entries: list[Entry], count: int, failures: list[str]) -> Loaded:
 
 def _entries(source: Path, failures: list[str]) -> Iterator[Entry]:
     if not source.exists():
-        raise TacitError(f"there is no file or directory {source}.")
+        raise TacitError(f"no such file or directory: {source}.")
     if source.is_file():
         yield from _entries_of_file(source, failures)
         return
@@ -451,7 +447,7 @@ def _entries(source: Path, failures: list[str]) -> Iterator[Entry]:
 
 def _entries_of_file(path: Path, failures: list[str]) -> Iterator[Entry]:
     if not path.name.endswith((".jsonl", ".jsonl.xz")):
-        yield Entry(_id(*_place(path)), str(path), partial(read_game_file, path))
+        yield Entry(_id(*_path_parts(path)), str(path), partial(read_game_file, path))
         return
     number = 0
     try:
@@ -461,7 +457,7 @@ def _entries_of_file(path: Path, failures: list[str]) -> Iterator[Entry]:
                     continue
                 where = f"{path}, line {number}"
                 try:
-                    with _naming(where):
+                    with _locate_errors(where):
                         row = json.loads(line)
                         entry = Entry(_id(row["split"], row["task"], row["trial"]), where, partial(_read_row, where, row))
                 except TacitError as error:
@@ -473,9 +469,9 @@ def _entries_of_file(path: Path, failures: list[str]) -> Iterator[Entry]:
 
 
 def _read_row(where: str, row: Mapping[str, Any]) -> Task:
-    with _naming(where):
+    with _locate_errors(where):
         parts = (row["split"], row["task"], row["trial"], row["goal_text"], row["pddl_problem"])
-        return _task(*parts, walkthrough=row.get("walkthrough") or [])
+        return _make_task(*parts, walkthrough=row.get("walkthrough") or [])
 
 
 def _split_source(root: Path, folder: str) -> Path:
@@ -486,8 +482,8 @@ def _split_source(root: Path, folder: str) -> Path:
     raise TacitError(f"{root} has no published games of {folder!r}: none of {', '.join(map(str, places))} exists.")
 
 
-def _place(path: Path) -> tuple[str, str, str]:
-    """(split folder, task, trial) of a game file, by the names of the folders it lies in"""
+def _path_parts(path: Path) -> tuple[str, str, str]:
+    """(split folder, task, trial) of a game file, from the names of its folders"""
     folder, task, trial = ["", "", "", *path.absolute().parent.parts[1:]][-3:]
     return folder, task, trial
 
@@ -497,8 +493,8 @@ def _id(folder: str, task: str, trial: str) -> str:
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Errors inside become TacitErrors that begin with where they happened."""
+def _locate_errors(where: str) -> Iterator[None]:
+    """Turn errors inside into TacitErrors that begin with `where`."""
     try:
         yield
     except TacitError as error:

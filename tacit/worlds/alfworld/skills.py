@@ -1,4 +1,6 @@
-"""Five atomic skills (ReuseRL Table 3), with a carry flag.
+"""Skill alphabet, handbook, failure reasons and hindsight.
+
+Five atomic skills (ReuseRL Table 3), with a carry flag:
 
     go to, open (close)                      EXPLORE, or TRANSPORT while carrying
     look, examine (inventory, help, other)   EXPLORE
@@ -6,9 +8,9 @@
     move, put                                DELIVER
     heat, cool, clean, use, light (slice)    TRANSFORM
 
-The flag is set by an *effective* take and cleared by an effective move or put; refused ones are still projected. What
-stands in brackets the table leaves open. Every executed command has a skill, well formed or not: format has a penalty of its
-own, and a step that were left out here would make a badly written win look shorter than the same win written well.
+An effective take sets the flag, and an effective move or put clears it; refused ones are still projected. The paper leaves the
+commands in brackets open. Every executed command has a skill, even a malformed one: otherwise a badly written win would look
+shorter than a well written one.
 """
 
 from __future__ import annotations
@@ -51,8 +53,6 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
 ALPHABET = Alphabet(SKILLS, project)
 
 
-# Skills of the household by hand, for methods that retrieve one: what to do, never where a thing is.
-
 _APPLIANCE = "find the object, take it, go to the {appliance}, {verb} it there, then go to the destination and move it there"
 
 HANDBOOK = {
@@ -69,27 +69,26 @@ HANDBOOK = {
 }
 
 
-# What a failed episode was still missing (ReuseRL Table 7).
-#
-# never_picked_target    no effective take of an object of the goal's kind
-# two_partial_deliver    pick2: exactly one of the two is where both should be
-# picked_no_transform    clean, heat, cool: taken, but then never cleaned, heated, cooled
-# timeout                out of steps with none of these; otherwise the reason it stopped
-
 NEVER_PICKED = "never_picked_target"
 PARTIAL_DELIVERY = "two_partial_deliver"
 NOT_TRANSFORMED = "picked_no_transform"
 
 
 def failure(trajectory: Trajectory) -> str:
-    """The label of a failed trajectory. The game is replayed: commands that did nothing then do nothing now."""
+    """Why an episode failed (ReuseRL Table 7), found by replaying it.
+
+    never_picked_target    no effective take of an object of the goal's kind
+    two_partial_deliver    pick2: exactly one of the two objects is delivered
+    picked_no_transform    clean, heat, cool: taken, but never treated
+    timeout                out of steps otherwise; else the stop reason
+    """
     household = Household(Game.from_data(trajectory.task.data["game"]))
     goal = household.game.goal
     picked = transformed = False
     for step in trajectory.steps:
         if not step.effective:
             continue
-        household.answer(step.action)
+        household.execute(step.action)
         verb, _, rest = step.action.strip().partition(" ")
         if rest.startswith(f"{goal.kind} "):
             picked = picked or verb == "take"
@@ -103,20 +102,17 @@ def failure(trajectory: Trajectory) -> str:
     return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
 
 
-# What a household episode teaches, by rule: what was done in which order, or what was missing and where it was.
-#
-# The rules know the game, so a failure is told where the thing stood: hindsight is allowed to know more than the agent did.
-
 _TRACKER = AlfworldTracker()
 _DOING = ("take", "clean", "heat", "cool", "use", "move")
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """After a success the workflow, after a failure what was missing. It sees the game, so it may say where things are."""
     goal = Game.from_data(trajectory.task.data["game"]).goal
     steps = critical_steps(trajectory, Explorer(trajectory.task), _TRACKER)
     if trajectory.success:
         return Skills(workflow(trajectory), steps, f"{trajectory.task.goal} Done in {len(trajectory)} steps.")
-    label, where = failure(trajectory), place_of(trajectory, goal.kind)
+    label, where = failure(trajectory), find_object(trajectory, goal.kind)
     missing = {
         NEVER_PICKED: f"the {goal.kind} was in {where}: go to {where} and take it",
         PARTIAL_DELIVERY: f"one {goal.kind} is not enough: bring a second one to {goal.target}",
@@ -128,17 +124,17 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 
 def workflow(trajectory: Trajectory) -> str:
-    """`take apple from fridge, clean apple with sinkbasin, move apple to countertop`: what took effect, without numbers."""
+    """The effective actions without numbers: `take apple from fridge, clean apple with sinkbasin, move apple to countertop`."""
     done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]
     return ", ".join(dict.fromkeys(" ".join(word for word in action.split() if not word.isdigit()) for action in done))
 
 
-def place_of(trajectory: Trajectory, kind: str) -> str:
-    """Where a thing of this kind stood when the episode was over."""
+def find_object(trajectory: Trajectory, kind: str) -> str:
+    """Where an object of this kind was at the end of the episode."""
     household = Household(Game.from_data(trajectory.task.data["game"]))
     for step in trajectory.steps:
         if step.effective:
-            household.answer(step.action)
+            household.execute(step.action)
     game = household.game
     for receptacle, inside in zip(game.receptacles, household.contents, strict=True):
         if receptacle.location is not None and any(kind_of(game.things[i].name) == kind for i in inside):

@@ -1,7 +1,15 @@
-"""Splits of the household and where their tasks come from.
+"""ALFWorld tasks. Splits `train`, `seen` and `unseen` are generated here; published splits need data on disk (`published.py`).
 
-A source is a function (count, seed, families) -> tasks. Generated houses (`houses.py`) need nothing; published splits need
-data on disk (`published.py`). Whoever adds a generator adds its splits to SOURCES and nothing else changes.
+A generated game is a floor plan, a goal, and the usual belongings of the room. Splits are disjoint by construction:
+
+    train    training plans, familiar pairs
+    seen     training plans, familiar pairs, but (plan, goal) combinations that `train` never has
+    unseen   held-out plans, goals over held-out pairs, and goal objects that start in held-out places
+
+A pair is an object kind and a receptacle kind (or the lamp for `look`). For each object kind, a digest holds out about a third
+of the receptacles it fits: training goals never put it there, and training games never start with it there.
+Every game is solvable: the goal object is reachable and fits its target, and the appliance or lamp is in the room.
+No game is won at the start.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ from tacit.worlds.alfworld.house_tables import (
     traits,
 )
 from tacit.worlds.alfworld.published import FOLDERS, NAME, published_tasks
-from tacit.worlds.alfworld.world import FAMILIES, Game, Goal, Receptacle, Thing, numbered
+from tacit.worlds.alfworld.world import FAMILIES, Game, Goal, Receptacle, Thing, number_names
 
 PANELS = parse_panels("""
 train            16:4c49786f8c448fb5 128:c3ea4c2a87d010ce 256:f1302c4d4e46b73c 512:7407b294eb0ba311
@@ -48,28 +56,26 @@ valid_seen       16:98d1887b768a725e 128:76f52842355f1432 140:3975d5a97cdb5737
 """split -> number of tasks -> panel hash"""
 
 
-# Floor plans: 80 of each room, none with the same furniture as another, every fourth kept from training.
-#
-# A plan is a room before anybody lives in it: which receptacles, which of them have doors, where one stands to face them.
-# Its *layout* is what an agent reads first: how many receptacles of each kind. Layouts are unique among all plans of a room,
-# and rooms differ in kinds, so a plan kept from training is a layout that training never has.
-
 PLANS = 80
+"""floor plans per room"""
 KEPT_BACK = 4
-"""one plan in so many is for the unseen split"""
+"""one plan in so many is held out for the unseen split"""
 SHARED_PLACE = 0.2
-"""the chance that neighbours of a kind in SIDE_BY_SIDE are faced from one place"""
+"""probability that two neighbors of a kind in SIDE_BY_SIDE share a location"""
 
 Layout = tuple[tuple[str, int], ...]
+"""(receptacle kind, count): the first thing an agent reads, unique among all plans of a room"""
 
 
 @dataclass(frozen=True, eq=False)
 class FloorPlan:
+    """A room without belongings: its receptacles, which of them have doors, and where the agent stands to face them."""
+
     room: str
     number: int
     receptacles: tuple[Receptacle, ...]
     start: int
-    """the location in the middle of the room, which no receptacle shares"""
+    """the middle of the room, a location without receptacles"""
     of_kind: Mapping[str, tuple[int, ...]]
     """receptacle kind -> indices"""
 
@@ -89,7 +95,7 @@ def floor_plans(room: str) -> tuple[FloorPlan, ...]:
 
 
 def draw_count(rng: Random, amount: Amount) -> int:
-    """How many there are: none with 1 − chance, otherwise fewest to most, small numbers being likelier."""
+    """0 with probability 1 − chance, otherwise fewest to most, skewed towards small numbers."""
     if rng.random() >= amount.chance:
         return 0
     return amount.fewest + int((amount.most - amount.fewest + 1) * rng.random() ** 1.5)
@@ -108,53 +114,37 @@ def _furnish(rng: Random, room: str, number: int, layout: Layout) -> FloorPlan:
         locations.append(locations[-1] if beside else i)
     receptacles = tuple(
         Receptacle(name, kind, location, openable=rng.random() < OPENABLE.get(kind, 0.0))
-        for name, kind, location in zip(numbered(kinds), kinds, locations, strict=True)
+        for name, kind, location in zip(number_names(kinds), kinds, locations, strict=True)
     )
     of_kind = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in Counter(kinds)}
     return FloorPlan(room, number, receptacles, start=len(kinds), of_kind=of_kind)
 
 
-# Houses of our own: any number of solvable games of the six types, from a seed, with nothing to download.
-#
-# A game is a floor plan (`floor_plans.py`), a goal, and the belongings of the room (`house_tables.py`) left about in their
-# usual places. What a split may have is decided before anything is drawn, so splits are disjoint by construction:
-#
-#     train    known plans, familiar pairs
-#     seen     known plans, familiar pairs, but a plan and a goal that training never has together
-#     unseen   plans that training never has; goals over pairs that training never has; and whatever the goal asks for lies
-#              where training never has it
-#
-# A *pair* is a kind of object and a kind of receptacle (or the lamp it is looked at under). For every kind a digest picks
-# about a third of the receptacles it fits: training never asks to put it there and never starts with it lying there.
-# The rest of an unseen house is as in any other.
-#
-# Every game can be solved: what is asked for lies in a reachable receptacle (all of them are; a closed one opens), fits its
-# target, and the sink, microwave, fridge or lamp it needs is in the room. No game is won at the start.
-
 HOUSE_SPLITS = ("train", "seen", "unseen")
 
 SEEN_SHARE = 8
-"""one (known plan, goal) in so many is for `seen`"""
+"""one (training plan, goal) in so many belongs to `seen`"""
 MOST_SOUGHT = 4
+"""the most copies of the goal object"""
 COOL_IN_FRIDGE = 0.1
-"""the chance that what starts in the fridge starts cool"""
+"""probability that an object in the fridge starts cool"""
 IN_VESSEL = 0.05
-"""the chance that a dish shows a small thing that lies beside it"""
+"""probability that a dish shows a small object next to it as its contents"""
 
 _NOTHING: frozenset[str] = frozenset()
-_Spots = tuple[tuple[str, ...], tuple[float, ...]]
+_WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]
 """receptacle kinds, and their cumulative weights"""
 
 
 def house_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> tuple[Task, ...]:
-    """`count` games of the split, the families in turn; a larger count begins with the same ones."""
+    """`count` games of the split, cycling through the families; a larger count begins with the same games."""
     if count < 0:
         raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
-    return tuple(islice(every_task(split, seed, families), count))
+    return tuple(islice(iterate_tasks(split, seed, families), count))
 
 
-def every_task(split: str, seed: int, families: Sequence[str] = FAMILIES) -> Iterator[Task]:
-    """Games of the split without end. Each depends on (split, seed, its number) alone: leaving out families moves no other."""
+def iterate_tasks(split: str, seed: int, families: Sequence[str] = FAMILIES) -> Iterator[Task]:
+    """Infinitely many games. Each depends only on (split, seed, number), so `families` does not change the others."""
     if split not in HOUSE_SPLITS:
         raise unknown("split of generated houses", split, HOUSE_SPLITS)
     number = 0
@@ -168,8 +158,8 @@ def every_task(split: str, seed: int, families: Sequence[str] = FAMILIES) -> Ite
 
 
 def make_task(split: str, family: str, seed: int, number: int) -> Task:
-    """One game as a task, e.g. `train/heat-mug-fridge-kitchen7/0-17`: its goal, its plan, its seed and its number."""
-    plan, game = build(Random(f"{NAME}/{split}/{seed}/{number}"), split, family)
+    """One game as a task. Its id has the goal, plan, seed and number: `train/heat-mug-fridge-kitchen7/0-17`."""
+    plan, game = build_game(Random(f"{NAME}/{split}/{seed}/{number}"), split, family)
     goal = game.goal
     return Task(
         world=NAME,
@@ -182,8 +172,8 @@ def make_task(split: str, family: str, seed: int, number: int) -> Task:
     )
 
 
-def build(rng: Random, split: str, family: str) -> tuple[FloorPlan, Game]:
-    """A game of a family, and the plan it is built on."""
+def build_game(rng: Random, split: str, family: str) -> tuple[FloorPlan, Game]:
+    """Draw a game of a family; returns its plan and the game."""
     plan, goal = _draw_goal(rng, split, family)
     things = _populate(rng, plan, goal, split)
     kinds = {thing.kind for thing in things}
@@ -199,32 +189,32 @@ def build(rng: Random, split: str, family: str) -> tuple[FloorPlan, Game]:
 
 
 @cache
-def unfamiliar(kind: str) -> frozenset[str]:
-    """The receptacle kinds (and `desklamp`) that training never pairs with this kind of object.
+def held_out_places(kind: str) -> frozenset[str]:
+    """The receptacle kinds (and `desklamp`) that training never pairs with this object kind.
 
-    About a third of those it fits, never a room's most usual place for it: of two or three one, of four at least two (so
-    that it can lie in one and be wanted in the other), of one none. And the lamp, for a quarter of what is looked at.
+    About a third of those it fits, never its most usual place in a room. Of two or three places one is held out, of four or
+    more at least two (a start and a target), of one none. The lamp is held out for a quarter of the kinds.
     """
     rooms = [room for room in ROOMS.values() if kind in room.belongings]
     options = {place for room in rooms for place in room.furniture if fits(place, kind)}
     usual = {room.belongings[kind].usual for room in rooms}
     share = max(2, round(len(options) / 3)) if len(options) > 3 else len(options) // 2
-    return frozenset(_by_digest(kind, options - usual)[:share]) | ({LAMP} if kind in _never_lit() else set())
+    return frozenset(_by_digest(kind, options - usual)[:share]) | ({LAMP} if kind in _held_out_from_lamp() else set())
 
 
 @cache
-def _never_lit() -> frozenset[str]:
+def _held_out_from_lamp() -> frozenset[str]:
     kinds = {kind for room in ROOMS_OF_FAMILY["look"][0] for kind in ROOMS[room].belongings if "pickupable" in traits(kind)}
     return frozenset(_by_digest(LAMP, kinds)[: len(kinds) // 4])
 
 
 def _by_digest(key: str, names: set[str]) -> list[str]:
-    """An order that is arbitrary but the same everywhere."""
+    """Arbitrary order, the same on every machine."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{key} {name}".encode()).digest())
 
 
 def _in_seen(plan: FloorPlan, goal: Goal) -> bool:
-    """Whether a known plan with this goal belongs to `seen` rather than `train`."""
+    """Whether a training plan with this goal belongs to `seen` rather than `train`."""
     text = f"{plan.room} {plan.number} {goal.family} {goal.kind} {goal.target}"
     return hashlib.sha256(text.encode()).digest()[0] % SEEN_SHARE == 0
 
@@ -242,11 +232,11 @@ def _draw_goal(rng: Random, split: str, family: str) -> tuple[FloorPlan, Goal]:
 
 @cache
 def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal, ...]]:
-    """What a split may ask for in a plan: kind -> goals. Nothing where the plan is another split's."""
+    """The goals of a split in a plan: object kind -> goals. Empty if the plan belongs to another split."""
     goals: dict[str, list[Goal]] = {}
     if plan.unseen != (split == "unseen"):
         return {}
-    if family == "look" and not _spots(plan, LAMP, "any", "")[0]:
+    if family == "look" and not _start_places(plan, LAMP, "any", "")[0]:
         return {}
     for kind in sorted(ROOMS[plan.room].belongings):
         able = traits(kind)
@@ -256,33 +246,33 @@ def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal,
             goal = Goal(family, kind, target)
             if family != "look" and not fits(target, kind):
                 continue
-            if (target in unfamiliar(kind)) != (split == "unseen") or not _room_for(plan, goal, split):
+            if (target in held_out_places(kind)) != (split == "unseen") or not _has_capacity(plan, goal, split):
                 continue
             if split == "unseen" or _in_seen(plan, goal) == (split == "seen"):
                 goals.setdefault(kind, []).append(goal)
     return {kind: tuple(found) for kind, found in goals.items()}
 
 
-def _room_for(plan: FloorPlan, goal: Goal, split: str) -> bool:
-    """There are places for as many as the goal asks for."""
-    places, _ = _sought_spots(plan, goal, split)
-    return sum(CAPACITY[place] * len(plan.of_kind[place]) for place in places) >= _fewest(goal)
+def _has_capacity(plan: FloorPlan, goal: Goal, split: str) -> bool:
+    """Whether the start places hold as many objects as the goal needs."""
+    places, _ = _target_start_places(plan, goal, split)
+    return sum(CAPACITY[place] * len(plan.of_kind[place]) for place in places) >= _required_count(goal)
 
 
-def _fewest(goal: Goal) -> int:
+def _required_count(goal: Goal) -> int:
     return 2 if goal.family == "pick2" else 1
 
 
-def _sought_spots(plan: FloorPlan, goal: Goal, split: str) -> _Spots:
-    """Where what is asked for may lie: not where a goal that asks for nothing else wants it."""
+def _target_start_places(plan: FloorPlan, goal: Goal, split: str) -> _WeightedPlaces:
+    """Where the goal object may start: never at the target if moving it there is the whole goal."""
     avoid = goal.target if goal.family in ("pick", "pick2") else ""
-    return _spots(plan, goal.kind, "unfamiliar" if split == "unseen" else "familiar", avoid)
+    return _start_places(plan, goal.kind, "unfamiliar" if split == "unseen" else "familiar", avoid)
 
 
 @cache
-def _spots(plan: FloorPlan, kind: str, which: str, avoid: str) -> _Spots:
-    """Where a kind may lie in a plan: `familiar` places, `unfamiliar` ones or `any`; lamps and plants stand anywhere."""
-    odd = unfamiliar(kind)
+def _start_places(plan: FloorPlan, kind: str, which: str, avoid: str) -> _WeightedPlaces:
+    """Where a kind may start in a plan, with weights: its `familiar` places, its `unfamiliar` (held-out) ones, or `any`."""
+    odd = held_out_places(kind)
     places = {
         place: weight
         for place, weight in ROOMS[plan.room].belongings[kind].places.items()
@@ -292,30 +282,30 @@ def _spots(plan: FloorPlan, kind: str, which: str, avoid: str) -> _Spots:
 
 
 def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thing]:
-    """The belongings of the room, in listing order: what the goal asks for first gets its place, then the others."""
+    """Place the goal objects, then the other belongings of the room; returns them in listing order."""
     left = [CAPACITY[receptacle.kind] for receptacle in plan.receptacles]
     where: dict[str, list[int]] = {}
 
-    def leave(kind: str, copies: int, spots: _Spots) -> None:
+    def place_copies(kind: str, copies: int, spots: _WeightedPlaces) -> None:
         for _ in range(copies):
             index = _free_place(rng, plan, spots, left)
             if index is not None:
                 left[index] -= 1
                 where.setdefault(kind, []).append(index)
 
-    sought = Amount(1.0, _fewest(goal), MOST_SOUGHT)
-    leave(goal.kind, draw_count(rng, sought), _sought_spots(plan, goal, split))
+    sought = Amount(1.0, _required_count(goal), MOST_SOUGHT)
+    place_copies(goal.kind, draw_count(rng, sought), _target_start_places(plan, goal, split))
     others = "any" if split == "unseen" else "familiar"
     if goal.family == "look":
-        leave(LAMP, 1, _spots(plan, LAMP, others, ""))
+        place_copies(LAMP, 1, _start_places(plan, LAMP, others, ""))
     for kind, belonging in ROOMS[plan.room].belongings.items():
         if kind not in where:
-            leave(kind, draw_count(rng, belonging), _spots(plan, kind, others, ""))
-    return _as_things(rng, plan, where)
+            place_copies(kind, draw_count(rng, belonging), _start_places(plan, kind, others, ""))
+    return _make_things(rng, plan, where)
 
 
-def _free_place(rng: Random, plan: FloorPlan, spots: _Spots, left: list[int]) -> int | None:
-    """A receptacle with room in it: by the weights of kinds, then any of that kind. None where all are full."""
+def _free_place(rng: Random, plan: FloorPlan, spots: _WeightedPlaces, left: list[int]) -> int | None:
+    """A receptacle with free capacity, its kind drawn by weight; None if all are full."""
     kinds, weights = spots
     if not kinds:
         return None
@@ -328,14 +318,14 @@ def _free_place(rng: Random, plan: FloorPlan, spots: _Spots, left: list[int]) ->
     return rng.choice(free) if free else None
 
 
-def _as_things(rng: Random, plan: FloorPlan, where: Mapping[str, list[int]]) -> list[Thing]:
+def _make_things(rng: Random, plan: FloorPlan, where: Mapping[str, list[int]]) -> list[Thing]:
     placed = [(kind, index) for kind in sorted(where) for index in where[kind]]
     small: dict[int, list[int]] = {}
     for number, (kind, index) in enumerate(placed):
         if kind in SMALL:
             small.setdefault(index, []).append(number)
     things = []
-    for name, (kind, index) in zip(numbered(kind for kind, _ in placed), placed, strict=True):
+    for name, (kind, index) in zip(number_names(kind for kind, _ in placed), placed, strict=True):
         receptacle = plan.receptacles[index]
         able = _traits(kind)
         holds: tuple[int, ...] = ()
@@ -361,7 +351,7 @@ SPLITS = tuple(SOURCES)
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
-    """`count` tasks of a split, the same on every machine; of some families only, in the order they have among all."""
+    """`count` tasks of a split, the same on every machine. `families` filters them and keeps their order."""
     if split not in SOURCES:
         raise unknown("split of world 'alfworld'", split, SOURCES)
     return SOURCES[split](count, seed, families)

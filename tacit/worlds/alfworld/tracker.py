@@ -1,14 +1,20 @@
-"""The household's progress state for constant-context agents (Xie et al., 2026, §3.1, §7.5), and what it is worth (Table 6).
+"""Progress tracker for constant-context agents (Xie et al., 2026, §3.1 and §7.5); signal values from its Table 6.
 
-    progress   +1.0 for each subgoal achieved; +0.02 for a new hinted kind of place and +0.05 for a new hinted container, in a
-               search; +0.2 for reaching the destination, +0.2 for opening it, +0.5 for putting the object there
-    error      0.3 invalid, 0.2 no effect (where the world lists no actions), 0.2 the same again without progress,
-               0.3 late-stage regression, 0.2 looking during placement, 0.3 wrong destination instance,
-               0.1 revisiting and 0.1 reopening in a search, 0.15 wandering after it
+    progress   +1.0 per subgoal achieved; in a search, +0.02 for a new hinted kind of place and +0.05 for a hinted container;
+               +0.2 for reaching the destination, +0.2 for opening it, +0.5 for putting the object there
+    error      0.3 invalid, 0.2 no effect (if the world lists no actions), 0.2 repeated without progress, 0.3 late-stage
+               regression, 0.2 looking during placement, 0.3 wrong destination instance, 0.1 revisiting and 0.1 reopening in a
+               search, 0.15 wandering after it
 
-Errors are positive amounts; the reward term subtracts them. Nothing good is paid twice (for each object, in pick2), so going
-back and forth earns nothing, and the subgoals of a won episode add up to `progress.total_subgoals`, whatever detours it took.
-A subgoal that is skipped, because one already stands where the next is achieved, is paid with it.
+Errors are positive; the reward term subtracts them. Each achievement is rewarded once (per object, in pick2), so the subgoals
+of a won episode add up to `total_subgoals`. A subgoal that is skipped is rewarded together with the next one.
+
+Forms of the state block:
+
+    full        uses observations and admissible actions
+    text        the same fields, from observations and the agent's own actions only
+    paper       the six fields of §7.5, from the same sources as `text`
+    no_places   `full` without the list of places left to search
 """
 
 from __future__ import annotations
@@ -22,13 +28,11 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Tracker
-from tacit.worlds.alfworld.house_tables import UNLIKELY, chance
-from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, Goal
+from tacit.worlds.alfworld.house_tables import UNLIKELY, likelihood
+from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, OPPOSITE_TREATMENT, Goal
 
-# Reads what the household says: the goal in its sentence, the command a feedback answers, what a view shows.
-#
-# Experts know the world by this alone. Every command that changes anything is named in full by its feedback, so whoever
-# reads all of them knows the state of the game, whoever played.
+# Parsing of goals and feedback. Feedback names every command that changes the state, so the feedback of an episode determines
+# the state of the game, whoever acted.
 
 _GOALS: Sequence[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern + r"\.?\s*"), family)
@@ -64,18 +68,16 @@ _NAME = re.compile(r"\ba (\w+ \d+)")
 
 
 def read_goal(sentence: str) -> Goal:
-    """`put a hot tomato in fridge.` -> heat, tomato, fridge: what an agent can know of the goal."""
+    """`put a hot tomato in fridge.` -> Goal(heat, tomato, fridge)"""
     for pattern, family in _GOALS:
         match = pattern.fullmatch(sentence.strip().lower())
         if match:
             return Goal(family, match["kind"], match["target"])
-    raise TacitError(
-        f"the goal {sentence!r} is none that the household gives; one it does give is 'put a clean plate in fridge.'"
-    )
+    raise TacitError(f"the goal {sentence!r} is not an ALFWorld goal; an example of one is 'put a clean plate in fridge.'")
 
 
 def command_of(feedback: str) -> str:
-    """The command that this feedback answers, "" where it changed nothing (look, examine, help, a refusal, the start)."""
+    """The command that this feedback answers; empty if it changed nothing (look, examine, help, a refusal, the start)."""
     for pattern, command in _COMMANDS:
         match = pattern.match(feedback)
         if match:
@@ -84,7 +86,7 @@ def command_of(feedback: str) -> str:
 
 
 def read_view(feedback: str) -> tuple[str, list[str]] | None:
-    """The receptacle that a feedback shows the inside (or top) of, and what is there; None where it shows none."""
+    """The receptacle that the feedback shows and its contents; None if it shows none."""
     match = _VIEW.search(feedback)
     return (match[1] or match[2], _NAME.findall(match[3])) if match else None
 
@@ -94,22 +96,10 @@ def kind_of(name: str) -> str:
     return name.rpartition(" ")[0]
 
 
-def by_number(names: Iterable[str]) -> list[str]:
+def sort_by_number(names: Iterable[str]) -> list[str]:
     """`cabinet 2` before `cabinet 10`"""
     return sorted(names, key=lambda name: (kind_of(name), int(name.rpartition(" ")[2])))
 
-
-# How far a household task has come: the facts a tracker keeps, and the subgoal that follows from them.
-#
-#     pick               find_object -> take_object -> reach_destination -> place_object -> done
-#     clean, heat, cool  … take_object -> reach_appliance -> transform_object -> reach_destination -> place_object -> done
-#     look               … take_object -> find_light -> reach_light -> use_light -> done
-#     pick2              pick, twice: after the first object is placed, the subgoals begin again
-#
-# Facts come from the text of the answers, and, where several receptacles share a place, from the list of actions: the text
-# shows
-# one of them, but one stands before all, cannot go to any of them, and can take what is there. Without a list the text has to
-# do.
 
 DONE = "done"
 _TREATED = ("reach_appliance", "transform_object")
@@ -120,45 +110,50 @@ SUBGOALS: Mapping[str, tuple[str, ...]] = {
     "look": (*_SEARCHED, "find_light", "reach_light", "use_light"),
     **dict.fromkeys(APPLIANCES, (*_SEARCHED, *_TREATED, *_PLACED)),
 }
-"""family -> what is to be achieved before `done`, in order"""
+"""family -> its subgoals before `done`, in order; pick2 goes through them twice"""
 SEARCHES = ("find_object", "find_light")
 HINTS = 4
-"""how many kinds of receptacle are hinted at in a search"""
-_OPPOSITE = {"heat": "cool", "cool": "heat"}
+"""how many receptacle kinds are hinted at in a search"""
 
 
 @dataclass(frozen=True)
 class Progress:
+    """The facts of an episode so far and the subgoal that follows from them.
+
+    Facts come from the feedback. If several receptacles share a location, the feedback shows only one of them; the admissible
+    actions, if listed, show the others.
+    """
+
     goal: Goal
     receptacles: tuple[str, ...]
-    """all that are known, in the order the room lists them"""
+    """all known receptacles, in the order the room lists them"""
     facing: tuple[str, ...] = ()
     holding: str = ""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """objects of the goal's kind, and lamps of its target kind -> the receptacle each was last seen in"""
+    """goal objects (and lamps of the target kind) -> the receptacle each was last seen in"""
     treated: frozenset[str] = frozenset()
-    """what was cleaned, heated or cooled as the goal asks"""
+    """objects that were cleaned, heated or cooled as the goal asks"""
     visited: tuple[str, ...] = ()
     checked: tuple[str, ...] = ()
-    """receptacles whose inside or top was seen, the latest last"""
+    """receptacles whose contents were seen, the latest last"""
     opened: frozenset[str] = frozenset()
     destination: str = ""
-    """pick2: where the first object is, and the second has to go"""
+    """pick2: where the first object was placed and the second has to go"""
     subgoal: str = "find_object"
     best: int = 0
-    """the most subgoals ever achieved: each is rewarded once"""
+    """the most subgoals achieved at any time: each is rewarded once"""
     recent: tuple[str, ...] = ()
-    """the latest actions since progress was made"""
+    """the latest actions since the last progress"""
     rewarded: frozenset[str] = frozenset()
-    """what else is rewarded once for each object"""
+    """other events that were rewarded, once per object"""
     progress: tuple[str, ...] = ()
-    """what was good about the last action, in the words of `tracker.PROGRESS`"""
+    """events of PROGRESS in the last step"""
     errors: tuple[str, ...] = ()
-    """what was wrong with it, in the words of `tracker.ERRORS`"""
+    """events of ERRORS in the last step"""
 
     @property
     def achieved(self) -> int:
-        """subgoals achieved so far, those of a first delivered object included"""
+        """subgoals achieved so far, including those of a first delivered object"""
         subgoals = SUBGOALS[self.goal.family]
         if self.subgoal == DONE:
             return total_subgoals(self.goal.family)
@@ -166,12 +161,12 @@ class Progress:
 
     @property
     def delivered(self) -> int:
-        """pick2: 1 where the first object is in its place"""
+        """pick2: 1 if the first object was placed"""
         return int(bool(self.destination))
 
     @property
-    def sought(self) -> str:
-        """the kind of thing one is looking for"""
+    def searched_kind(self) -> str:
+        """the kind that is being searched for"""
         return self.goal.target if self.subgoal == "find_light" else self.goal.kind
 
     @property
@@ -179,7 +174,7 @@ class Progress:
         return bool(self.holding) and kind_of(self.holding) == self.goal.kind
 
     def candidates(self) -> list[str]:
-        """Objects of the goal's kind whose place is known, without one that is delivered already."""
+        """Goal objects with a known place, except a delivered one."""
         return [t for t, where in self.seen.items() if kind_of(t) == self.goal.kind and where != self.destination]
 
     def destinations(self) -> list[str]:
@@ -187,7 +182,7 @@ class Progress:
         return [self.destination] if self.destination else self.of_kinds((self.goal.target,))
 
     def places(self) -> list[str]:
-        """The receptacles at which the present subgoal can be achieved; none in a search."""
+        """The receptacles where the current subgoal can be achieved; none in a search."""
         if self.subgoal == "take_object":
             return [self.seen[thing] for thing in self.candidates()]
         if self.subgoal in _TREATED:
@@ -197,19 +192,19 @@ class Progress:
         return self._lights() if self.subgoal in ("reach_light", "use_light") else []
 
     def hints(self) -> list[str]:
-        """Kinds of receptacle of this house that most often hold what is sought, the likeliest first."""
+        """The receptacle kinds of this house that most likely hold the searched kind, the likeliest first."""
         kinds = dict.fromkeys(kind_of(r) for r in self.receptacles)
-        likely = [kind for kind in kinds if chance(self.sought, kind) > UNLIKELY]
-        return sorted(likely, key=lambda kind: -chance(self.sought, kind))[:HINTS]
+        likely = [kind for kind in kinds if likelihood(self.searched_kind, kind) > UNLIKELY]
+        return sorted(likely, key=lambda kind: -likelihood(self.searched_kind, kind))[:HINTS]
 
     def of_kinds(self, kinds: tuple[str, ...]) -> list[str]:
-        return by_number(r for r in self.receptacles if kind_of(r) in kinds)
+        return sort_by_number(r for r in self.receptacles if kind_of(r) in kinds)
 
     def _lights(self) -> list[str]:
         return [where for thing, where in self.seen.items() if kind_of(thing) == self.goal.target]
 
     def current_subgoal(self) -> str:
-        """What the facts leave to be done next. `done` is not among it: only the world says so."""
+        """The subgoal that follows from the facts; never `done`, which only the world reports."""
         if not self.carries_wanted:
             return "take_object" if self.candidates() else "find_object"
         if self.goal.family == "look":
@@ -224,18 +219,18 @@ class Progress:
 
 
 def total_subgoals(family: str) -> int:
-    """How many are achieved on the way to `done`."""
+    """How many subgoals lead to `done`."""
     return len(SUBGOALS[family]) * (2 if family == "pick2" else 1)
 
 
-def with_observation(before: Progress, observation: Observation) -> Progress:
-    """The facts after one more answer of the world; the subgoal is left as it was."""
+def update_facts(before: Progress, observation: Observation) -> Progress:
+    """The facts after one more observation; the subgoal is left unchanged."""
     goal, seen, treated, holding = before.goal, dict(before.seen), before.treated, before.holding
     visited, opened, facing = before.visited, before.opened, before.facing
     verb, _, rest = command_of(observation.text).partition(" ")
     if verb == "go":
         arrived = rest.removeprefix("to ")
-        visited, facing = _latest(visited, arrived), (arrived,)
+        visited, facing = _move_to_end(visited, arrived), (arrived,)
     elif verb == "open":
         opened |= {rest}
     elif verb == "take":
@@ -250,24 +245,24 @@ def with_observation(before: Progress, observation: Observation) -> Progress:
         thing = rest.partition(" with ")[0]
         if verb == goal.family:
             treated |= {thing}
-        elif verb == _OPPOSITE.get(goal.family):
+        elif verb == OPPOSITE_TREATMENT.get(goal.family):
             treated -= {thing}
     checked, view = before.checked, read_view(observation.text)
     if observation.actions:
-        facing = tuple(name for name in _offered(observation, "examine") if name != holding)
-        takes = [take.partition(" from ") for take in _offered(observation, "take")]
+        facing = tuple(name for name in _arguments_of(observation, "examine") if name != holding)
+        takes = [take.partition(" from ") for take in _arguments_of(observation, "take")]
         for place in facing if not holding else ():
-            if place not in _offered(observation, "open"):
-                checked = _latest(checked, place)
+            if place not in _arguments_of(observation, "open"):
+                checked = _move_to_end(checked, place)
                 there = {thing: place for thing, _, where in takes if where == place and kind_of(thing) == goal.kind}
                 seen = {t: where for t, where in seen.items() if where != place or kind_of(t) != goal.kind} | there
     if view:
         place, things = view
-        checked = _latest(checked, place)
+        checked = _move_to_end(checked, place)
         seen = {thing: where for thing, where in seen.items() if where != place}
         seen.update({thing: place for thing in things if kind_of(thing) in (goal.kind, goal.target) and thing != holding})
-    # A lamp can be used from here without being shown, on or in what shares this place.
-    for lamp in _offered(observation, "use") if facing else ():
+    # A lamp can be usable from here without being visible, in a receptacle that shares this location.
+    for lamp in _arguments_of(observation, "use") if facing else ():
         if kind_of(lamp) == goal.target and seen.get(lamp) not in facing:
             seen[lamp] = facing[0]
     known = tuple(dict.fromkeys((*before.receptacles, *facing)))
@@ -285,21 +280,21 @@ def with_observation(before: Progress, observation: Observation) -> Progress:
     return replace(after, destination=_destination(after)) if goal.family == "pick2" else after
 
 
-def _offered(observation: Observation, verb: str) -> list[str]:
-    """What can be done that to now: `examine` -> the receptacles here and the thing in hand."""
+def _arguments_of(observation: Observation, verb: str) -> list[str]:
+    """The arguments of the admissible actions with this verb: `examine` -> the receptacles here and the held object."""
     return [action.removeprefix(f"{verb} ") for action in observation.actions if action.startswith(f"{verb} ")]
 
 
 def _destination(state: Progress) -> str:
-    """Where objects of the kind are delivered already: the place chosen first while any is there, else the fullest."""
+    """Where goal objects were delivered: the earlier choice while it holds any, else the receptacle with most of them."""
     there = [where for thing, where in state.seen.items() if kind_of(thing) == state.goal.kind]
-    places = [r for r in by_number(set(there)) if kind_of(r) == state.goal.target]
+    places = [r for r in sort_by_number(set(there)) if kind_of(r) == state.goal.target]
     if state.destination in places:
         return state.destination
     return max(places, key=there.count, default="")
 
 
-def _latest(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+def _move_to_end(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     return (*(n for n in names if n != name), name)
 
 
@@ -323,10 +318,10 @@ ERRORS: Mapping[str, float] = {
     "wandered": 0.15,
 }
 BOUND = 800
-"""the most characters a state block has"""
+"""maximum characters of a state block"""
 _REMEMBERED_ACTIONS = 2
 _FIELD, _LIST = 70, 160
-"""the most characters of a field, and of a list of places"""
+"""maximum characters of a field and of a list of places"""
 _RECEPTACLE = re.compile(r"\ba (\w+ \d+)")
 
 
@@ -336,13 +331,13 @@ class AlfworldTracker:
 
     def start(self, task: Task, observation: Observation) -> Progress:
         listed = _RECEPTACLE.findall(observation.text.partition("you see")[2]) if "in the middle of" in observation.text else []
-        state = with_observation(Progress(read_goal(task.goal), tuple(listed)), self.read(observation))
+        state = update_facts(Progress(read_goal(task.goal), tuple(listed)), self.read(observation))
         state = replace(state, subgoal=state.current_subgoal())
         return replace(state, best=state.achieved)
 
     def update(self, state: Progress, action: str, transition: Transition) -> Progress:
         observation = self.read(transition.observation)
-        after, refused = self.seen(state, action, transition)
+        after, refused = self.observe(state, action, transition)
         command = command_of(observation.text)
         good, once = _progress(state, after, command)
         errors = _errors(state, after, command)
@@ -362,26 +357,26 @@ class AlfworldTracker:
         )
 
     def read(self, observation: Observation) -> Observation:
-        """As much of it as this tracker looks at: all, also the list of actions."""
+        """The part of the observation that this tracker uses: all of it."""
         return observation
 
-    def seen(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
-        """The facts after one more answer with the subgoal that follows from them, and whether the action was refused."""
-        after = with_observation(state, transition.observation)
+    def observe(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
+        """The facts and subgoal after one more transition, and whether the action was refused."""
+        after = update_facts(state, transition.observation)
         return replace(after, subgoal=DONE if transition.success else after.current_subgoal()), not transition.effective
 
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
         return summed(counted(after.progress, PROGRESS), counted(after.errors, ERRORS))
 
     def render(self, state: Progress) -> str:
-        """One field a line, and only those that matter to the subgoal."""
+        """One field per line, and only those relevant to the subgoal."""
         goal = state.goal
         lines = [
             f"subgoal: {state.subgoal}",
             _line("object", [goal.kind]),
             _line("holding", [state.holding or "nothing"]),
             _line("light" if goal.family == "look" else "destination", [state.destination or goal.target]),
-            _line("at", [compact(state.facing) or "middle of the room"]),
+            _line("at", [format_ranges(state.facing) or "middle of the room"]),
         ]
         if state.subgoal in SEARCHES:
             hints = state.hints()
@@ -398,7 +393,7 @@ class AlfworldTracker:
 
 
 def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str], frozenset[str]]:
-    """What was achieved, and what of it will not be rewarded again."""
+    """The events achieved, and those of them that are rewarded only once."""
     events = ["subgoal"] * max(0, after.achieved - before.best)
     verb, _, rest = command.partition(" ")
     if before.subgoal in SEARCHES:
@@ -413,7 +408,7 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
     put = verb == "move" and delivering and rest.partition(" to ")[2] in before.destinations()
     if after.subgoal == "place_object":
         once.append(f"reached_destination {after.delivered}")
-    elif put:  # by the text alone it may turn out only now that one stands there
+    elif put:  # from the text alone, the agent's location may become known only now
         once.append(f"reached_destination {before.delivered}")
     if before.subgoal == "place_object" and verb == "open" and rest in before.destinations():
         once.append(f"opened_destination {before.delivered}")
@@ -424,7 +419,7 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
 
 
 def _errors(before: Progress, after: Progress, command: str) -> list[str]:
-    """What was wrong with a command that was carried out."""
+    """What was wrong with a command that was executed."""
     verb, _, rest = command.partition(" ")
     place = rest.removeprefix("to ")
     if before.subgoal in SEARCHES:
@@ -438,7 +433,7 @@ def _errors(before: Progress, after: Progress, command: str) -> list[str]:
         return ["wrong_destination"]
     if after.achieved < before.achieved and (_is_late(before) or after.delivered < before.delivered):
         return ["regression"]
-    # With something else in hand one has to find a place for it first.
+    # An agent that holds another object has to put it down first.
     free = before.carries_wanted or not before.holding
     if verb == "go" and free and before.subgoal not in SEARCHES and not set(before.places()) & set(after.facing):
         return ["wandered"]
@@ -446,12 +441,12 @@ def _errors(before: Progress, after: Progress, command: str) -> list[str]:
 
 
 def _is_late(state: Progress) -> bool:
-    """The object is in hand: from here, what is lost was won by searching."""
+    """The object is held: losing it now loses the result of the search."""
     return state.subgoal not in SUBGOALS[state.goal.family][:2]
 
 
 def _line(label: str, words: Sequence[str]) -> str:
-    """`label: a, b, c`, without the last ones where it would get too long."""
+    """`label: a, b, c`, dropping the last words if it would get too long."""
     kept = list(words)
     while len(kept) > 1 and len(", ".join(kept)) > _FIELD:
         kept.pop()
@@ -459,14 +454,14 @@ def _line(label: str, words: Sequence[str]) -> str:
 
 
 def places_line(names: Sequence[str]) -> str:
-    """The first of the names, as many as there is room for."""
+    """As many of the names as fit."""
     for count in range(len(names), 0, -1):
-        if len(told := compact(names[:count])) <= _LIST:
-            return told
+        if len(text := format_ranges(names[:count])) <= _LIST:
+            return text
     return "none"
 
 
-def compact(names: Iterable[str]) -> str:
+def format_ranges(names: Iterable[str]) -> str:
     """`drawer 1`, `drawer 2`, `drawer 3`, `drawer 5`, `bed 1` -> `drawer 1-3 5, bed 1`; kinds in the order they come."""
     by_kind: dict[str, list[int]] = {}
     for name in names:
@@ -484,40 +479,30 @@ def _rank(hints: Sequence[str], kind: str) -> int:
     return hints.index(kind) if kind in hints else len(hints)
 
 
-# The household's state block in other forms: how much of it there is, and what its tracker looks at.
-#
-#     full        tracker.py: also the list of actions, which the agent does not read
-#     text        the same fields from the texts of the answers and the actions alone
-#     paper       exactly the six fields of §7.5 (Xie et al., 2026), from the text alone
-#     no_places   full, without the list of places left to search
-#
-# What the text leaves open is what one can reach: several receptacles may share a place, and arriving at one shows that one
-# alone. A receptacle is known to be here when something was done with it, when `look` names it, or when going there is refused.
-
 _FACING = re.compile(r"^You are facing the (.*)\. Next to it, you see")
 _FIELD_NAME = re.compile(r"[a-z]+ \d+")
 _LAST_NAME = re.compile(r"(?:to|from|with|open) ([a-z]+ \d+)$")
 
 
 class TextTracker(AlfworldTracker):
-    """Looks at texts and actions, and at nothing else: neither lists of actions, nor what the world says of success."""
+    """Uses only observations and actions: neither the admissible actions nor the world's success flag."""
 
     version = "alfworld-text-1"
 
     def read(self, observation: Observation) -> Observation:
         return Observation(observation.text)
 
-    def seen(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
+    def observe(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
         text = transition.observation.text
         refused = text == NOTHING_HAPPENS
-        after = with_observation(state, self.read(transition.observation))
-        after = _with_neighbours(after, action.strip(), text, refused)
-        over = _is_over(state, after, command_of(text))
+        after = update_facts(state, self.read(transition.observation))
+        after = _add_neighbors(after, action.strip(), text, refused)
+        over = _is_finished(state, after, command_of(text))
         return replace(after, subgoal=DONE if over else after.current_subgoal()), refused
 
 
 class PaperTracker(TextTracker):
-    """The fields of §7.5, in its order and under its names; subgoals it does not list are ours."""
+    """The fields of §7.5, with its order and names; subgoals that it does not list are ours."""
 
     version = "alfworld-paper-1"
 
@@ -534,8 +519,8 @@ class PaperTracker(TextTracker):
         return "\n".join(f"{name}: {value}" for name, value in fields.items())
 
 
-class WithoutPlaces(AlfworldTracker):
-    """What is left to search has to be known by heart, or found again."""
+class NoPlacesTracker(AlfworldTracker):
+    """Omits the places left to search: the agent has to remember them."""
 
     version = "alfworld-no_places-1"
 
@@ -544,13 +529,13 @@ class WithoutPlaces(AlfworldTracker):
 
 
 _SHORT = {"reach_destination": "reach_dest"}
-"""subgoals that the paper calls otherwise"""
-FORMS: Mapping[str, Tracker] = {"paper": PaperTracker(), "text": TextTracker(), "no_places": WithoutPlaces()}
-"""beside `full`"""
+"""subgoals with another name in the paper"""
+FORMS: Mapping[str, Tracker] = {"paper": PaperTracker(), "text": TextTracker(), "no_places": NoPlacesTracker()}
+"""in addition to `full`"""
 
 
-def _with_neighbours(after: Progress, action: str, text: str, refused: bool) -> Progress:
-    """With what else is here besides the receptacle one went to, as far as the text tells."""
+def _add_neighbors(after: Progress, action: str, text: str, refused: bool) -> Progress:
+    """Add receptacles at this location that the text reveals: `look` names them, a command used one, or going there failed."""
     facing, visited = after.facing, after.visited
     named = _FACING.match(text)
     if named:
@@ -559,7 +544,7 @@ def _with_neighbours(after: Progress, action: str, text: str, refused: bool) -> 
     if used and used[1] not in facing:
         facing = (*facing, used[1])
     there = action.removeprefix("go to ")
-    # One is sent everywhere but to where one stands.
+    # `go to` fails only for the receptacles at the current location.
     if refused and facing and there != action and there in after.receptacles:
         facing = facing if there in facing else (*facing, there)
         visited = visited if there in visited else (*visited, there)
@@ -567,8 +552,8 @@ def _with_neighbours(after: Progress, action: str, text: str, refused: bool) -> 
     return replace(after, facing=facing, visited=visited, receptacles=known)
 
 
-def _is_over(before: Progress, after: Progress, command: str) -> bool:
-    """Whether this was the last thing to do: the object is put, treated, where it belongs, or lit by the lamp."""
+def _is_finished(before: Progress, after: Progress, command: str) -> bool:
+    """Whether this command finished the task: the (treated) object was put where it belongs, or its lamp turned on."""
     goal, (verb, _, rest) = before.goal, command.partition(" ")
     if goal.family == "look":
         return verb == "use" and kind_of(rest) == goal.target and before.carries_wanted

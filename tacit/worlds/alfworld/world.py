@@ -1,4 +1,4 @@
-"""The world: a `Household` behind `reset` and `step`."""
+"""ALFWorld in plain Python: `Game` (initial state), `Household` (one game being played), `AlfWorld` (the world)."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 
-# A household game as frozen data: what is where at the start, what fits where, and what is to be done.
+# The initial state of a game. `published.py` and `tasks.py` both build a `Game`; three rules make them behave alike:
 #
-# This is what the simulator plays (`household.py`), what published problems are read into (`pddl.py`) and what a
-# generator of houses has to build. Three rules make a hand-built `Game` behave like a published one:
+# 1. Tuple order is listing order: observations list receptacles and objects in this order, and indices refer to it.
+# 2. Names are `kind number`, unique, and count down within a kind (`number_names`): `a fork 3, a fork 2, a fork 1`.
+# 3. A location is an integer that several receptacles may share: the agent then faces all of them.
+#    In published games, no receptacle is at the start location.
 #
-# 1. **Order is listing order.** The text of the world lists receptacles and objects in the order of these tuples, and
-#    refers between them by index into them.
-# 2. **Names are `kind number`**, unique over receptacles and objects, counted *down* within a kind (`numbered`): a table
-#    with three forks lists `a fork 3, a fork 2, a fork 1`.
-# 3. **A location is a place to stand**: an integer that several receptacles may share (one faces them all at once). No
-#    receptacle is at the start location in a published game.
-#
-# Objects may start in several receptacles at once (the published games' sensors overlap), and may be at locations
-# without being in any receptacle: then nobody sees them, but a knife reaches them.
+# An object may start in several receptacles at once. It may also be at a location without being in a receptacle: it is then
+# invisible, but a knife reaches it.
 
 FAMILIES = ("pick", "look", "clean", "heat", "cool", "pick2")
 """the six published task types, by their short names"""
@@ -42,19 +38,19 @@ PUBLISHED_TYPES: Mapping[str, str] = {
 _ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
 _STATES = ("clean", "hot", "cool", "sliced", "toggled")
 TRAITS = frozenset((*_ABILITIES, "vessel", *_STATES))
-"""What an object can be: six abilities, `vessel` (a dish or box that may hold others), and five initial states."""
+"""Properties of objects: six abilities, `vessel` (may hold other objects), and five initial states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """Furniture and appliances: what one goes to, opens, and puts things in."""
+    """Furniture or an appliance: a place to go to, open, and put objects in."""
 
     name: str
     """`cabinet 3`"""
     kind: str
     """`cabinet`"""
     location: int | None
-    """where one stands to face it; None where it cannot be reached"""
+    """where the agent stands to face it; None if unreachable"""
     openable: bool = False
     opened: bool = False
 
@@ -74,12 +70,12 @@ class Thing:
     locations: tuple[int, ...] = ()
     """where it can be reached with a knife: the locations of those receptacles"""
     holds: tuple[int, ...] = ()
-    """indices of the things shown inside it, for a vessel; nothing an agent does changes that"""
+    """for a vessel: indices of the things shown inside it; no action changes them"""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins.
+    """The winning condition.
 
     pick         some `kind` is in some `target`
     pick2        two of `kind` are in the same `target`
@@ -104,7 +100,7 @@ class Game:
     """the location the agent starts at"""
     goal: Goal
     sentence: str
-    """the goal as it is told: `put a hot tomato in fridge.`"""
+    """the goal in words: `put a hot tomato in fridge.`"""
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -128,7 +124,7 @@ class Game:
         return ""
 
     def to_data(self) -> dict[str, Any]:
-        """JSON-able and compact (a few kilobytes): what `Task.data["game"]` carries."""
+        """The JSON form stored in `Task.data["game"]`, a few kilobytes."""
         return {
             "receptacles": [[r.name, r.kind, r.location, r.openable, r.opened] for r in self.receptacles],
             "things": [
@@ -160,8 +156,8 @@ class Game:
             raise TacitError(f"not a household: malformed game data ({type(error).__name__}: {error}).") from error
 
 
-def numbered(kinds: Iterable[str]) -> list[str]:
-    """Names for entities of these kinds in listing order, counted down within each kind.
+def number_names(kinds: Iterable[str]) -> list[str]:
+    """Names for entities of these kinds, counting down within each kind.
 
     >>> numbered(["fork", "fork", "mug"])
     ['fork 2', 'fork 1', 'mug 1']
@@ -174,8 +170,6 @@ def numbered(kinds: Iterable[str]) -> list[str]:
         left[kind] -= 1
     return names
 
-
-# Fixed texts of the household and how it strings names together.
 
 NOTHING_HAPPENS = "Nothing happens."
 
@@ -197,27 +191,12 @@ Available commands:
 """
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """`nothing`, `a`, `a, and b`, `a, b, and c`"""
     if len(names) < 2:
         return names[0] if names else "nothing"
     return f"{', '.join(names[:-1])}, and {names[-1]}"
 
-
-# The household itself: one game's state, what can be done in it, and what it says.
-#
-# It answers word for word what alfworld's text engine answers, and so keeps that engine's habits:
-#
-# * Commands are matched exactly, after trimming white space at both ends; anything else is `Nothing happens.`
-# * One cannot go to a receptacle one already faces, whichever of several one faces.
-# * Only what is held can be examined as an object. (The domain means to allow visible objects too, but a misplaced comma
-#   there declares a type `location,` that nothing has.)
-# * A lamp never turns off: `use` toggles it, and once toggled counts as on. It works inside a closed receptacle, and so
-#   does a knife on food.
-# * `look` on arrival in the middle of the room lists the receptacles, later `nothing`: its list is of *this* location.
-# * `Next to it` lists an object once for each receptacle here that it was once taken out of and has not been put back in.
-# * An object that starts in two receptacles stays in the second when taken out of the first, even while it is carried.
-# * Winning ends nothing by itself: `won` is computed afresh after every command, and a game can be un-won.
 
 KNIVES = ("knife", "butterknife")
 APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -226,10 +205,23 @@ APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cool": ("coolable", ("fridge",)),
 }
 """verb -> the ability a held thing needs, and the kinds of receptacle that do it"""
+OPPOSITE_TREATMENT = {"heat": "cool", "cool": "heat"}
 
 
 class Household:
-    """One game being played. Receptacles and things are indices into the game's tuples, which are in listing order."""
+    """One game being played. Receptacles and things are indices into the game's tuples.
+
+    It reproduces alfworld's text engine word for word, including these behaviors:
+
+    * Commands match exactly, apart from surrounding white space; anything else is `Nothing happens.`
+    * The agent cannot go to a receptacle that it already faces.
+    * Only the held object can be examined as an object.
+    * A lamp never turns off. It works inside a closed receptacle, and so does a knife on food.
+    * `look` in the middle of the room lists nothing: its list is of the current location.
+    * `Next to it` lists an object once for each receptacle here that it was taken out of and not put back in.
+    * An object that starts in two receptacles stays in the second when taken out of the first, even while carried.
+    * Winning does not end the game by itself: `won` is recomputed after every command and can become False again.
+    """
 
     def __init__(self, game: Game) -> None:
         self.game = game
@@ -246,6 +238,8 @@ class Household:
             {i for i, thing in enumerate(game.things) if state in thing.traits}
             for state in ("clean", "hot", "cool", "sliced", "toggled")
         )
+        self.treated = {"clean": self.clean, "heat": self.hot, "cool": self.cool}
+        """verb -> the things it was done to"""
         for i, thing in enumerate(game.things):
             for r in thing.receptacles:
                 self.contents[r].append(i)
@@ -265,16 +259,14 @@ class Household:
         self._goal_things = {i for i, t in enumerate(game.things) if t.kind == game.goal.kind and _eligible(game, t)}
         self._goal_targets = [i for i, r in enumerate(game.receptacles) if r.kind == game.goal.target]
         self._goal_lamps = [i for i in self._lamps if game.things[i].kind == game.goal.target]
-        self._do: dict[str, Callable[[str], str]] = {
+        self._handlers: dict[str, Callable[[str], str]] = {
             "go": self._go,
             "open": self._open,
             "close": self._close,
             "take": self._take,
             "move": self._move,
             "examine": self._examine,
-            "clean": self._clean,
-            "heat": self._heat,
-            "cool": self._cool,
+            **{verb: partial(self._treat, verb) for verb in APPLIANCES},
             "use": self._use,
             "slice": self._slice,
             "look": lambda _: self._look(),
@@ -282,7 +274,7 @@ class Household:
             "help": lambda _: HELP,
         }
         self.commands = self._list_commands()
-        """what can be done now, sorted"""
+        """the admissible commands, sorted"""
         self.won = self._is_won()
 
     @property
@@ -290,28 +282,28 @@ class Household:
         """the receptacles at this location"""
         return self._here.get(self.location, ())
 
-    def accessible(self, receptacle: int) -> bool:
-        """Not closed."""
+    def is_accessible(self, receptacle: int) -> bool:
+        """True unless it is closed."""
         return self.opened[receptacle] or not self.game.receptacles[receptacle].openable
 
     def intro(self) -> str:
-        """What is said before the first command."""
+        """The first observation."""
         if self.facing:
             view = self._look()
         else:
             names = [f"a {r.name}" for r in self.game.receptacles if r.location is not None]
-            view = f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
+            view = f"You are in the middle of a room. Looking quickly around you, you see {join_names(names)}."
         return f"-= Welcome to TextWorld, ALFRED! =-\n\n{view}\n\nYour task is to: {self.game.sentence}"
 
-    def answer(self, command: str) -> str:
-        """Carries out a command and says what happened; `commands` and `won` are up to date afterwards."""
+    def execute(self, command: str) -> str:
+        """Execute a command, update `commands` and `won`, and return the feedback."""
         command = command.strip()
         if command not in self.commands:
             return NOTHING_HAPPENS
         verb, _, rest = command.partition(" ")
-        return self._do[verb](rest)
+        return self._handlers[verb](rest)
 
-    def _changed(self) -> None:
+    def _refresh(self) -> None:
         self.commands = self._list_commands()
         self.won = self._is_won()
 
@@ -325,11 +317,11 @@ class Household:
             if receptacle.openable:
                 commands.append(f"close {name}" if self.opened[r] else f"open {name}")
             if held is None:
-                if self.accessible(r):
+                if self.is_accessible(r):
                     commands += [f"take {self._thing_names[i]} from {name}" for i in self.contents[r] if i in self._portable]
             else:
                 thing = game.things[held]
-                if (receptacle.kind, thing.kind) in game.fits and self.accessible(r):
+                if (receptacle.kind, thing.kind) in game.fits and self.is_accessible(r):
                     commands.append(f"move {thing.name} to {name}")
                 for verb, (ability, kinds) in APPLIANCES.items():
                     if receptacle.kind in kinds and ability in thing.traits:
@@ -344,12 +336,11 @@ class Household:
         return tuple(sorted(commands))
 
     def _list_going(self) -> list[str]:
-        """Always the same at one location, so listed once for each: most of every list is this."""
-        going = self._going.get(self.location)
-        if going is None:
-            there = [r.name for r in self.game.receptacles if r.location not in (None, self.location)]
-            going = self._going[self.location] = sorted(f"go to {name}" for name in there)
-        return going
+        """The `go to` commands, cached per location: they are most of every list."""
+        if self.location not in self._going:
+            names = (r.name for r in self.game.receptacles if r.location not in (None, self.location))
+            self._going[self.location] = sorted(f"go to {name}" for name in names)
+        return self._going[self.location]
 
     def _faces(self, thing: int) -> bool:
         """The thing is in a receptacle here, closed or not."""
@@ -360,18 +351,18 @@ class Household:
         location = self.game.receptacles[r].location
         assert location is not None
         self.location = location
-        self._changed()
+        self._refresh()
         return f"You arrive at {self._receptacle_names[r]}. {self._show(r)}"
 
     def _open(self, rest: str) -> str:
         r = self._receptacle[rest]
         self.opened[r] = True
-        self._changed()
+        self._refresh()
         return f"You open the {rest}. {self._show(r)}"
 
     def _close(self, rest: str) -> str:
         self.opened[self._receptacle[rest]] = False
-        self._changed()
+        self._refresh()
         return f"You close the {rest}."
 
     def _take(self, rest: str) -> str:
@@ -382,7 +373,7 @@ class Household:
         self.taken_out.add((thing, r))
         self.reachable[thing].discard(self.location)
         self.held = thing
-        self._changed()
+        self._refresh()
         return f"You pick up the {thing_name} from the {receptacle_name}."
 
     def _move(self, rest: str) -> str:
@@ -393,28 +384,16 @@ class Household:
             self.taken_out.discard((thing, r))
         self.reachable[thing].add(self.location)
         self.held = None
-        self._changed()
+        self._refresh()
         return f"You move the {thing_name} to the {receptacle_name}."
 
-    def _clean(self, rest: str) -> str:
+    def _treat(self, verb: str, rest: str) -> str:
         thing_name, receptacle_name = rest.split(" with ")
-        self.clean.add(self._thing[thing_name])
+        self.treated[verb].add(self._thing[thing_name])
+        if verb in OPPOSITE_TREATMENT:
+            self.treated[OPPOSITE_TREATMENT[verb]].discard(self._thing[thing_name])
         self.won = self._is_won()
-        return f"You clean the {thing_name} using the {receptacle_name}."
-
-    def _heat(self, rest: str) -> str:
-        thing_name, receptacle_name = rest.split(" with ")
-        self.hot.add(self._thing[thing_name])
-        self.cool.discard(self._thing[thing_name])
-        self.won = self._is_won()
-        return f"You heat the {thing_name} using the {receptacle_name}."
-
-    def _cool(self, rest: str) -> str:
-        thing_name, receptacle_name = rest.split(" with ")
-        self.cool.add(self._thing[thing_name])
-        self.hot.discard(self._thing[thing_name])
-        self.won = self._is_won()
-        return f"You cool the {thing_name} using the {receptacle_name}."
+        return f"You {verb} the {thing_name} using the {receptacle_name}."
 
     def _use(self, rest: str) -> str:
         self.toggled.add(self._thing[rest])
@@ -431,20 +410,20 @@ class Household:
         return self._show(r) if r is not None else self._describe(self._thing[rest])
 
     def _show(self, r: int) -> str:
-        """What a receptacle lets one see."""
+        """The visible contents of a receptacle."""
         name = self._receptacle_names[r]
-        if not self.accessible(r):
+        if not self.is_accessible(r):
             return f"The {name} is closed."
-        seen = listed([f"a {self._thing_names[i]}" for i in self.contents[r]])
+        seen = join_names([f"a {self._thing_names[i]}" for i in self.contents[r]])
         if self.game.receptacles[r].openable:
             return f"The {name} is open. In it, you see {seen}."
         return f"On the {name}, you see {seen}."
 
     def _describe(self, i: int) -> str:
-        """What an object looks like. A vessel only ever shows what it holds; `cold` is only ever said alone."""
+        """The appearance of an object. A vessel shows only its contents; `cold` is used only by itself."""
         thing = self.game.things[i]
         if "vessel" in thing.traits:
-            held = listed([f"a {self._thing_names[inner]}" for inner in thing.holds])
+            held = join_names([f"a {self._thing_names[inner]}" for inner in thing.holds])
             return f"This is a normal {thing.name}. In it, you see {held}."
         clean, sliced = i in self.clean, i in self.sliced
         warmth = "hot" if i in self.hot else "cool" if i in self.cool else ""
@@ -466,9 +445,8 @@ class Household:
         strays = [
             f"a {self._thing_names[i]}" for i, r in sorted(self.taken_out) if r in facing and self.location in self.reachable[i]
         ]
-        return (
-            f"You are facing the {listed([self._receptacle_names[r] for r in facing])}. Next to it, you see {listed(strays)}."
-        )
+        names = join_names([self._receptacle_names[r] for r in facing])
+        return f"You are facing the {names}. Next to it, you see {join_names(strays)}."
 
     def _inventory(self) -> str:
         if self.held is None:
@@ -477,8 +455,8 @@ class Household:
 
     @property
     def delivered(self) -> int:
-        """How many things that the goal asks for are together where it wants them (0 for `look`, which wants none)."""
-        state = {"clean": self.clean, "heat": self.hot, "cool": self.cool}.get(self.game.goal.family)
+        """The largest number of goal objects in one goal receptacle (0 for `look`)."""
+        state = self.treated.get(self.game.goal.family)
         wanted = self._goal_things if state is None else self._goal_things & state
         return max((sum(i in wanted for i in self.contents[r]) for r in self._goal_targets), default=0)
 
@@ -490,33 +468,33 @@ class Household:
 
 
 def _eligible(game: Game, thing: Thing) -> bool:
-    """A goal that asks for a state also asks for the ability: what starts cool but cannot be cooled does not count."""
+    """A goal that asks for a state also asks for the ability: an object that starts cool but is not coolable does not count."""
     family = game.goal.family
     return family not in APPLIANCES or APPLIANCES[family][0] in thing.traits
 
 
 class AlfWorld:
-    """Plays one household game at a time: observations carry the engine's text and its admissible commands, sorted."""
+    """Plays one game at a time. Observations have the engine's text and its admissible commands, sorted."""
 
     def __init__(self) -> None:
         self._household: Household | None = None
 
     @property
     def household(self) -> Household:
-        """The game being played, with its whole state: for experts that may see it and for debugging."""
+        """The full state of the current game, for oracles and debugging."""
         if self._household is None:
-            raise TacitError("this world has no game yet: call reset(task) first.")
+            raise TacitError("no game has been started: call reset(task) first.")
         return self._household
 
     def reset(self, task: Task) -> Observation:
         if "game" not in task.data:
-            raise TacitError(f"task {task.id!r} is not a household: its data has no 'game'.")
+            raise TacitError(f"task {task.id!r} is not an ALFWorld game: its data has no 'game'.")
         self._household = household = Household(Game.from_data(task.data["game"]))
         return Observation(household.intro(), household.commands)
 
     def step(self, action: str) -> Transition:
         household = self.household
-        feedback = household.answer(action)
+        feedback = household.execute(action)
         won = household.won
         return Transition(
             observation=Observation(feedback, household.commands),

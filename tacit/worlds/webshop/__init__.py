@@ -1,10 +1,10 @@
-"""WebShop: its text mode without a server, a JVM or a download, and its own files where they are."""
+"""WebShop's text mode without a server or a JVM, with a generated catalogue or the published files."""
 
 from __future__ import annotations
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.webshop.expert import Oracle, Shopper, act
+from tacit.worlds.webshop.expert import Oracle, Shopper, act_on_prompt
 from tacit.worlds.webshop.pages import read_page
 from tacit.worlds.webshop.prompt import FullWording, TerseWording, example_texts, questions
 from tacit.worlds.webshop.skills import ALPHABET, HANDBOOK, failure, hindsight
@@ -14,7 +14,7 @@ from tacit.worlds.webshop.world import MAX_STEPS, WebShop
 
 
 def place(action: str, observation: Observation) -> str:
-    """The product whose page a click opened; coming back from a page about it, and choosing, are no movement."""
+    """The product whose page a click opened; empty for going back and for choosing options."""
     text = action.strip().removeprefix("click[").removesuffix("]").lower()
     if not action.strip().startswith("click[") or text == "< prev":
         return ""
@@ -35,7 +35,7 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=ShopTracker(),
     forms=FORMS,
-    reader=act,
+    reader=act_on_prompt,
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,

@@ -1,12 +1,19 @@
-"""Everything the shop sells and everything one may be asked to buy there; which split a goal is in.
+"""Products, goals, search, splits and the reward of WebShop.
 
-Goals are held out by what they are about: products that share a sentence, and sentences that share a product, belong together,
-and a digest of the smallest sentence among them decides the split for all. So no product of `test` is asked for in `train`, and
-no sentence of `test` asks there, whatever the order and the seed. The shop is one: what is asked for in `test` stands on the
-pages of results that are read in `train`, and can be bought there, wrongly.
+Splits: products that share a sentence, and sentences that share a product, form a component; a digest of its smallest sentence
+decides the split of the whole component. So `train` never asks for a product or with a sentence of `test`. Search results
+include all products in every split. Human instructions do not change the split of products that have generated ones;
+a human sentence about products of both sides belongs to the test split.
 
-What people wrote moves nothing: sentences made from attributes decide for the products that have them, whether
-items_human_ins.json lies beside the products or not. A person's sentence about products of both sides is for tests alone.
+Reward of a purchase (Yao et al. 2022, Eq. 1; the released `goal.py` decides what the paper leaves open):
+
+    r = r_type · (attributes matched + options matched + [price ≤ limit]) / (attributes wanted + options wanted + 1)
+
+attribute      matches if a product attribute is similar, or if it occurs in the title, features or description
+option         matches if a chosen value is similar, after reducing values to their color; the requested option is compared as
+               `name value`, as in the released code
+r_type         1; ½ if neither the query, nor two steps of the category path, nor more than a fifth of the title's nouns agree;
+               1/10 if less than a tenth of the nouns agree; 0 if none does
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product as combinations
@@ -27,13 +34,8 @@ from tacit.core.errors import TacitError
 from tacit.core.platform import load_bm25s
 from tacit.core.tasks import describe_failures
 
-# What is sold: a product as the shop shows it, and what a buyer pays for it.
-#
-# A price that the catalogue gives as a range is somewhere in it, at a point that a digest of the product's id decides: the same
-# on every machine and in every process. (The original draws it anew in each process.)
-
 UNPRICED = 100.0
-"""what a product costs whose record names no price, as in the original"""
+"""price of a product without one, as in the original"""
 
 
 @dataclass(frozen=True)
@@ -48,46 +50,40 @@ class Product:
     id: str
     title: str
     query: str
-    """the kind of thing it is, in the words one would search for: `bar stools`"""
+    """its kind in search terms: `bar stools`"""
     family: str
     """the department: beauty, electronics, fashion, garden or grocery"""
     path: str
-    """its place in the tree of categories, steps parted by ›"""
+    """its category path, steps separated by ›"""
     pricing: tuple[float, ...] = ()
-    """nothing, one price, or the ends of a range"""
+    """empty, one price, or the ends of a range"""
     description: str = ""
     features: tuple[str, ...] = ()
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """name -> the values one may choose from, in the order they are shown"""
+    """name -> its values, in display order"""
     attributes: tuple[str, ...] = ()
-    """what was found to be true of it, in short phrases: what goals ask for"""
+    """short phrases that goals ask for"""
     reviews: tuple[Review, ...] = ()
     rating: str = "N.A."
 
     @property
     def price(self) -> float:
-        """What is paid."""
+        """The price paid. A range gives a price in it, seeded by the product id (the original draws anew in each process)."""
         if len(self.pricing) > 1:
             return Random(f"webshop/price/{self.id}").uniform(*self.pricing[:2])
         return self.pricing[0] if self.pricing else UNPRICED
 
     @property
-    def tag(self) -> str:
-        """What is shown: `$19.99`, or `$19.99 to $27.99`."""
+    def price_tag(self) -> str:
+        """The displayed price: `$19.99` or `$19.99 to $27.99`."""
         return " to ".join(f"${price}" for price in self.pricing[:2] or (UNPRICED,))
 
     @property
-    def indexed(self) -> str:
-        """The text it is found by."""
+    def search_text(self) -> str:
+        """The text that search indexes."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         return " ".join((self.title, self.description, *self.features[:1], options))
 
-
-# What is to be bought, and the sentence that asks for it.
-#
-# A product of the original has one sentence of its own ("Find me easy assemble bar stools with steel frame"); a goal adds one
-# choice of options and a price ("with color: red, and size: large, and price lower than 60.00 dollars"). The limit is the
-# larger of two of the next four full tens above the price, drawn by a digest of the product's id.
 
 NO_LIMIT = 1_000_000.0
 TENS = tuple(10.0 * n for n in range(1, 100))
@@ -95,13 +91,16 @@ TENS = tuple(10.0 * n for n in range(1, 100))
 
 @dataclass(frozen=True)
 class Goal:
+    """A product's sentence ("Find me easy assemble bar stools with steel frame") with one choice of options and a price limit
+    ("with color: red, and size: large, and price lower than 60.00 dollars")."""
+
     product: str
-    """the id of one product that is right; others may be as good"""
+    """the id of the target product; others may score as high"""
     family: str
     sentence: str
     attributes: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
-    """(name, value), the name empty where people said the value alone"""
+    """(name, value); the name is empty in human instructions"""
     limit: float
     query: str
     path: str
@@ -109,7 +108,7 @@ class Goal:
 
     @property
     def key(self) -> str:
-        """What is unchangeable about it: the product, the sentence, the options."""
+        """Identifier from the product, the sentence and the options."""
         told = json.dumps([self.product, self.sentence, self.options], ensure_ascii=False)
         return f"{self.product}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
@@ -123,27 +122,27 @@ class Goal:
         return Goal(**{**data, "attributes": attributes, "options": options, "limit": float(data["limit"])})
 
 
-def synthetic_goals(product: Product, sentence: str, attributes: Sequence[str]) -> Iterator[Goal]:
-    """One for each choice of options."""
-    limit = price_limit(product.price, Random(f"webshop/limit/{product.id}"))
+def make_synthetic_goals(product: Product, sentence: str, attributes: Sequence[str]) -> Iterator[Goal]:
+    """One goal per combination of options."""
+    limit = draw_price_limit(product.price, Random(f"webshop/limit/{product.id}"))
     names = sorted(product.options)
     for values in combinations(*(product.options[name] for name in names)):
         options = tuple(zip(names, values, strict=True))
-        yield _goal(product, sentence + told_options(options), attributes, options, limit)
+        yield _goal(product, sentence + describe_options(options), attributes, options, limit)
 
 
-def human_goal(product: Product, sentence: str, attributes: Sequence[str], values: Sequence[str]) -> Goal:
-    limit = price_limit(product.price, Random(f"webshop/limit/{product.id}/{sentence}"))
+def make_human_goal(product: Product, sentence: str, attributes: Sequence[str], values: Sequence[str]) -> Goal:
+    limit = draw_price_limit(product.price, Random(f"webshop/limit/{product.id}/{sentence}"))
     return _goal(product, sentence.strip("."), attributes, tuple(("", value) for value in values), limit)
 
 
-def price_limit(price: float, rng: Random) -> float:
-    """A full ten above the price, NO_LIMIT where fewer than two of them are left."""
+def draw_price_limit(price: float, rng: Random) -> float:
+    """The larger of two draws from the next four multiples of ten above the price; NO_LIMIT if fewer than two exist."""
     above = [ten for ten in TENS if ten > price][:4]
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_LIMIT
 
 
-def told_options(options: Sequence[tuple[str, str]]) -> str:
+def describe_options(options: Sequence[tuple[str, str]]) -> str:
     return f" with {', and '.join(f'{name}: {value}' for name, value in options)}" if options else ""
 
 
@@ -164,20 +163,12 @@ def _goal(
     )
 
 
-# Finds products by words: BM25 as the original's search engine has it, without a JVM.
-#
-# There it is Lucene through Pyserini with its defaults, which are: words in small letters, without 33 stop words, stemmed by
-# Porter's rules; k₁ = 0.9, b = 0.4; the fifty best that share a word with the query. Here it is `bm25s` with Lucene's variant
-# of
-# the formula; words are cut at everything that is no letter or digit, a possessive 's is dropped. Equal scores are in the order
-# of the catalogue.
-
 K1, B = 0.9, 0.4
 MOST_HITS = 50
 LONGEST_QUERY = 64
-"""words that are looked at; no instruction has as many"""
+"""further words of a query are ignored; no instruction has as many"""
 _KEPT = 4096
-"""queries whose answers are remembered: the members of a group often ask the same"""
+"""cached queries: the members of a group often search for the same"""
 _SEARCH_WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"[’']s\b")
 _STOP_WORDS = """
@@ -188,10 +179,12 @@ _STOP = frozenset(_STOP_WORDS.split())
 
 
 class Index:
-    """An inverted index over texts; immutable once made."""
+    """BM25 over texts, as in the original, which uses Lucene with Pyserini's defaults: lower case, 33 stop words, Porter stems,
+    k₁ = 0.9, b = 0.4, the best fifty that share a word with the query. Here it is `bm25s` with Lucene's formula; ties are in
+    catalogue order."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._stemmer = _package("Stemmer", "PyStemmer").Stemmer("porter")
+        self._stemmer = _import_package("Stemmer", "PyStemmer").Stemmer("porter")
         self._size = len(texts)
         self._bm25 = load_bm25s().BM25(method="lucene", k1=K1, b=B)
         if texts:
@@ -203,7 +196,7 @@ class Index:
         """`The women's Blouses` -> women, blous"""
         plain = _POSSESSIVE.sub("", text.lower())
         stems = self._stemmer.stemWords([word for word in _SEARCH_WORD.findall(plain) if word not in _STOP])
-        return [stem for stem in stems if stem]  # of `s` Porter's rules leave nothing
+        return [stem for stem in stems if stem]  # the stem of `s` is empty
 
     def _find(self, query: str) -> tuple[int, ...]:
         words = self.words(query)[:LONGEST_QUERY]
@@ -214,7 +207,7 @@ class Index:
         return tuple(int(place) for place in best if scores[place] > 0)
 
 
-def _package(module: str, name: str) -> Any:
+def _import_package(module: str, name: str) -> Any:
     try:
         return __import__(module)
     except ImportError as error:
@@ -224,32 +217,32 @@ def _package(module: str, name: str) -> Any:
 
 
 HELD_OUT = 20
-"""per cent of what belongs together that is for tests"""
+"""percentage of components held out for tests"""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A sentence that asks for one product, and what of it counts."""
+class Instruction:
+    """A sentence that asks for a product, and the attributes it is graded by."""
 
     product: str
     sentence: str
     attributes: tuple[str, ...]
     values: tuple[str, ...] = ()
-    """the options that people said; a sentence made from a product's attributes gets all choices of its options instead"""
+    """options named in a human instruction; a generated one is combined with all choices of options instead"""
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Immutable, and shared by all worlds of a process."""
+    """All products and instructions; immutable, and shared by all worlds of a process."""
 
     name: str
     products: Sequence[Product]
-    synthetic: Sequence[Wanted] = ()
-    human: Sequence[Wanted] = ()
+    synthetic: Sequence[Instruction] = ()
+    human: Sequence[Instruction] = ()
     failures: tuple[str, ...] = ()
-    """`file, product n: why`, one for each that could not be read"""
+    """`file, product n: reason` for each product that could not be read"""
     left_out: int = 0
-    """records without a proper id, or with one that was there before"""
+    """records with an invalid or duplicate id"""
 
     @cached_property
     def by_id(self) -> Mapping[str, Product]:
@@ -257,38 +250,40 @@ class Catalogue:
 
     @cached_property
     def index(self) -> Index:
-        return Index([product.indexed.lower() for product in self.products])
+        return Index([product.search_text.lower() for product in self.products])
 
     @cached_property
     def digest(self) -> str:
-        """Of what is sold: a task is only what it says in the shop it was made for."""
+        """Digest of the products. A task stores it, to detect a changed catalogue."""
         told = "\n".join(f"{p.id} {p.title} {p.pricing} {sorted(p.options.items())}" for p in self.products)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @cached_property
-    def tested(self) -> frozenset[str]:
-        """The ids of the products that are for tests."""
+    def test_products(self) -> frozenset[str]:
+        """The ids of the products held out for tests."""
         decided = {wanted.product for wanted in self.synthetic}
         others = [wanted for wanted in self.human if wanted.product not in decided]
-        return frozenset((*_held_out(self.synthetic), *_held_out(others)))
+        return frozenset((*_held_out_products(self.synthetic), *_held_out_products(others)))
 
     @cached_property
     def _tested_sentences(self) -> frozenset[str]:
-        return frozenset(wanted.sentence for wanted in self.human if wanted.product in self.tested)
+        return frozenset(wanted.sentence for wanted in self.human if wanted.product in self.test_products)
 
     def search(self, query: str) -> list[Product]:
         return [self.products[place] for place in self.index.find(query)]
 
     def goals(self, test: bool, human: bool = False) -> Iterator[Goal]:
-        """In the order of the catalogue."""
+        """All goals of a split, in catalogue order."""
         for wanted in self.human if human else self.synthetic:
-            if (wanted.product in self.tested) != test or (human and not test and wanted.sentence in self._tested_sentences):
+            if (wanted.product in self.test_products) != test or (
+                human and not test and wanted.sentence in self._tested_sentences
+            ):
                 continue
             product = self.by_id[wanted.product]
             if human:
-                yield human_goal(product, wanted.sentence, wanted.attributes, wanted.values)
+                yield make_human_goal(product, wanted.sentence, wanted.attributes, wanted.values)
             else:
-                yield from synthetic_goals(product, wanted.sentence, wanted.attributes)
+                yield from make_synthetic_goals(product, wanted.sentence, wanted.attributes)
 
     @property
     def report(self) -> str:
@@ -298,8 +293,8 @@ class Catalogue:
         return text + describe_failures(self.failures)
 
 
-def _held_out(wanted: Iterable[Wanted]) -> Iterator[str]:
-    """Products whose part of the catalogue is for tests."""
+def _held_out_products(wanted: Iterable[Instruction]) -> Iterator[str]:
+    """Products in held-out components (union-find over sentences and products)."""
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -310,7 +305,7 @@ def _held_out(wanted: Iterable[Wanted]) -> Iterator[str]:
 
     products = []
     for want in wanted:
-        # Sentences sort before products, so that the smallest name of a part is one.
+        # Sentences sort before products, so the smallest name of a component is a sentence.
         first, second = root(f"0 {want.sentence}"), root(f"1 {want.product}")
         parent[max(first, second)] = min(first, second)
         products.append(want.product)
@@ -318,3 +313,136 @@ def _held_out(wanted: Iterable[Wanted]) -> Iterator[str]:
         share = int.from_bytes(hashlib.sha256(root(f"1 {product}").encode()).digest()[:4], "big") % 100
         if share < HELD_OUT:
             yield product
+
+
+# The reward.
+
+ALIKE = 85.5
+"""ratios are rounded before the comparison with 85, half to even"""
+
+_COLOURS = """
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel
+camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry
+cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey
+heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight
+mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow
+red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal
+tiger turquoise violet walnut wheat white wine yellow
+"""
+COLOURS = tuple(_COLOURS.split())
+"""colors of the published rule"""
+
+_NO_LETTER = re.compile(r"\W")
+_LATIN_1 = dict.fromkeys(range(128, 256))
+_WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.](?=\w))*")
+_FUNCTION = """
+a about above after all also an and any are as at be because been before below best between both but by can
+each either every extra few for from great has have high how in inside into is it its large less long low made
+make makes many more most much new no non nor not of off on one only onto or other our out outside over own
+per perfect plus same several she short small so some such super than that the their them then these they this
+those three through to too two under ultra until up upon use very via was we well what when where which while
+who will with within without you your
+"""
+_FUNCTION_WORDS = frozenset(_FUNCTION.split())
+
+
+def is_similar(first: str, second: str) -> bool:
+    """thefuzz's token_set_ratio > 85, on lower-case letters, digits and spaces."""
+    return _ratio()(_plain(first), _plain(second)) >= ALIKE
+
+
+def normalize_color(text: str) -> str:
+    return next((name for name in COLOURS if name in text), text)
+
+
+@lru_cache(8192)
+def nouns(title: str) -> tuple[str, ...]:
+    """The words of a title except numbers and function words, in lower case, with repetitions.
+
+    The original uses spaCy's noun tags; both agree on the titles of the released tests.
+    """
+    found = (word.lower().rstrip(".") for word in _WORD.findall(title))
+    return tuple(word for word in found if len(word) > 1 and word not in _FUNCTION_WORDS)
+
+
+@lru_cache(65536)
+def _plain(text: str) -> str:
+    return _NO_LETTER.sub(" ", text.translate(_LATIN_1)).lower().strip()
+
+
+@lru_cache(1)
+def _ratio() -> Callable[[str, str], float]:
+    try:
+        from rapidfuzz.fuzz import token_set_ratio
+    except ImportError as error:
+        raise TacitError(
+            "the shop's judge needs the package RapidFuzz, which is not installed: `pip install rapidfuzz`."
+        ) from error
+    return token_set_ratio
+
+
+NO_NOUNS = 0.2
+"""share of agreeing nouns if the wanted title has none"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The grading of a purchase."""
+
+    kind: float
+    """r_type"""
+    attributes: int
+    options: int
+    affordable: bool
+    wanted: int
+    """requested attributes and options, plus one for the price"""
+
+    @property
+    def reward(self) -> float:
+        return (self.attributes + self.options + self.affordable) / self.wanted * self.kind
+
+
+def judge(product: Product, chosen: Mapping[str, str], goal: Goal) -> Verdict:
+    return Verdict(
+        kind=type_reward(product, goal),
+        attributes=sum(_has_attribute(product, attribute) for attribute in goal.attributes),
+        options=matched_options(chosen, goal),
+        affordable=product.price <= goal.limit,
+        wanted=len(goal.attributes) + len(goal.options) + 1,
+    )
+
+
+def type_reward(product: Product, goal: Goal) -> float:
+    bought, wanted = nouns(product.title), nouns(goal.title)
+    share = len(set(bought) & set(wanted)) / len(wanted) if wanted else NO_NOUNS
+    steps = _steps(product.path) & _steps(goal.path)
+    if share == 0.0:
+        return 0.0
+    if share < 0.1:
+        return 0.1
+    return 1.0 if product.query == goal.query or len(steps) >= 2 or share > 0.2 else 0.5
+
+
+def matched_options(chosen: Mapping[str, str], goal: Goal) -> int:
+    values = [normalize_color(value) for value in chosen.values()]
+    return sum(any(is_similar(value, text) for value in values) for text in map(_option_text, goal.options))
+
+
+def _has_attribute(product: Product, attribute: str) -> bool:
+    if any(is_similar(own, attribute) for own in product.attributes):
+        return True
+    told = (product.title, " ".join(product.features), product.description)
+    return any(attribute in text.lower() for text in told)
+
+
+def _option_text(option: tuple[str, str]) -> str:
+    """The text that a requested option is compared as: a color if its name or value is one, else `name value`. An option
+    without a name (human goals) is reduced to its color."""
+    name, value = option
+    if not name:
+        return normalize_color(value)
+    return next((word for word in COLOURS if word in option), f"{name} {value}")
+
+
+def _steps(path: str) -> set[str]:
+    return {step.strip() for step in path.split("›")}

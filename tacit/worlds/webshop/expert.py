@@ -1,4 +1,5 @@
-"""Two who know how to shop: one who reads, as the agent it teaches must, and one who knows what is meant."""
+"""Three agents that need no model: `Shopper` (acts on what it has read), `Oracle` (knows the target product), and
+`act_on_prompt` (the rule agent, which acts on one prompt)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,19 @@ from dataclasses import dataclass
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.worlds.webshop.catalogue import Goal
-from tacit.worlds.webshop.pages import PER_PAGE, SEPARATOR, Offer, Seen, Wish, read_parts, read_wish
-from tacit.worlds.webshop.tracker import Visit, after, begin
+from tacit.worlds.webshop.pages import PER_PAGE, SEPARATOR, Offer, ParsedPage, ShoppingRequest, parse_request, read_parts
+from tacit.worlds.webshop.tracker import Visit, start_visit, update_visit
 
 STEPS = 15
-"""a visit may take: when they run out, the best that was seen is bought"""
+"""the step limit: before it, the shopper buys the best product seen"""
 PAGES = 3
-"""of results that are looked through before one settles"""
+"""results pages to look through"""
 LOOK = 4
-"""steps to look at a product and come back: its page, its features, and twice back"""
+"""steps to inspect a product and come back: its page, its features, and twice back"""
 
 
-class _Remembering(ABC):
-    """Keeps what has been seen of the visit, and decides from that."""
+class _VisitingExpert(ABC):
+    """Tracks the visit and decides from it."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._action, self._turn = task, "", 0
@@ -30,9 +31,9 @@ class _Remembering(ABC):
     def act(self, observation: Observation) -> str:
         self._turn += 1
         if self._visit is None:
-            self._visit = begin(self._task.goal, observation)
+            self._visit = start_visit(self._task.goal, observation)
         else:
-            self._visit = after(self._visit, self._action, observation)
+            self._visit = update_visit(self._visit, self._action, observation)
         self._action = self._choose(self._visit)
         return self._action
 
@@ -43,12 +44,12 @@ class _Remembering(ABC):
     def _choose(self, visit: Visit) -> str: ...
 
 
-class Shopper(_Remembering):
-    """Searches for the thing and the options in the words of the sentence, opens what is found in its order, reads the
-    features where words are still missing, and buys what has all of them, with the options that are asked for.
+class Shopper(_VisitingExpert):
+    """Searches with the words of the instruction, opens results in order, reads the features while words are unconfirmed, and
+    buys the first product that has all of them, with the requested options.
 
-    A product that does not offer an option, or costs too much, is left. Where nothing has all the words, the one that has most
-    is bought before the steps run out. It makes no random choice.
+    It skips products that are too expensive or lack an option. If no product has all words, it buys the best one before the
+    steps run out. It is deterministic.
     """
 
     def _choose(self, visit: Visit) -> str:
@@ -62,11 +63,11 @@ class Shopper(_Remembering):
         return self._consider(visit)
 
     def _browse(self, visit: Visit) -> str:
-        """The most promising that has not been opened; the best that was, once another look would cost too much."""
+        """Open the next unopened product, or the best opened one once inspecting another would take too long."""
         here = [offer.id for offer in visit.page.offers]
-        fresh = [product for product in _fresh(visit) if product in here]
+        fresh = [product for product in _unopened(visit) if product in here]
         best = self._best(visit)
-        if best and (not self._time_for_another(visit, 0) or not _fresh(visit)):
+        if best and (not self._time_for_another(visit, 0) or not _unopened(visit)):
             if best in here:
                 return f"click[{best}]"
             return "click[< prev]" if visit.page.number > 1 else _search(visit)
@@ -80,13 +81,13 @@ class Shopper(_Remembering):
         """Read on, choose, buy, or leave."""
         product, about = visit.product, visit.known[visit.product]
         missing, left = visit.missing(product), self._left
-        if self._lacks(visit, product) and left >= 3 + len(visit.wanted):  # back, another, its options, and buy it
+        if self._is_unsuitable(visit, product) and left >= 3 + len(visit.wanted):  # back, another, its options, and buy it
             return "click[< prev]"
         if missing and "features" not in about.details and left >= len(visit.remaining) + 3:
             return "click[features]"
         best = self._best(visit)
         better = bool(best) and best != product and left >= len(visit.wanted) + 3
-        if (missing and _fresh(visit) and self._time_for_another(visit, 1)) or (better and not visit.chosen):
+        if (missing and _unopened(visit) and self._time_for_another(visit, 1)) or (better and not visit.chosen):
             return "click[< prev]"
         for name, value in visit.remaining.items():
             if value in (about.options or {}).get(name, ()):
@@ -95,19 +96,19 @@ class Shopper(_Remembering):
 
     @property
     def _left(self) -> int:
-        """steps, this one among them"""
+        """steps left, including this one"""
         return STEPS - self._turn + 1
 
     def _time_for_another(self, visit: Visit, more: int) -> bool:
-        """Whether one can look at another product, and still come back to the best and buy it."""
+        """Whether there is time to inspect another product and still buy the best one."""
         return self._left >= more + LOOK + 1 + len(visit.wish.options) + 1
 
     def _best(self, visit: Visit) -> str:
-        """The opened product with fewest words missing, among those that offer what is asked for."""
-        fit = [p for p in visit.opened if not self._lacks(visit, p)]
+        """The suitable opened product with the fewest unconfirmed words."""
+        fit = [p for p in visit.opened if not self._is_unsuitable(visit, p)]
         return min(fit, key=lambda p: len(visit.missing(p)), default="")
 
-    def _lacks(self, visit: Visit, product: str) -> bool:
+    def _is_unsuitable(self, visit: Visit, product: str) -> bool:
         about = visit.known[product]
         options = about.options or {}
         wanted = visit.wish.wanted(options)
@@ -115,8 +116,8 @@ class Shopper(_Remembering):
         return missing or not about.affordable(visit.wish.limit)
 
 
-class Oracle(_Remembering):
-    """Knows which product is meant: searches by its title, pages to it, chooses, buys."""
+class Oracle(_VisitingExpert):
+    """Knows the target product: searches for its title, pages to it, chooses the options, buys."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -141,21 +142,18 @@ def _search(visit: Visit) -> str:
     return f"search[{' '.join((visit.wish.thing, *visit.wish.options.values())).lower()}]"
 
 
-def _fresh(visit: Visit) -> list[str]:
-    """Products that were listed and not opened, and may be had for the money, in the order they were listed."""
+def _unopened(visit: Visit) -> list[str]:
+    """Affordable products that were listed but not opened, in listing order."""
     return [p for p, known in visit.known.items() if p not in visit.opened and known.affordable(visit.wish.limit)]
 
 
-# A rule that shops by its prompt alone: what the state block is worth without any learning.
-#
-# It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in either form of the
-# block and either wording. It opens the first product listed that it has not opened before (where the block says which), leaves
-# it if an option that is asked for is not offered, or words of the sentence are still missing after its features were read, and
-# otherwise chooses and buys. With the paper's fields alone it cannot tell one product from another, and buys the first that can
-# be paid.
+# The rule agent: a baseline for what the state block is worth without learning. It reads one prompt (either form of the block,
+# either wording) and has no memory. It opens the first product that the block does not list as opened, leaves it if a requested
+# option is missing or words are unconfirmed after reading its features, and otherwise chooses and buys. The paper's fields do
+# not tell products apart: with them it buys the first affordable one.
 
 PATIENCE = 3
-"""products that are opened before one settles for what is there"""
+"""products to open before settling for one"""
 _FIELD = re.compile(
     r"^(phase|query|product|chosen|to choose|not read of it|pages read|opened before|"
     r"inspected_product|remaining_options|ready_to_purchase): (.*)$",
@@ -168,12 +166,10 @@ _OFFER = re.compile(r"(\S+) (.*) ([\d.]+(?:-[\d.]+)?)")
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A prompt taken apart."""
-
-    wish: Wish
+class ParsedPrompt:
+    wish: ShoppingRequest
     fields: dict[str, str]
-    page: Seen
+    page: ParsedPage
 
     @property
     def to_choose(self) -> dict[str, str]:
@@ -188,7 +184,7 @@ class Sheet:
 
     @property
     def unread(self) -> bool:
-        """Words are missing, and its features were not looked at."""
+        """Words are unconfirmed and the features have not been read."""
         return self.missing and "features" not in self.fields.get("pages read", "features")
 
     @property
@@ -196,9 +192,9 @@ class Sheet:
         return self.fields.get("not read of it", "none") != "none"
 
 
-def act(prompt: str) -> str:
-    """The action for what this prompt says."""
-    sheet = take_apart(prompt)
+def act_on_prompt(prompt: str) -> str:
+    """The action that this prompt calls for."""
+    sheet = parse_prompt(prompt)
     kind = sheet.page.kind
     if kind == "results":
         return _open(sheet)
@@ -209,20 +205,20 @@ def act(prompt: str) -> str:
     return f"search[{' '.join((sheet.wish.thing, *sheet.wish.options.values())).lower()}]"
 
 
-def take_apart(prompt: str) -> Sheet:
+def parse_prompt(prompt: str) -> ParsedPrompt:
     fields = dict(_FIELD.findall(prompt))
     if not fields.keys() & {"phase", "ready_to_purchase"}:
-        raise TacitError("the shop's reader reads a state block, and this prompt has none: --state-block --history 1.")
+        raise TacitError("the rule agent of webshop needs a prompt with a state block: --state-block --history 1.")
     task, now = _TASK.search(prompt), _NOW.search(prompt)
     if task and now:
-        wish = read_wish(task[1])
+        wish = parse_request(task[1])
         parts = [part[1:-1] for part in now[1].split(SEPARATOR)]
-        return Sheet(wish, fields, read_parts(parts, names=tuple(wish.options)))
+        return ParsedPrompt(wish, fields, read_parts(parts, names=tuple(wish.options)))
     lines = prompt.strip().split("\n")
-    return Sheet(_terse_wish(lines[0]), fields, _terse_page(lines[-1].removesuffix(">").strip()))
+    return ParsedPrompt(_terse_wish(lines[0]), fields, _terse_page(lines[-1].removesuffix(">").strip()))
 
 
-def _open(sheet: Sheet) -> str:
+def _open(sheet: ParsedPrompt) -> str:
     limit = sheet.wish.limit
     payable = [offer for offer in sheet.page.offers if limit is None or offer.lowest <= limit]
     fresh = [offer.id for offer in payable if offer.id not in sheet.opened]
@@ -231,7 +227,7 @@ def _open(sheet: Sheet) -> str:
     return f"click[{payable[0].id}]" if payable else "click[next >]"
 
 
-def _shop(sheet: Sheet) -> str:
+def _shop(sheet: ParsedPrompt) -> str:
     patient = "opened before" in sheet.fields and len(sheet.opened) < PATIENCE
     offered = {name: value for name, value in sheet.to_choose.items() if value in sheet.page.options.get(name, ())}
     if patient and len(offered) < len(sheet.to_choose):
@@ -243,24 +239,24 @@ def _shop(sheet: Sheet) -> str:
     return f"click[{next(iter(offered.values()))}]" if offered else "click[buy now]"
 
 
-def _terse_wish(line: str) -> Wish:
+def _terse_wish(line: str) -> ShoppingRequest:
     """`waterproof backpacks / color: navy / under 40`"""
     thing, *rest = line.split(" / ")
     options = dict(part.split(": ", 1) for part in rest if ": " in part)
     limit = next((part.removeprefix("under ") for part in rest if re.fullmatch(r"under [\d.]+", part)), None)
-    return Wish(thing, options, float(limit) if limit else None)
+    return ShoppingRequest(thing, options, float(limit) if limit else None)
 
 
-def _terse_page(line: str) -> Seen:
+def _terse_page(line: str) -> ParsedPage:
     first, *rest = line.split(" / ")
     results = _RESULTS.fullmatch(first)
     if results:
         matches = (_OFFER.fullmatch(part) for part in rest)
         offers = tuple(Offer(m[1], m[2], tuple(float(price) for price in m[3].split("-"))) for m in matches if m)
-        return Seen("results", offers, int(results[1]), int(results[2]))
+        return ParsedPage("results", offers, int(results[1]), int(results[2]))
     if first == "search" and not rest:
-        return Seen("search")
+        return ParsedPage("search")
     if rest and re.fullmatch(r"[\d.]+(?:-[\d.]+)?", rest[0]):
         options = dict(part.split(": ", 1) for part in rest[1:] if ": " in part)
-        return Seen("item", title=first, options={name: tuple(values.split(", ")) for name, values in options.items()})
-    return Seen("detail", told=(line,))
+        return ParsedPage("item", title=first, options={name: tuple(values.split(", ")) for name, values in options.items()})
+    return ParsedPage("detail", texts=(line,))

@@ -1,4 +1,6 @@
-"""The pages of the shop as the original's text mode tells them, parts joined by ` [SEP] `, and what can be clicked on each.
+"""WebShop's pages in the original text mode: rendering, parsing pages back, and parsing instructions.
+
+Parts of a page are joined by ` [SEP] `:
 
     search    WebShop, Instruction:, the sentence, Search
     results   Instruction:, the sentence, Back to Search, Page 1 (Total results: 50), [< Prev,] Next >, id, title, price of ten
@@ -7,8 +9,8 @@
     detail    …, Back to Search, < Prev, and the description, the features, the reviews or the attributes
     done      Thank you for shopping with us!, Your score (min 0.0, max 1.0), the score
 
-As there, the text of an item does not show which options are chosen, `Next >` is on every page of results, and a click is told
-by what is written on the thing, in small letters. The last page is shorter than the original's, which ends with forms.
+As in the original, an item page does not show the chosen options, `Next >` is on every results page, and a click names the
+lower-case text of a button. The last page is shorter than the original's, which ends with forms.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ THANKS, SCORE = "Thank you for shopping with us!", "Your score (min 0.0, max 1.0
 
 @dataclass(frozen=True)
 class Page:
-    """What is seen, and what can be clicked, by the text on it in small letters, in the order in which it is listed."""
+    """A page's text and its clickable texts, in lower case and display order."""
 
     text: str
     clickables: tuple[str, ...] = ()
@@ -39,24 +41,24 @@ class Page:
 
 
 def search_page(sentence: str) -> Page:
-    return Page(_joined("WebShop", "Instruction:", sentence, SEARCH), (SEARCH.lower(),), True)
+    return Page(_join_parts("WebShop", "Instruction:", sentence, SEARCH), (SEARCH.lower(),), True)
 
 
 def results_page(sentence: str, found: Sequence[Product], number: int) -> Page:
     shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
     buttons = (BACK, PREVIOUS, NEXT) if number > 1 else (BACK, NEXT)
     heading = f"Page {number} (Total results: {len(found)})"
-    listed = [part for product in shown for part in (product.id, product.title, product.tag)]
-    text = _joined("Instruction:", sentence, BACK, heading, *buttons[1:], *listed)
+    listed = [part for product in shown for part in (product.id, product.title, product.price_tag)]
+    text = _join_parts("Instruction:", sentence, BACK, heading, *buttons[1:], *listed)
     return Page(text, _clickable(*buttons, *(product.id for product in shown)))
 
 
 def item_page(sentence: str, product: Product, attributes: bool) -> Page:
     details = DETAILS if attributes else DETAILS[:3]
     options = [part for name, values in product.options.items() for part in (name, *values)]
-    told = (product.title, f"Price: {product.tag}", f"Rating: {product.rating}", *details, BUY)
+    told = (product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *details, BUY)
     values = [value for values in product.options.values() for value in values]
-    text = _joined("Instruction:", sentence, BACK, PREVIOUS, *options, *told)
+    text = _join_parts("Instruction:", sentence, BACK, PREVIOUS, *options, *told)
     return Page(text, (*_clickable(BACK, PREVIOUS, *details, BUY), *dict.fromkeys(values)))
 
 
@@ -70,22 +72,22 @@ def detail_page(sentence: str, product: Product, detail: str) -> Page:
         told = [part for review in product.reviews for part in (f'"{review.title}"', review.score, review.body)]
     elif detail == "Attributes":
         told = [*product.attributes, product.family, product.query, product.path]
-    return Page(_joined("Instruction:", sentence, BACK, PREVIOUS, *told), _clickable(BACK, PREVIOUS))
+    return Page(_join_parts("Instruction:", sentence, BACK, PREVIOUS, *told), _clickable(BACK, PREVIOUS))
 
 
 def done_page(score: float) -> Page:
-    return Page(_joined(THANKS, SCORE, str(score)))
+    return Page(_join_parts(THANKS, SCORE, str(score)))
 
 
 def _clickable(*names: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
-def _joined(*parts: str) -> str:
+def _join_parts(*parts: str) -> str:
     return SEPARATOR.join(part.strip() for part in parts if part.strip())
 
 
-# What a page says, as data: for the expert, the tracker and the wordings, which see no more than the observation.
+# Parsing of pages, for the experts, the tracker and the wordings: they see only the observation.
 
 _HEADING = re.compile(r"Page (\d+) \(Total results: (\d+)\)")
 _PRICE = re.compile(r"\$([\d.]+)")
@@ -94,7 +96,7 @@ color, color name, fit type, flavor, flavor name, item shape, material, material
 scent, shape, size, size name, style, volume, width
 """
 _USUAL_NAMES = frozenset(name.strip() for name in _NAMES.split(","))
-"""what options are called, for where no list of actions tells names from values"""
+"""usual option names, to tell names from values if the clickables are unknown"""
 
 
 class Offer(NamedTuple):
@@ -110,9 +112,7 @@ class Offer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A page taken apart."""
-
+class ParsedPage:
     kind: str
     """search, results, item, detail or done"""
     offers: tuple[Offer, ...] = ()
@@ -122,12 +122,12 @@ class Seen:
     title: str = ""
     prices: tuple[float, ...] = ()
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    told: tuple[str, ...] = ()
-    """what a detail page says, or the done page"""
+    texts: tuple[str, ...] = ()
+    """the text of a detail page or of the done page"""
 
 
 @lru_cache(4096)
-def read_page(observation: Observation) -> Seen:
+def read_page(observation: Observation) -> ParsedPage:
     clickables = tuple(action[6:-1] for action in observation.actions if action.startswith("click["))
     return read_parts(parts_of(observation.text), clickables)
 
@@ -139,27 +139,27 @@ def parts_of(text: str) -> tuple[str, ...]:
     return tuple(parts[begin:])
 
 
-def read_parts(parts: Sequence[str], clickables: Sequence[str] = (), names: Sequence[str] = ()) -> Seen:
-    """A page from its parts; `names` are those that options may have, where nothing is known of what can be clicked."""
+def read_parts(parts: Sequence[str], clickables: Sequence[str] = (), names: Sequence[str] = ()) -> ParsedPage:
+    """Parse a page. `names` are additional option names, for prompts that do not list the clickables."""
     if parts and parts[0] == THANKS:
-        return Seen("done", told=tuple(parts))
+        return ParsedPage("done", texts=tuple(parts))
     if not parts or parts[0] != BACK:
-        return Seen("search")
+        return ParsedPage("search")
     heading = _HEADING.fullmatch(parts[1]) if len(parts) > 1 else None
     if heading:
-        return Seen("results", tuple(_offers(parts[2:])), int(heading[1]), int(heading[2]))
+        return ParsedPage("results", tuple(_offers(parts[2:])), int(heading[1]), int(heading[2]))
     below = [part for part in parts[1:] if part != PREVIOUS]
     if parts[-1] == BUY:
         return _item(below, clickables, {*_USUAL_NAMES, *names})
-    return Seen("detail", told=tuple(below))
+    return ParsedPage("detail", texts=tuple(below))
 
 
-def prices_in(text: str) -> tuple[float, ...]:
+def parse_prices(text: str) -> tuple[float, ...]:
     return tuple(float(price.rstrip(".")) for price in _PRICE.findall(text) if price.strip("."))
 
 
 def _offers(parts: Sequence[str]) -> list[Offer]:
-    """Each ends with its price."""
+    """The listed products; each ends with its price."""
     found: list[Offer] = []
     line: list[str] = []
     for part in parts:
@@ -167,12 +167,12 @@ def _offers(parts: Sequence[str]) -> list[Offer]:
             continue
         line.append(part)
         if len(line) > 1 and part.startswith("$"):
-            found.append(Offer(line[0].lower(), " ".join(line[1:-1]), prices_in(part)))
+            found.append(Offer(line[0].lower(), " ".join(line[1:-1]), parse_prices(part)))
             line = []
     return found
 
 
-def _item(parts: Sequence[str], clickables: Sequence[str], names: set[str]) -> Seen:
+def _item(parts: Sequence[str], clickables: Sequence[str], names: set[str]) -> ParsedPage:
     place = next((n for n, part in enumerate(parts) if part.startswith("Price: ")), 0)
     options: dict[str, list[str]] = {}
     for part in parts[: max(place - 1, 0)]:
@@ -182,16 +182,16 @@ def _item(parts: Sequence[str], clickables: Sequence[str], names: set[str]) -> S
             options[next(reversed(options))].append(part)
     title = parts[place - 1] if place else ""
     shown = {name: tuple(values) for name, values in options.items()}
-    return Seen("item", title=title, prices=prices_in(parts[place]) if place else (), options=shown)
+    return ParsedPage("item", title=title, prices=parse_prices(parts[place]) if place else (), options=shown)
 
 
 DETAIL_CLICKS = tuple(name.lower() for name in DETAILS)
 
 
-# What a sentence asks for, as far as anybody can read it: the thing, the options with their names, the price.
+# Parsing of instructions:
 #
 # Find me easy clean backpacks with color: navy, and size: large, and price lower than 40.00 dollars
-#         the thing ----------     the options -----------------                       the limit
+#         thing --------------      options ---------------------                      limit
 
 _PRICE_WORDS = re.compile(r"[, ]*(?:and )?price lower than \$?([\d.]+) dollars?\s*$", re.I)
 _OPTION = re.compile(r"((?:(?! with )[^:,])+): (.+)")
@@ -206,52 +206,51 @@ _EMPTY = frozenset(_SAYING_NOTHING.split())
 
 
 @dataclass(frozen=True)
-class Wish:
+class ShoppingRequest:
     thing: str
-    """as it is told, without options and price"""
+    """the sentence without options and price"""
     options: Mapping[str, str]
-    """by name, where the sentence names them"""
+    """name -> value, if the sentence names them"""
     limit: float | None
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The words that count, in their order."""
-        return tuple(dict.fromkeys(word for word in words_of(self.thing) if word not in _EMPTY))
+        """The content words, in order."""
+        return tuple(dict.fromkeys(word for word in split_words(self.thing) if word not in _EMPTY))
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The thing, and each thing that is said of it."""
+        """The whole phrase and each of its pieces."""
         pieces = [piece.strip() for piece in _PARTING.split(self.thing)]
         return tuple(dict.fromkeys(piece for piece in (self.thing, *pieces) if piece))
 
     def wanted(self, offered: Mapping[str, tuple[str, ...]]) -> Mapping[str, str]:
-        """The value of each offered option that the sentence asks for: by the option's name, else by the value itself, the
-        longest of those that it mentions."""
+        """The requested value of each offered option: as named in the sentence, else the longest value it mentions."""
         if self.options:
             return self.options
-        told = f" {' '.join(words_of(self.thing))} "
+        told = f" {' '.join(split_words(self.thing))} "
         found = {}
         for name, values in offered.items():
-            mentioned = [value for value in values if f" {' '.join(words_of(value))} " in told and words_of(value)]
+            mentioned = [value for value in values if f" {' '.join(split_words(value))} " in told and split_words(value)]
             if mentioned:
                 found[name] = max(mentioned, key=len)
         return found
 
 
 @lru_cache(4096)
-def read_wish(sentence: str) -> Wish:
+def parse_request(sentence: str) -> ShoppingRequest:
     price = _PRICE_WORDS.search(sentence)
     rest = sentence[: price.start()] if price else sentence
     thing, options = _options(rest)
-    return Wish(_BEGINNING.sub("", thing).strip(), options, _number(price[1]) if price else None)
+    return ShoppingRequest(_BEGINNING.sub("", thing).strip(), options, _number(price[1]) if price else None)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower().replace("'s", "").replace("’s", ""))
 
 
 def stem(word: str) -> str:
-    """Just enough for `backpacks` to be found in `Backpack`."""
+    """A minimal stemmer: `backpacks` -> `backpack`."""
     if word.endswith("ves") and len(word) > 4:
         return word[:-3] + "f"
     if word.endswith(("xes", "ches", "shes", "sses")):
@@ -260,7 +259,7 @@ def stem(word: str) -> str:
 
 
 def _options(told: str) -> tuple[str, dict[str, str]]:
-    """Parts ` with name: value, and name: value` off the end."""
+    """Split ` with name: value, and name: value` off the end."""
     for match in re.finditer(r" with ", told):
         pieces = told[match.end() :].split(", and ")
         named = [_OPTION.fullmatch(piece) for piece in pieces]
@@ -269,7 +268,7 @@ def _options(told: str) -> tuple[str, dict[str, str]]:
         options: dict[str, str] = {}
         last = ""
         for piece, option in zip(pieces, named, strict=True):
-            if option is None:  # a value that has the separator in it
+            if option is None:  # a value that contains the separator
                 options[last] += f", and {piece}"
             else:
                 last = option[1].strip()

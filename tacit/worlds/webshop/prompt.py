@@ -1,9 +1,5 @@
-"""How the shop is told: `full` to a language model, `terse` to a policy of a million parameters.
-
-`full` follows the template that GiGPO, BiPACE and OPID train with (BiPACE appendix J): a page is its parts, each in quotes,
-without the instruction, which the prompt states itself. `terse` writes a page in a line, and of past pages
-only which they were.
-"""
+"""Wordings: `full` for language models, the template that GiGPO, BiPACE and OPID train with (BiPACE appendix J), and `terse`
+for models of about a million parameters: one line per page, and only the kind of past pages."""
 
 from __future__ import annotations
 
@@ -12,9 +8,8 @@ from random import Random
 from tacit.core.types import ActionStyle, Observation, Task
 from tacit.core.world import Brief, StepCountWording
 from tacit.worlds.webshop.expert import Shopper
-from tacit.worlds.webshop.generator import KINDS
-from tacit.worlds.webshop.pages import SEPARATOR, Seen, parts_of, read_page, read_wish
-from tacit.worlds.webshop.tasks import tasks
+from tacit.worlds.webshop.pages import SEPARATOR, ParsedPage, parse_request, parts_of, read_page
+from tacit.worlds.webshop.tasks import KINDS, tasks
 from tacit.worlds.webshop.tracker import ShopTracker
 from tacit.worlds.webshop.world import WebShop
 
@@ -60,7 +55,7 @@ class TerseWording(Brief):
 
     def task(self, task: Task) -> str:
         """`waterproof, easy clean backpacks / color: navy / size: large / under 40`"""
-        wish = read_wish(task.goal)
+        wish = parse_request(task.goal)
         limit = f"under {wish.limit:g}" if wish.limit is not None else ""
         return " / ".join(p for p in (wish.thing, *(f"{n}: {v}" for n, v in wish.options.items()), limit) if p).lower()
 
@@ -76,18 +71,18 @@ class TerseWording(Brief):
 
 
 LONGEST = 600
-"""characters of a detail page that the terse wording tells; of a generated product it is never as many"""
+"""maximum characters of a detail page in the terse wording; generated products never reach it"""
 
 
-def brief(seen: Seen) -> str:
-    """A page in a line."""
+def brief(seen: ParsedPage) -> str:
+    """A page as one line."""
     if seen.kind == "results":
         offers = (f"{offer.id} {offer.title} {_cost(offer.prices)}" for offer in seen.offers)
         return " / ".join((f"p{seen.number} of {seen.total}", *offers)).lower()
     if seen.kind == "item":
         options = (f"{name}: {', '.join(values)}" for name, values in seen.options.items())
         return " / ".join((seen.title, _cost(seen.prices), *options)).lower()
-    return "; ".join(seen.told).lower()[:LONGEST] if seen.told else seen.kind
+    return "; ".join(seen.texts).lower()[:LONGEST] if seen.texts else seen.kind
 
 
 def _cost(prices: tuple[float, ...]) -> str:
@@ -100,15 +95,13 @@ def _listed_actions(observation: Observation) -> list[str]:
     return list(dict.fromkeys(shown))
 
 
-# Text of the shop for training a tiny tokenizer, and questions about it for pretraining a small one.
-
 GOALS = 150
 NAMED = 20
-"""how often every word of the shelves is named besides, so that a rare one is spelled in few tokens too"""
+"""how often the words of each product kind are repeated, so that rare words get short tokens too"""
 
 
 def example_texts(seed: int) -> list[str]:
-    """Tasks, pages, past turns, blocks and actions along the expert's visits, and all that is on the shelves."""
+    """Text to train a tiny tokenizer: both wordings, state blocks and actions along the expert's episodes, and all products."""
     world, tracker, wordings, texts = WebShop(), ShopTracker(), (TerseWording(), FullWording()), []
     for task in tasks("train", GOALS, seed):
         expert, observation, done, number = Shopper(task), world.reset(task), False, 1
@@ -129,7 +122,7 @@ def example_texts(seed: int) -> list[str]:
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """What something costs, and what is called so: `price b156? 56.6`, `which jorvik rain jacket, hooded? b156`."""
+    """Pretraining questions about a page: `price b156? 56.6`, `which jorvik rain jacket, hooded? b156`."""
     seen = read_page(observation)
     if seen.kind == "results" and seen.offers:
         offer = rng.choice(seen.offers)

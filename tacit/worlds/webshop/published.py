@@ -1,11 +1,11 @@
-"""Loads the original's files from the directory that WEBSHOP_DATA names (or from the product file it names itself).
+"""The published catalogue, loaded from the directory (or product file) in WEBSHOP_DATA:
 
-    items_shuffle_1000.json   the products: 1,000 of them; items_shuffle.json is all 1.18 million; products_*.json any other
-    items_ins_v2_1000.json    their attributes and sentences; items_ins_v2.json beside the large one
-    items_human_ins.json      sentences that people wrote, with what counts of them: splits `human_*` (may be missing)
-    reviews.json              reviews and ratings (may be missing, as it is where most people train)
+    items_shuffle_1000.json   1,000 products; items_shuffle.json has all 1.18 million; products_*.json any other
+    items_ins_v2_1000.json    their attributes and instructions; items_ins_v2.json for the large file
+    items_human_ins.json      human instructions, for the splits `human_*` (optional)
+    reviews.json              reviews and ratings (optional; most training setups do not have it)
 
-A record that cannot be read is reported with its place, and the others load.
+Records that cannot be read are reported and skipped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.registry import path_named_by
-from tacit.worlds.webshop.catalogue import Catalogue, Product, Review, Wanted
+from tacit.worlds.webshop.catalogue import Catalogue, Instruction, Product, Review
 
 DATA_VARIABLE = "WEBSHOP_DATA"
-NAME = "published"
-PEOPLE = "items_human_ins.json"
+PUBLISHED = "published"
+HUMAN_FILE = "items_human_ins.json"
 LONGEST_ID = 10
 _PRODUCTS = ("items_shuffle_1000.json", "items_shuffle.json", "products_*.json")
 _ATTRIBUTES = {"items_shuffle.json": "items_ins_v2.json"}
@@ -33,10 +33,10 @@ _NO_DIGIT = re.compile(r"[^\d.]")
 _log = logging.getLogger(__name__)
 
 
-def published() -> Catalogue:
-    """The catalogue of the files that WEBSHOP_DATA names now, read once in each process."""
+def load_published() -> Catalogue:
+    """The catalogue in WEBSHOP_DATA, read once per process."""
     missing = (
-        f"WebShop's own products are not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
+        f"WebShop's products not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
         "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
     )
     return load_catalogue(str(path_named_by(DATA_VARIABLE, missing)))
@@ -47,7 +47,7 @@ def load_catalogue(source: str) -> Catalogue:
     file = _product_file(Path(source))
     folder = file.parent
     attributes = _mapping(folder / _ATTRIBUTES.get(file.name, _USUAL_ATTRIBUTES))
-    people = _mapping(folder / PEOPLE) if (folder / PEOPLE).exists() else {}
+    people = _mapping(folder / HUMAN_FILE) if (folder / HUMAN_FILE).exists() else {}
     reviews = _reviews(folder / "reviews.json") if (folder / "reviews.json").exists() else {}
     failures: list[str] = []
     found: dict[str, Product] = {}
@@ -69,16 +69,16 @@ def load_catalogue(source: str) -> Catalogue:
             failures.append(f"{where}: {error}.")
     if not found:
         raise TacitError(f"{file} holds no product that can be read. {failures[0] if failures else 'It is empty.'}")
-    synthetic = list(_sentences(attributes, found, failures))
-    human = list(_told_by_people(people, found, failures))
-    catalogue = Catalogue(NAME, tuple(found.values()), synthetic, human, tuple(failures), left_out)
+    synthetic = list(_synthetic_instructions(attributes, found, failures))
+    human = list(_human_instructions(people, found, failures))
+    catalogue = Catalogue(PUBLISHED, tuple(found.values()), synthetic, human, tuple(failures), left_out)
     if failures:
         _log.warning("%s: %s", file, catalogue.report)
     return catalogue
 
 
 def read_product(record: Mapping[str, Any], about: Mapping[str, Any], reviewed: Mapping[str, Any]) -> Product:
-    """A record of the original as a product. KeyError, TypeError or ValueError where it is none."""
+    """A record of the original as a product. Raises KeyError, TypeError or ValueError if it is malformed."""
     features = record["small_description"] or []
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in (record["customization_options"] or {}).items():
@@ -119,33 +119,35 @@ def _review(told: Mapping[str, Any]) -> Review:
     return Review(str(told.get("title", "")), str(told.get("score", told.get("stars", ""))), str(told.get("review", "")))
 
 
-def _sentences(attributes: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Wanted]:
+def _synthetic_instructions(
+    attributes: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]
+) -> Iterator[Instruction]:
     for asin in found:
         about = attributes.get(asin) or {}
         sentence, counted = about.get("instruction"), about.get("instruction_attributes")
         if sentence and counted:
-            yield Wanted(asin, str(sentence), tuple(map(str, counted)))
+            yield Instruction(asin, str(sentence), tuple(map(str, counted)))
         elif sentence:
             failures.append(f"the sentence of product {asin} has no instruction_attributes: {sentence!r}.")
 
 
-def _told_by_people(people: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Wanted]:
+def _human_instructions(people: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Instruction]:
     for asin in found:
         for place, told in enumerate(people.get(asin) or (), 1):
             try:
                 counted = tuple(map(str, told["instruction_attributes"]))
                 values = tuple(map(str, told["instruction_options"]))
                 if counted:
-                    yield Wanted(asin, str(told["instruction"]), counted, values)
+                    yield Instruction(asin, str(told["instruction"]), counted, values)
             except (KeyError, TypeError) as error:
-                failures.append(f"{PEOPLE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
+                failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
 
 
 def _product_file(source: Path) -> Path:
     if source.is_file():
         return source
     if not source.is_dir():
-        raise TacitError(f"there is no file or directory {source} ({DATA_VARIABLE} names it).")
+        raise TacitError(f"no such file or directory: {source} (set by {DATA_VARIABLE}).")
     found = next((file for pattern in _PRODUCTS for file in sorted(source.glob(pattern))), None)
     if found is None:
         raise TacitError(

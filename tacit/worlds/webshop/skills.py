@@ -1,4 +1,6 @@
-"""Seven atomic skills, ours: ReuseRL has no WebShop.
+"""Skill alphabet, handbook, failure reasons and hindsight.
+
+Seven atomic skills (ours; ReuseRL does not cover WebShop):
 
     search[…]                                          SEARCH
     click[a product]                                   OPEN
@@ -8,8 +10,7 @@
     click[buy now]                                     BUY
     any other click                                    CHOOSE
 
-A click is a product's where a page of results was seen. Every executed command of either kind has a skill, well formed or not,
-refused or not; what is neither has none.
+On a results page, other clicks open a product. Every search or click has a skill, refused or not; other actions have none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tacit.core.world import Alphabet
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Goal
 from tacit.worlds.webshop.expert import Shopper
 from tacit.worlds.webshop.pages import BACK, BUY, DETAIL_CLICKS, NEXT, PREVIOUS, read_page
-from tacit.worlds.webshop.tracker import ShopTracker, Visit, cut, told
+from tacit.worlds.webshop.tracker import ShopTracker, Visit, format_options, truncate
 from tacit.worlds.webshop.world import TOO_EXPENSIVE, WRONG_OPTIONS
 
 SKILLS = ("SEARCH", "OPEN", "MORE", "BACK", "INSPECT", "CHOOSE", "BUY")
@@ -50,8 +51,6 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
 ALPHABET = Alphabet(SKILLS, project)
 
 
-# Skills of the shop by hand, for methods that retrieve one: how to shop, never what to buy.
-
 HANDBOOK = {
     "": (
         "search for the thing and what is said of it in few words; look at the price of a result before opening it; read the "
@@ -62,20 +61,19 @@ HANDBOOK = {
 }
 
 
-# Why nothing right was bought.
-#
-# wrong_type       bought, but another kind of thing
-# wrong_product    of the kind, but an attribute is missing
-# wrong_options    the product is right, what was chosen is not
-# too_expensive    only the price is wrong
-# never_opened     out of steps, and no product was ever looked at
-# timeout          out of steps; otherwise the reason it stopped
-
 NEVER_OPENED = "never_opened"
 
 
 def failure(trajectory: Trajectory) -> str:
-    """The label of a failed trajectory."""
+    """Why an episode failed.
+
+    wrong_type       bought another kind of product
+    wrong_product    the right kind, but an attribute is missing
+    wrong_options    the right product with the wrong options
+    too_expensive    only the price is wrong
+    never_opened     out of steps without opening a product
+    timeout          out of steps otherwise; else the stop reason
+    """
     if trajectory.stop is StopReason.FAILURE:
         return trajectory.detail or (trajectory.steps[-1].label if trajectory.steps else "") or str(trajectory.stop)
     if trajectory.stop is not StopReason.STEP_LIMIT:
@@ -84,18 +82,13 @@ def failure(trajectory: Trajectory) -> str:
     return "timeout" if any(read_page(observation).kind == "item" for observation in seen) else NEVER_OPENED
 
 
-# What a visit to the shop teaches, by rule: how the thing was found and bought, or which it would have been.
-#
-# The rules know the goal, so a failure is told the product that was meant: hindsight is allowed to know more than the agent
-# did. At a step it is told what the shopper would have done there, who has read no more than the agent.
-
 _TRACKER = ShopTracker()
 MOST = 5
-"""critical steps of an episode"""
+"""maximum critical steps of an episode"""
 
 
-class _Companion(Shopper):
-    """A shopper who walks along: it says what it would do, and remembers what was done."""
+class _Adviser(Shopper):
+    """Advises at each step of a recorded episode: it says what it would do, and remembers what was done."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         super().__init__(trajectory.task)
@@ -108,28 +101,30 @@ class _Companion(Shopper):
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    steps = critical_steps(trajectory, _Companion(trajectory), _TRACKER, MOST, ("progress.option", "progress.ready"))
+    """After a success how the product was found; after a failure which product was meant. Step advice is the shopper's, which
+    has read no more than the agent."""
+    steps = critical_steps(trajectory, _Adviser(trajectory), _TRACKER, MOST, ("progress.option", "progress.ready"))
     if trajectory.success:
         return Skills(workflow(last_visit(trajectory)), steps, f"Bought in {len(trajectory)} steps.")
     goal, label = Goal.from_data(trajectory.task.data["goal"]), failure(trajectory)
-    options = told({name or "option": value for name, value in goal.options})
+    options = format_options({name or "option": value for name, value in goal.options})
     choice = f"choose {options}, then buy it" if goal.options else "and buy it"
     missing = {
         WRONG_OPTIONS: f"before buying, choose {options}",
         TOO_EXPENSIVE: f"look at the price before buying: no more than ${goal.limit:g}" if goal.limit < NO_LIMIT else "",
     }
-    right = f"the right one is {goal.product.lower()}, {cut(goal.title)}: search for it, open it, {choice}"
+    right = f"the right one is {goal.product.lower()}, {truncate(goal.title)}: search for it, open it, {choice}"
     return Skills(missing.get(label) or right, steps, f"Failed: {label}.")
 
 
 def workflow(visit: Visit) -> str:
     """`search[navy backpack], open Riverstone Backpack, choose color: navy, buy now`"""
-    chosen = [f"choose {told(visit.chosen)}"] if visit.chosen else []
-    return ", ".join((f"search[{visit.query}]", f"open {cut(visit.known[visit.product].title)}", *chosen, "buy now"))
+    chosen = [f"choose {format_options(visit.chosen)}"] if visit.chosen else []
+    return ", ".join((f"search[{visit.query}]", f"open {truncate(visit.known[visit.product].title)}", *chosen, "buy now"))
 
 
 def last_visit(trajectory: Trajectory) -> Visit:
-    """What was remembered when the last action was taken."""
+    """The tracked visit before the last action."""
     state = _TRACKER.start(trajectory.task, trajectory.steps[0].observation)
     for action, transition in transitions(trajectory):
         if not transition.done:

@@ -1,26 +1,23 @@
-"""WebShop's text mode in plain Python: search, read, choose, buy.
+"""WebShop's text mode in plain Python.
 
-    search[words]   the fifty best matches, ten on a page; from any page, as in the original
-    click[text]     what is listed as clickable: a product, an option's value, Next >, < Prev, Back to Search, Description,
-                    Features, Reviews, Buy Now
+    search[words]   the best fifty matches, ten per page; allowed on any page, as in the original
+    click[text]     any clickable text: a product, an option's value, Next >, < Prev, Back to Search, Description, Features,
+                    Reviews, Buy Now
 
-    success         Buy Now with reward 1 (reward.py)
-    score           the reward, when something is bought
-    timeout         15 steps (the rollout counts them), as everybody trains
+    success         Buy Now with reward 1 (catalogue.py)
+    score           the reward of the purchase
+    timeout         15 steps (counted by the rollout), the usual training setting
 
-`search` and `click` are in small letters; what stands in the brackets may have any. Everything else changes nothing, and the
-same page is seen again. Not here: the original's hidden queries `<r>`, `<a>`, `<c>` and `<q>`, which list products past the
-search; they are words like others.
-
-What one can type into the search bar cannot be listed. The actions of the search page are parts of the sentence to search for,
-so that everything listed can be done; wordings tell them as `search[<your query>]`, as verl-agent does.
+`search` and `click` must be lower case; the text in brackets need not be. Any other action returns the same page. The
+original's hidden queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. Possible queries cannot be listed: the admissible
+actions of the search page are parts of the instruction, and wordings show them as `search[<your query>]`, as verl-agent does.
 """
 
 from __future__ import annotations
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.webshop.catalogue import Catalogue, Goal, Product
+from tacit.worlds.webshop.catalogue import Catalogue, Goal, Product, Verdict, judge
 from tacit.worlds.webshop.pages import (
     BACK,
     BUY,
@@ -31,22 +28,21 @@ from tacit.worlds.webshop.pages import (
     detail_page,
     done_page,
     item_page,
-    read_wish,
+    parse_request,
     results_page,
     search_page,
 )
-from tacit.worlds.webshop.reward import Verdict, judge
 from tacit.worlds.webshop.tasks import catalogue_of
 
 MAX_STEPS = 15
 LONGEST_ACTION = 4000
-"""characters that are looked at"""
+"""further characters of an action are ignored"""
 WRONG_TYPE, WRONG_PRODUCT, WRONG_OPTIONS, TOO_EXPENSIVE = "wrong_type", "wrong_product", "wrong_options", "too_expensive"
 _DETAILS = {name.lower(): name for name in DETAILS}
 
 
 class WebShop:
-    """One visit at a time. `show_attributes` adds the page of attributes, which the original leaves out by default."""
+    """One visit at a time. `show_attributes` adds the attributes page, which the original omits by default."""
 
     def __init__(self, show_attributes: bool = False) -> None:
         self._show_attributes = show_attributes
@@ -56,14 +52,14 @@ class WebShop:
         self._page = Page("")
         self._found: list[Product] = []
         self._number = 0
-        """of the page of results, 0 before the first search"""
+        """number of the results page, 0 before the first search"""
         self._product: Product | None = None
         self._detail = ""
         self._chosen: dict[str, str] = {}
 
     @property
     def page(self) -> Page:
-        """What is seen now, with `clickables` and `has_search_bar`."""
+        """The current page."""
         return self._page
 
     @property
@@ -75,8 +71,8 @@ class WebShop:
             self._goal = Goal.from_data(task.data["goal"])
             self._catalogue = catalogue_of(task)
         except (KeyError, TypeError, ValueError) as error:
-            raise TacitError(f"task {task.id!r} is no shopping trip: {error!r}. Make one with `tasks`.") from error
-        self._searches = tuple(f"search[{part}]" for part in read_wish(self.goal.sentence).parts)
+            raise TacitError(f"task {task.id!r} is not a WebShop task: {error!r}. Create tasks with `tasks`.") from error
+        self._searches = tuple(f"search[{part}]" for part in parse_request(self.goal.sentence).parts)
         self._found = []
         self._open_search()
         return self._observe()
@@ -101,13 +97,13 @@ class WebShop:
     @property
     def goal(self) -> Goal:
         if self._goal is None:
-            raise TacitError("the shop has no customer yet; call reset(task) first.")
+            raise TacitError("no episode has been started: call reset(task) first.")
         return self._goal
 
     @property
     def catalogue(self) -> Catalogue:
         if self._catalogue is None:
-            raise TacitError("the shop is closed; call reset(task) first.")
+            raise TacitError("no episode has been started: call reset(task) first.")
         return self._catalogue
 
     def _click(self, clicked: str) -> None:
@@ -127,7 +123,7 @@ class WebShop:
             self._detail = _DETAILS[clicked]
             self._page = detail_page(self.goal.sentence, self._product, self._detail)
         else:
-            # Of two options that have the value, the later one is meant, as in the original.
+            # If two options have the value, the later one is chosen, as in the original.
             name = next(name for name, values in reversed(list(self._product.options.items())) if clicked in values)
             self._chosen[name] = clicked
 
@@ -159,7 +155,7 @@ class WebShop:
 
 
 def parse_action(action: str) -> tuple[str, str]:
-    """`search[red shoes]` -> search, red shoes; two empty texts where it is no action. A value may have brackets of its own."""
+    """`search[red shoes]` -> search, red shoes; two empty strings if it is no action. Values may contain brackets."""
     text = action[:LONGEST_ACTION].strip()
     name, bracket, rest = text.partition("[")
     if not bracket or not rest.endswith("]"):
@@ -168,7 +164,7 @@ def parse_action(action: str) -> tuple[str, str]:
 
 
 def _label(verdict: Verdict, goal: Goal) -> str:
-    """What was wrong with a purchase, the gravest first."""
+    """What was wrong with a purchase; the worst error if there are several."""
     if verdict.kind < 1:
         return WRONG_TYPE
     if verdict.attributes < len(goal.attributes):
