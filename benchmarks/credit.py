@@ -89,8 +89,7 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     from tacit.engines.local.settings import EngineSettings
     from tacit.methods.bipace import BiPACE
     from tacit.rollout.worlds import InProcessPool
-    from tacit.training.collect import Collector
-    from tacit.training.loop import Loop
+    from tacit.training.loop import Collector, Loop
     from tacit.worlds import get_environment
 
     layer, max_tokens, turns = -2, 12, 4

@@ -34,8 +34,7 @@ from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import PHASES, Loop
+from tacit.training.loop import PHASES, Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")

@@ -25,8 +25,7 @@ from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import PHASES, Loop
+from tacit.training.loop import PHASES, Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -25,8 +25,8 @@ from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, SamplingPolicy
 from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints, read_settings
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_records, read_trajectories, trajectory_record
-from tacit.training.collect import TaskSets
 from tacit.training.reporting import Callback, PlainReporter, Reporter
+from tacit.training.setup import TaskSets
 
 if TYPE_CHECKING:
     import pandas

@@ -22,7 +22,7 @@ from tacit.evaluation.behaviour import ending_in_words
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool
-from tacit.training.collect import make_worlds
+from tacit.training.setup import make_worlds
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")

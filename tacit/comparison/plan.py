@@ -44,7 +44,7 @@ from tacit.config.checks import AGENTS, EXPERT, READER, open_world, prepare
 from tacit.config.flags import method_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.training.collect import TaskSets
+from tacit.training.setup import TaskSets
 
 # The parts of a comparison's file, each refused with the reason where it is not what it should be.
 

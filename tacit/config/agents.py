@@ -33,7 +33,7 @@ from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.worlds import TimedExpert
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, describe_directory, find_runs, open_checkpoints, read_settings
-from tacit.training.collect import WorldSetup, completion_limit, evaluation_sampling
+from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampling
 
 # Who stands in for a policy: the expert or a person, who act on observations, and a reader, which answers by a rule.
 

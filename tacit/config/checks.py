@@ -21,10 +21,10 @@ from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES, base_named, is_small
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, find_summary, open_checkpoints
-from tacit.training.collect import WorldSetup, completion_limit
 from tacit.training.demonstrations import check_adviser
 from tacit.training.loop import check_overlap
 from tacit.training.settings import TrainSettings
+from tacit.training.setup import WorldSetup, completion_limit
 from tacit.worlds import get_environment
 
 # What is said before a run that will hardly learn.

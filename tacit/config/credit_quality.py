@@ -24,8 +24,8 @@ from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
 from tacit.runs.checkpoints import COMPANIONS
 from tacit.runs.directory import open_checkpoints
-from tacit.training.collect import Collector, completion_limit, make_worlds
-from tacit.training.loop import Loop, sum_terms
+from tacit.training.loop import Collector, Loop, sum_terms
+from tacit.training.setup import completion_limit, make_worlds
 
 # Rollouts as training collects them, with a checkpoint of a run or an untrained model.
 

@@ -27,7 +27,7 @@ from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver
 from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
 from tacit.runs.files import write_json
-from tacit.training.collect import make_worlds
+from tacit.training.setup import make_worlds
 
 # Which panel: one by name, one that the settings describe, or a file of the user's own.
 

@@ -15,9 +15,9 @@ from tacit.core.protocols import Policy
 from tacit.rollout.encoding import check_chat_support
 from tacit.runs.directory import SETTINGS, Run, open_checkpoints, read_settings
 from tacit.runs.files import write_json
-from tacit.training.collect import WorldSetup
 from tacit.training.loop import check_overlap_policy
 from tacit.training.reporting import Callback, Reporter
+from tacit.training.setup import WorldSetup
 from tacit.training.train import Trainer
 
 REBUILT = 3

@@ -85,7 +85,7 @@ def _open(order: Order, said: dict[tuple[str, ...], Any], sent: list[int]) -> An
     from tacit.config.agents import Endpoint, open_endpoint, open_target
     from tacit.evaluation.tokens import react_contexts
     from tacit.modules.router import open_agent
-    from tacit.training.collect import completion_limit, evaluation_sampling
+    from tacit.training.setup import completion_limit, evaluation_sampling
 
     if not order.react:
         return open_agent(order.target, said, base=order.base, fallback=order.fallback)

@@ -22,7 +22,7 @@ from tacit.core.world import Environment, Expert
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.export import ADAPTER_CONFIG
 from tacit.modules.module import Base, Module, find_modules, hash_modules, is_modules, make_context
-from tacit.training.collect import evaluation_sampling
+from tacit.training.setup import evaluation_sampling
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy

@@ -29,8 +29,8 @@ from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
-from tacit.training.collect import completion_limit, evaluation_sampling
 from tacit.training.recordings import Known, Reading, read_recordings, stranger, untellable
+from tacit.training.setup import completion_limit, evaluation_sampling
 
 ALL, RUNS = "all", "runs"
 Train = Callable[[Prepared, bool], int]

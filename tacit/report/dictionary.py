@@ -24,7 +24,7 @@ from tacit.runs.directory import open_checkpoints, read_settings
 from tacit.runs.files import explain_disk_errors
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_trajectories
-from tacit.training.collect import TaskSets
+from tacit.training.setup import TaskSets
 
 # A run's skill dictionary and how it came to be: read from its checkpoint, or extracted from its recorded episodes.
 

@@ -22,8 +22,8 @@ from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
 from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
 from tacit.runs.trajectories import list_recordings, trajectory_from_record
-from tacit.training.collect import TaskSets
 from tacit.training.settings import TrainSettings
+from tacit.training.setup import TaskSets
 
 Record = Mapping[str, Any]
 OF_EPISODE = {"task": str, "success": bool, "score": float | int, "stop": str, "turns": list, "saw": str}

@@ -19,7 +19,6 @@ from tacit.losses.regularizers import Imitation
 from tacit.rollout.worlds import TimedExpert, TimedWorld
 from tacit.runs.directory import Run
 from tacit.runs.trajectories import write_records
-from tacit.training.collect import Collector, WorldSetup
 from tacit.training.demonstrations import (
     Demonstrations,
     demonstrate,
@@ -31,9 +30,11 @@ from tacit.training.demonstrations import (
     save_relabeled,
     tasks_of_round,
 )
+from tacit.training.loop import Collector
 from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import HeartbeatReporter, RolloutStatus
 from tacit.training.settings import SupervisedSettings, TrainSettings
+from tacit.training.setup import WorldSetup
 
 
 def cosine(step: int, steps: int, warmup: float) -> float:

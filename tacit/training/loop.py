@@ -20,16 +20,101 @@ import numpy as np
 from tacit.core.credit import Batch, Credit, Iteration, Rewards, given_by
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.method import Explained, Method, Schedule, companions_of
-from tacit.core.protocols import PinnedSampler, Policy
+from tacit.core.protocols import PinnedSampler, Policy, Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Group, IterationInfo, StopReason
-from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
-from tacit.training.collect import Collector, divide_groups
+from tacit.core.types import Group, IterationInfo, StopReason, Task
+from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, rollout_groups
+from tacit.rollout.worlds import WorldPool
 from tacit.training.settings import TrainSettings
 
 Term = TypeVar("Term", Rewards, Credit)
 Marks = dict[str, Sequence[Any] | np.ndarray]
 PHASES = ("rollout", "companions", "credit", "scoring", "update")
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Collects training rollouts in one world."""
+
+    method: Method
+    tasks: Sequence[Task]
+    worlds: WorldPool
+    max_tokens: int
+    """longest completion"""
+    max_steps: int
+    """longest episode"""
+    name: str = ""
+    """empty if the run has one world"""
+    share: float = 1.0
+    """share of an iteration's groups"""
+
+    def collect(
+        self, info: IterationInfo, policy: Policy, count: int, drawn: int, observer: RolloutObserver = NO_OBSERVER
+    ) -> tuple[list[Group], list[Group], int]:
+        """Returns (all groups rolled out, groups to train on, number of tasks drawn).
+
+        `drawn` tasks of the pool were drawn before. A method with a `selection` (dynamic sampling) rolls out more tasks until
+        `count` groups are selected.
+        """
+        method, schedule, chosen = self.method, self.method.schedule, list[Group]()
+        sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=self.max_tokens)
+        played: list[Group] = []
+        sound: list[Group] = []
+        count = min(count, len(self.tasks))
+        taken = 0
+        for attempt in range(method.selection.rounds if method.selection else 1):
+            picked = draw_tasks(len(self.tasks), drawn + taken, count, derive(info.seed, "tasks", self.name))
+            taken += count
+            fresh = rollout_groups(
+                [self.tasks[i] for i in picked],
+                schedule.group_size,
+                derive(info.seed, "rollout", info.iteration, attempt, *([self.name] if self.name else [])),
+                method.conditions,
+                method.context,
+                self.worlds,
+                policy,
+                sampling,
+                self.max_steps,
+                method.hidden_layer,
+                observer=observer,
+            )
+            played += fresh
+            sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]
+            if method.selection is None:
+                return played, sound, taken
+            chosen += [group for group in sound if method.selection.keep(group)]
+            if len(chosen) >= count:
+                break
+        # If no group was selected in any round, train on the last round's groups, as the paper does.
+        return played, chosen[:count] or sound, taken
+
+
+def draw_tasks(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
+    """The next `count` task indices after `drawn`: epochs over the pool, each in its own seeded order."""
+    places = []
+    while count > 0:
+        epoch, at = divmod(drawn, pool)
+        order = np.random.default_rng(derive(seed, epoch)).permutation(pool)
+        places.append(order[at : at + count])
+        drawn, count = drawn + len(places[-1]), count - len(places[-1])
+    return np.concatenate(places) if places else np.zeros(0, np.int64)
+
+
+def divide_groups(groups: int, shares: Sequence[float], number: int) -> list[int]:
+    """Groups per world in iteration `number`: each share rounded down, and the remainder to the worlds furthest behind their
+    share, so that shares hold over the iterations."""
+    behind = np.zeros(len(shares))
+    counts = np.zeros(len(shares), int)
+    quota = groups * np.asarray(shares)
+    for _ in range(number):
+        behind += quota
+        counts = np.floor(quota + 1e-9).astype(int)
+        behind -= counts
+        for _ in range(groups - int(counts.sum())):
+            furthest = int(np.argmax(behind))
+            counts[furthest] += 1
+            behind[furthest] -= 1
+    return counts.tolist()
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
 from tacit.runs.trajectories import batch_records, iteration_records, trajectory_record, write_records
-from tacit.training.collect import Collector, WorldSetup, evaluation_sampling, make_worlds
 from tacit.training.demonstrations import Demonstrations
 from tacit.training.imitation import collect_demonstrations, imitate, imitate_round, relabel_round
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.training.reporting import Callback, Event, HeartbeatReporter, Reporter, RolloutStatus
 from tacit.training.settings import TrainSettings
+from tacit.training.setup import WorldSetup, evaluation_sampling, make_worlds
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """imitation steps that count as one iteration for `checkpoint_every`"""

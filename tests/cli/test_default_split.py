@@ -13,8 +13,8 @@ from tacit.config.checks import find_world, open_world, prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import Panel
-from tacit.training.collect import TaskSets
 from tacit.training.settings import TrainSettings
+from tacit.training.setup import TaskSets
 from tacit.worlds import WORLDS
 
 QUICK = ["--model", "tiny-base", "--engine.threads", "1", "--engine.device", "cpu", "--no-evaluation.untrained"]

@@ -17,10 +17,9 @@ from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
 

@@ -16,8 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.evaluation.scores import over_worlds
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector, divide_groups, draw_tasks
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop, divide_groups, draw_tasks
 from tacit.worlds import get_environment
 
 

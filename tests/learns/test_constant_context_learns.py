@@ -16,10 +16,9 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.methods.constant_context import ConstantContext
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.training.settings import SupervisedSettings
 
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=64)

@@ -17,10 +17,9 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.training.settings import SupervisedSettings
 
 BASELINES = ("grpo", "rloo", "reinforce_pp", "dapo", "gspo", "cispo", "ppo")

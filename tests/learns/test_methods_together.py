@@ -17,8 +17,7 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -22,8 +22,7 @@ from tacit.methods import get_method
 from tacit.methods.combine import combine
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -34,8 +34,7 @@ from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -24,8 +24,7 @@ from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.directory import open_checkpoints, read_summary
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLDS = [get_environment("countdown"), get_environment("textcraft")]

@@ -23,8 +23,7 @@ from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.methods import get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -21,8 +21,7 @@ from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -14,8 +14,7 @@ from tacit.core.types import Group, IterationInfo
 from tacit.losses.regularizers import Imitation
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 from tacit.worlds.errands.world import DOORS
 

@@ -24,8 +24,7 @@ from tacit.methods.grpo import GRPO
 from tacit.methods.hgpo import HGPO
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import iteration_records
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop
+from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -22,11 +22,11 @@ from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import Run
-from tacit.training.collect import WorldSetup
 from tacit.training.demonstrations import MAX_BROKEN, demonstrate, make_samples, relabel
 from tacit.training.imitation import collect_demonstrations
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
+from tacit.training.setup import WorldSetup
 from tacit.training.train import Trainer
 
 

@@ -11,9 +11,9 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.runs.directory import Run
-from tacit.training.collect import TaskSets, WorldSetup
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.setup import TaskSets, WorldSetup
 from tacit.training.train import Trainer
 from tacit.worlds import get_environment
 

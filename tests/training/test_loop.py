@@ -20,8 +20,7 @@ from tacit.methods import METHODS, get_method
 from tacit.methods.grpo import GRPO
 from tacit.methods.grpo_variants import DAPO
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop, sum_terms, update
+from tacit.training.loop import Collector, Loop, sum_terms, update
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")

@@ -18,8 +18,7 @@ from tacit.methods import METHODS, get_method
 from tacit.methods.opid import OPID
 from tacit.methods.reuserl import ReuseRL
 from tacit.rollout.worlds import InProcessPool
-from tacit.training.collect import Collector
-from tacit.training.loop import Loop, check_overlap, check_overlap_policy
+from tacit.training.loop import Collector, Loop, check_overlap, check_overlap_policy
 from tacit.training.settings import TrainSettings
 
 

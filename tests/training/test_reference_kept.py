@@ -12,9 +12,9 @@ from tacit.core.errors import NoRoom, TacitError
 from tacit.core.method import Schedule
 from tacit.methods import METHODS, get_method
 from tacit.runs.directory import Run
-from tacit.training.collect import WorldSetup
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.setup import WorldSetup
 from tacit.training.train import Trainer
 from tacit.worlds import get_environment
 

@@ -16,9 +16,9 @@ from tacit.methods.grpo import GRPO
 from tacit.runs.alarms import ALARMS, AlarmMonitor, read_alarms
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
-from tacit.training.collect import WorldSetup
 from tacit.training.reporting import HeartbeatReporter, RolloutStatus
 from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.setup import WorldSetup
 from tacit.training.train import Trainer
 from tacit.worlds import get_environment
 

@@ -11,8 +11,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel
-from tacit.training.collect import TaskSets
 from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.setup import TaskSets
 from tacit.worlds import WORLDS, get_environment
 
 

@@ -14,8 +14,8 @@ from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import Panel, choose_panel
-from tacit.training.collect import TaskSets
 from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.setup import TaskSets
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")

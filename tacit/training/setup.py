@@ -1,0 +1,97 @@
+"""One world of a run: its tasks, method and settings, and how to open it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Context, Method
+from tacit.core.protocols import Sampling
+from tacit.core.types import Task
+from tacit.core.world import Environment
+from tacit.evaluation.panels import Panel, choose_panel
+from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
+from tacit.rollout.worlds import InProcessPool, WorldPool
+from tacit.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class TaskSets:
+    """Training tasks and evaluation panels of one world."""
+
+    training: Sequence[Task]
+    panel: Panel
+    further: tuple[Panel, ...] = ()
+    """panels evaluated only at the end of a stage"""
+    notes: tuple[str, ...] = ()
+    """optional panels that are missing on this machine"""
+
+    @classmethod
+    def of(cls, world: Environment, settings: TrainSettings) -> TaskSets:
+        """Raises if the world's data are missing; call it before anything is written."""
+        families, measured = settings.family_names, settings.evaluation
+        if not world.playable:
+            return cls((), Panel(f"{world.name}/none", ()), notes=(f"{world.summary}: nothing is measured",))
+        panel = choose_panel(world, measured.split, measured.tasks, families, measured.panel)
+        tasks = world.tasks_of(settings.split, settings.tasks, settings.seed, families)
+        if not tasks:
+            of = f" of {', '.join(families)}" if families else ""
+            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
+        further, notes = [], []
+        for split, count, may_be_absent in measured.further_panels:
+            try:
+                further.append(choose_panel(world, split, count or world.panel_size(split, measured.tasks), families))
+            except TacitError as error:
+                if not may_be_absent:
+                    raise
+                notes.append(f"not measured on {split}: {error}")
+        return cls(tasks, panel, tuple(further), tuple(notes))
+
+
+@dataclass(frozen=True)
+class WorldSetup:
+    """What a run does in one world."""
+
+    world: Environment
+    method: Method
+    """built for this world"""
+    settings: TrainSettings
+    """the run's settings with this world's overrides"""
+    tasks: TaskSets
+    share: float = 1.0
+    """share of an iteration's groups"""
+
+    @classmethod
+    def of(cls, world: Environment, method: Method, settings: TrainSettings, share: float = 1.0) -> WorldSetup:
+        return cls(world, method, settings, TaskSets.of(world, settings), share)
+
+    @property
+    def name(self) -> str:
+        return self.world.name
+
+    @property
+    def max_steps(self) -> int:
+        return self.settings.max_steps or self.world.max_steps
+
+    @property
+    def max_tokens(self) -> int:
+        return completion_limit(self.settings, self.method.context, self.world)
+
+
+def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
+    processes = settings.workers or (4 if world.slow or settings.workers_at else 0)
+    if not processes:
+        return InProcessPool(world.make, settings.world_timeout_s)
+    launcher = RayLauncher(settings.workers_at, processes) if settings.workers_at else ProcessLauncher()
+    return WorkerPool(world.make, processes, settings.world_timeout_s, launcher=launcher)
+
+
+def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:
+    brief = context.style == "bare" and not context.format.thinks
+    return settings.max_tokens or (world.action_tokens if brief else 512)
+
+
+def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:
+    chosen = settings.evaluation
+    return Sampling(chosen.temperature, chosen.top_p, chosen.top_k, max_tokens)
