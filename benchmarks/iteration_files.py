@@ -15,7 +15,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-
 import tacit
 from tacit.core.method import Schedule
 from tacit.engines.local.policy import load_policy
