@@ -17,21 +17,21 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import number_of
 from tacit.core.types import Prompt
 from tacit.core.world import FULL_BLOCK
-from tacit.modules.drafting.checks import Examination
+from tacit.modules.drafting.checks import CheckReport
 from tacit.modules.drafting.draft import (
-    Drafted,
     Drafter,
-    action_kinds,
-    ask_for_rewards,
-    ask_for_rewards_of,
-    ask_for_tracker,
-    choose_shown,
-    keep,
-    pursue,
+    DraftResult,
+    build_block_rewards_prompt,
+    build_rewards_prompt,
+    build_tracker_prompt,
+    choose_examples,
+    draft_until_valid,
+    list_action_kinds,
+    save_draft,
 )
-from tacit.modules.drafting.fence import to_be_shown
-from tacit.modules.drafting.tracker import Fields, fields_along
-from tacit.modules.logs import DRAFTED, Coverage, Logs, cover, family_in, family_without_world, read_logs
+from tacit.modules.drafting.sandbox import truncate_for_display
+from tacit.modules.drafting.tracker import Fields, render_fields
+from tacit.modules.logs import DRAFTED, Coverage, Logs, count_coverage, family_without_world, make_family_lookup, read_logs
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.training.recordings import Recording
 
@@ -83,8 +83,8 @@ def draft_tracker(argv: Sequence[str]) -> int:
     )
     arguments, _ = parser.parse(argv)
     console, episodes = make_console(), _episodes(arguments)
-    shown, kinds = choose_shown(episodes, arguments.shown), action_kinds(episodes)
-    ask = _asker(arguments, lambda before, failed: ask_for_tracker(_work(arguments), shown, kinds, before, failed))
+    shown, kinds = choose_examples(episodes, arguments.shown), list_action_kinds(episodes)
+    ask = _asker(arguments, lambda before, failed: build_tracker_prompt(_work(arguments), shown, kinds, before, failed))
     return _end(console, arguments, _pursue(console, arguments, episodes, ask), "tracker")
 
 
@@ -101,21 +101,21 @@ def draft_rewards(argv: Sequence[str]) -> int:
     if not arguments.tracker and not arguments.world:
         raise TacitError("rewards for which tracker? --tracker FILE for a drafted one, --world NAME for the world's own.")
     console, episodes = make_console(), _episodes(arguments)
-    work, kinds, beside = _work(arguments), action_kinds(episodes), list[str]()
+    work, kinds, beside = _work(arguments), list_action_kinds(episodes), list[str]()
     blocks: dict[Recording, list[Fields]] | None = None
     if arguments.tracker:
         beside = [_read(arguments.tracker)]
         if arguments.tracker.resolve().parent != arguments.out.resolve():
             raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
-        say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{to_be_shown(beside[0])}")
+        say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{truncate_for_display(beside[0])}")
     else:
         episodes, blocks = _along_own_tracker(console, arguments, episodes)
-    shown = choose_shown(episodes, arguments.shown)
+    shown = choose_examples(episodes, arguments.shown)
 
     def request(before: str, failed: str) -> Prompt:
         if beside:
-            return ask_for_rewards(work, shown, kinds, beside[0], before, failed)
-        return ask_for_rewards_of(work, shown, kinds, blocks or {}, before, failed)
+            return build_rewards_prompt(work, shown, kinds, beside[0], before, failed)
+        return build_block_rewards_prompt(work, shown, kinds, blocks or {}, before, failed)
 
     ask = _asker(arguments, request)
     return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
@@ -136,7 +136,7 @@ def _along_own_tracker(
     """The episodes that the world's tracker can follow, with its blocks."""
     world = open_world(arguments.world)
     tasks = world.tasks_of(world.splits[0], POOL, 0)
-    blocks, failed = fields_along(world, world.tracker_of(arguments.block), episodes, tasks)
+    blocks, failed = render_fields(world, world.tracker_of(arguments.block), episodes, tasks)
     for line in failed[:SHOWN_FAILURES]:
         say(console, f"left out, since {world.name}'s own tracker cannot follow it: {line}", style="yellow")
     if not any(episode.success for episode in blocks):
@@ -172,12 +172,12 @@ def _episodes(arguments: Namespace) -> list[Recording]:
     family_of, families = family_without_world, ()  # type: tuple[Callable[[Recording], str], tuple[str, ...]]
     if arguments.world:
         world = open_world(arguments.world)
-        family_of, families = family_in(world, world.tasks_of(world.splits[0], POOL, 0)), world.families
+        family_of, families = make_family_lookup(world, world.tasks_of(world.splits[0], POOL, 0)), world.families
     logs = read_logs(arguments.logs, family_of)
-    show_logs(make_console(), logs, cover(logs, families))
+    show_logs(make_console(), logs, count_coverage(logs, families))
     if arguments.family and arguments.family not in logs.families:
         raise unknown("family of these logs", arguments.family, logs.families)
-    chosen = logs.of([arguments.family] if arguments.family else logs.families)
+    chosen = logs.select([arguments.family] if arguments.family else logs.families)
     if not any(logged.recording.success for logged in chosen):
         raise TacitError("there is no won episode in these logs: a tracker could not be checked.")
     if any(not logged.recording.goal for logged in chosen):
@@ -224,19 +224,19 @@ def _pursue(
     ask: Callable[[str, str, int], str],
     beside: Sequence[str] = (),
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
-) -> Drafted:
+) -> DraftResult:
     def show(text: str, attempt: int) -> None:
         say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
-        say(console, to_be_shown(text))
+        say(console, truncate_for_display(text))
 
     def agreed() -> bool:
         return arguments.yes or ask_yes(f"Run this draft behind its fence, against {len(episodes)} episodes?")
 
     report = lambda found: show_examination(console, found)  # noqa: E731
-    return pursue(ask, arguments.attempts, episodes, show, agreed, report, beside, blocks)
+    return draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, beside, blocks)
 
 
-def show_examination(console: Console, found: Examination) -> None:
+def show_examination(console: Console, found: CheckReport) -> None:
     say(
         console, f"\n{found.episodes} episodes ({found.won} won), {found.turns} turns, longest block {found.longest} characters"
     )
@@ -247,20 +247,18 @@ def show_examination(console: Console, found: Examination) -> None:
         say(console, f"and {len(found.failures) - SHOWN_FAILURES} more", style="red")
     for note in found.notes:
         say(console, f"note: {note}", style="yellow")
-    if missing := [name for name, holds in found.held.items() if not holds]:
+    if missing := [name for name, holds in found.enforced_limits.items() if not holds]:
         say(console, f"note: not held by the kernel here: {', '.join(missing)}", style="yellow")
 
 
-def _end(console: Console, arguments: Namespace, drafted: Drafted, kind: str) -> int:
+def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str) -> int:
     tracker = arguments.tracker.name if kind == "rewards" and arguments.tracker else ""
     name = arguments.name or re.sub(r"\W", "_", tracker.removesuffix("_tracker.py") or arguments.family or "work")
     block = arguments.block if kind == "rewards" and not tracker else ""
-    written = keep(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker, block)
+    written = save_draft(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker, block)
     say(console, f"written: {', '.join(map(str, written))}")
-    if drafted.examination is None or not drafted.examination.passed:
-        say(
-            console, "the draft was not run" if drafted.examination is None else "no draft held; mend it by hand and --check it"
-        )
+    if drafted.report is None or not drafted.report.passed:
+        say(console, "the draft was not run" if drafted.report is None else "no draft held; mend it by hand and --check it")
         return 1
     form = f" --block {DRAFTED}" if arguments.world else ""
     logs = " ".join(f"--from {path}" for path in arguments.logs)

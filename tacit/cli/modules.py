@@ -20,25 +20,26 @@ from tacit.config.recipe import Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import number_of
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
-from tacit.modules.carrying import Carried
-from tacit.modules.cost import Costs, Rival, Row, is_here, weigh
-from tacit.modules.drafting.fence import to_be_shown
+from tacit.modules.archive import pack
+from tacit.modules.carrying import PackagedDraft
+from tacit.modules.cost import CostRow, Costs, PromptedModel, is_local_host, measure_costs
+from tacit.modules.drafting.sandbox import truncate_for_display
+from tacit.modules.install import InstallOptions, install
 from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
-from tacit.modules.router import home_of_modules
-from tacit.modules.sharing import Wishes, install, pack
+from tacit.modules.router import find_modules_directory
 from tacit.modules.training import (
     ALL,
     COVERAGE,
     LOGS,
-    card,
+    add_log_defaults,
+    describe_log_training,
     export_run,
     plan_from_logs,
-    plan_lessons,
+    plan_skill_runs,
     train_modules,
-    with_defaults,
 )
-from tacit.modules.verify import problems
+from tacit.modules.verify import find_problems
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
@@ -98,7 +99,7 @@ def install_module(argv: Sequence[str]) -> int:
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
     console = make_console()
-    wishes = Wishes(
+    options = InstallOptions(
         arguments.max_mb * 1_000_000,
         arguments.sha256,
         arguments.base_model,
@@ -108,7 +109,7 @@ def install_module(argv: Sequence[str]) -> int:
         said,
         lambda module: _agreed(console, module, arguments.yes),
     )
-    for found in install(arguments.source, arguments.out.expanduser(), wishes):
+    for found in install(arguments.source, arguments.out.expanduser(), options):
         where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
         say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
         if found.verdict is not None:
@@ -116,11 +117,11 @@ def install_module(argv: Sequence[str]) -> int:
     return 0
 
 
-def show_draft(console: Console, module: str, draft: Carried) -> None:
+def show_draft(console: Console, module: str, draft: PackagedDraft) -> None:
     """A draft is somebody's program: it is shown before it is run, here and whenever the module plays."""
     for name, text in draft.files.items():
         say(console, f"\nmodule {module} brings {name} along, which is run behind a fence whenever it plays:\n", style="bold")
-        say(console, to_be_shown(text))
+        say(console, truncate_for_display(text))
 
 
 def _agreed(console: Console, module: Module, yes: bool) -> bool:
@@ -140,12 +141,12 @@ def cost(argv: Sequence[str]) -> int:
     check_at_least_one(arguments, "batch")
     if bool(arguments.endpoint) != bool(arguments.model):
         raise TacitError("an endpoint has an address and a model: give --endpoint URL and --model NAME, or neither.")
-    rivals = [Rival(name) for name in arguments.against]
+    rivals = [PromptedModel(name) for name in arguments.against]
     if arguments.endpoint:
         told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
-        rivals.append(Rival(arguments.model, {**told, "timeout_s": arguments.timeout}))
+        rivals.append(PromptedModel(arguments.model, {**told, "timeout_s": arguments.timeout}))
     console = make_console()
-    costs = weigh(
+    costs = measure_costs(
         arguments.modules.expanduser(), said, rivals, wording=arguments.wording, actions=arguments.actions,
         max_tokens=arguments.max_tokens,
         base=arguments.base_model, fallback=arguments.fallback, batch=arguments.batch,
@@ -212,8 +213,8 @@ def show(console: Console, costs: Costs, batch: int) -> None:
         said(f"  {name}: {size / 1e6:,.2f} MB")
 
 
-def leaving(row: Row) -> str:
-    away = [host for host in row.hosts if not is_here(host)]
+def leaving(row: CostRow) -> str:
+    away = [host for host in row.hosts if not is_local_host(host)]
     if row.sent_bytes:
         where = f"to {', '.join(away)}" if away else f"to {', '.join(row.hosts)}, which is this machine"
         return f"{row.sent_bytes:,.0f} bytes of prompts per episode (task, observations, actions) {where}"
@@ -222,7 +223,7 @@ def leaving(row: Row) -> str:
     return "nothing; no connection to another machine was made while it was loaded and played"
 
 
-def _column(row: Row, own: Row) -> dict[str, str]:
+def _column(row: CostRow, own: CostRow) -> dict[str, str]:
     won = f"{percent(row.success)} {interval(row.interval)}" if row.success is not None and row.interval else "–"
     memory = "–" if row.seconds is None else "elsewhere" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f} MB"
     return {
@@ -302,7 +303,7 @@ def train(argv: Sequence[str]) -> int:
     add_training_options(parser, *glance(argv, resumable=False), out=MODULES_OPTION)
     arguments, said = parser.parse(argv)
     document = override(read_document(arguments.config) if arguments.config else {}, said)
-    recipe = Recipe.from_json(with_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
+    recipe = Recipe.from_json(add_log_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
     # A run has a place where none is named; modules have not.
     if ("out",) not in said and (arguments.config is None or "out" not in read_document(arguments.config)):
         raise TacitError("where to? Name the directory of the modules with --out DIR.")
@@ -310,12 +311,12 @@ def train(argv: Sequence[str]) -> int:
     told = partial(say, console)
     if arguments.logs:
         taught = plan_from_logs(recipe, arguments.skills, out, arguments.logs)
-        show_logs(console, taught.logs, taught.covered, out / LOGS / COVERAGE)
-        for skill, why in taught.without.items():
+        show_logs(console, taught.logs, taught.coverage, out / LOGS / COVERAGE)
+        for skill, why in taught.skipped.items():
             told(f"{skill}: no module, {why}")
-        code = train_modules(taught.lessons, out, arguments.checkpoint, carry_out, told, card)
+        code = train_modules(taught.runs, out, arguments.checkpoint, carry_out, told, describe_log_training)
     else:
-        code = train_modules(plan_lessons(recipe, arguments.skills, out), out, arguments.checkpoint, carry_out, told)
+        code = train_modules(plan_skill_runs(recipe, arguments.skills, out), out, arguments.checkpoint, carry_out, told)
     if code:
         return code
     console.print()
@@ -346,7 +347,7 @@ def list_modules(argv: Sequence[str]) -> int:
     parser = _parser_of_a_directory("modules list", "List the skill modules of a directory.")
     parser.add_argument("--json", action="store_true", help="print them as one JSON object")
     arguments, _ = parser.parse(argv)
-    modules = find_modules(home_of_modules(arguments.directory))
+    modules = find_modules(find_modules_directory(arguments.directory))
     if arguments.json:
         print(json.dumps({skill: module.to_json() for skill, module in modules.items()}))
         return 0
@@ -361,8 +362,8 @@ def verify(argv: Sequence[str]) -> int:
     parser.add_argument("--base-model", metavar="MODEL", help="where the base model lies, if not where it was in training")
     arguments, _ = parser.parse(argv)
     console, wrong = make_console(), 0
-    for skill, module in find_modules(home_of_modules(arguments.directory)).items():
-        found = problems(module, arguments.base_model)
+    for skill, module in find_modules(find_modules_directory(arguments.directory)).items():
+        found = find_problems(module, arguments.base_model)
         wrong += bool(found)
         say(console, f"{skill}: {'; '.join(found) if found else _verified(module)}", style="red" if found else "")
     if wrong:
@@ -392,8 +393,8 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
         rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *scores, episodes, _bytes(module.size)))
     console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
     for skill, module in modules.items():
-        if module.taught and not module.scores:
-            say(console, f"{skill}: {_taught(module.taught)}", style="dim")
+        if module.from_logs and not module.scores:
+            say(console, f"{skill}: {_taught(module.from_logs)}", style="dim")
     for panel in dict.fromkeys((s["panel"], s["panel_hash"]) for m in modules.values() for s in m.scores.values()):
         say(console, f"panel {panel[0]} (hash {panel[1]})", style="dim")
 

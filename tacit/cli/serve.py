@@ -11,7 +11,7 @@ from tacit.cli.terminal import make_console, say
 from tacit.config.flags import Parser, options_of, section_options
 from tacit.core.errors import TacitError, install
 from tacit.engines.local.settings import EngineSettings
-from tacit.modules.carrying import Carried
+from tacit.modules.carrying import PackagedDraft
 from tacit.serving.settings import ServingSettings
 
 SUMMARY_LINE = "Serve skill modules: sessions over HTTP, an OpenAI-compatible door, metrics and a page; or tools over MCP."
@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     except ImportError as error:
         raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
 
-    def agreed(name: str, draft: Carried) -> bool:
+    def agreed(name: str, draft: PackagedDraft) -> bool:
         """Standard output may be spoken on, and nobody may be there to be asked when modules are looked for again."""
         from tacit.cli.modules import show_draft
 

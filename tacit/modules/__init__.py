@@ -1,4 +1,4 @@
-"""Skill modules: what was learned for one kind of work, as a directory that can be kept, checked, passed on and played.
+"""Skill modules: a trained policy for one kind of task, as a directory that can be verified, shared and played.
 
 from tacit.modules import Agent
 

@@ -1,4 +1,4 @@
-"""An agent to put into a program of your own: it is told its task, sees, acts, and is told what came of it.
+"""An agent for your own program: give it a task, pass observations, get actions.
 
     agent = Agent.load("modules/alfworld")
     agent.begin(task)
@@ -8,7 +8,7 @@
         agent.observe(transition)
         observation, done = transition.observation, transition.done
 
-It keeps no transcript. What it remembers of an episode is what its context keeps: the tracker's state and the turn before.
+It keeps no transcript: its memory is what its context keeps, such as the tracker's state and the previous turn.
 """
 
 from __future__ import annotations
@@ -31,75 +31,75 @@ from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.replay import PromptRenderer
 from tacit.rollout.worlds import InProcessPool
 
-# One episode as a module plays it: what it is asked at each turn, and what its answer means.
-#
-#     request = episode.ask(observation, policy)       what it reads now, as tokens
-#     action = episode.take(completion)                what it wrote, as the world understands it
-#     episode.tell(transition)                         what came of it
-#
-# Whoever asks the model is somebody else: an `Agent` one at a time, a server many at once. Both play the same episode, since a
-# request's seed is a function of the episode's and of the turn.
 
-
-def playing(module: Module, context: Context, temperature: float | None = None) -> Sampling:
-    """How a module is sampled when it plays: as it was measured, or at another temperature; its format says where it stops."""
+def playing_sampling(module: Module, context: Context, temperature: float | None = None) -> Sampling:
+    """The sampling a module was evaluated with, optionally at another temperature, with its format's stop strings."""
     own = module.sampling if temperature is None else replace(module.sampling, temperature=temperature)
     return replace(own, stop=tuple(dict.fromkeys((*context.format.stop, *own.stop))))
 
 
 class Episode:
+    """One episode of a module. The caller samples: an `Agent` one request at a time, a server many.
+
+        request = episode.build_request(observation, policy)
+        action = episode.parse_completion(completion)
+        episode.record(transition)
+
+    A request's seed depends only on the episode's seed and the turn, so both callers get the same actions.
+    """
+
     def __init__(self, module: Module, context: Context, task: Task, sampling: Sampling, seed: int = 0) -> None:
         self.module, self.task, self.sampling, self.seed = module, task, sampling, seed
         self._format = context.format
         self._renderer = PromptRenderer(context, task)
         self.prompt: Prompt | None = None
-        """what it read last"""
+        """the last prompt"""
         self.action: str | None = None
-        """done, but not yet answered"""
-        self._wrote: str | None = None
-        """in its place, where it was no action"""
+        """the last action, until its transition is recorded"""
+        self._invalid_text: str | None = None
+        """the completion, if it was not a valid action"""
 
     @property
     def turns(self) -> int:
-        """that are over"""
+        """completed turns"""
         return self._renderer.turns
 
     @property
     def block(self) -> str:
-        """the tracker's state block in what it read last; empty where it reads none"""
+        """the state block in the last prompt; empty if there was none"""
         return self._renderer.block
 
-    def ask(self, observation: Observation, tokenizer: Tokenizer) -> Request:
+    def build_request(self, observation: Observation, tokenizer: Tokenizer) -> Request:
         if self.action is not None:
-            raise TacitError(f"the agent did {self.action!r} and was not told what came of it: call observe(transition) first.")
+            raise TacitError(f"the result of {self.action!r} was not recorded: call observe(transition) first.")
         room = self.sampling.max_tokens
         self.prompt, tokens, fits = self._renderer.render(observation, tokenizer, room)
         if not fits:
             raise TacitError(
-                f"the prompt has {len(tokens)} tokens, and {room} more for an action do not fit in the "
-                f"model's {tokenizer.context_limit}; the world says too much in one turn for this module."
+                f"the prompt has {len(tokens)} tokens; with {room} more for an action it exceeds the model's "
+                f"{tokenizer.context_limit}. The observation is too long for this module."
             )
         return Request(tokens, derive(self.seed, self.turns))
 
-    def take(self, completion: Completion) -> Parsed:
-        """What was meant. What cannot be understood is passed on as it was written."""
+    def parse_completion(self, completion: Completion) -> Parsed:
+        """The action. Invalid text is passed on verbatim."""
         parsed = self._format.parse(completion.text)
-        self.action, self._wrote = parsed.action, None if parsed.valid else completion.text
+        self.action, self._invalid_text = parsed.action, None if parsed.valid else completion.text
         return parsed
 
-    def tell(self, transition: Transition) -> Mapping[str, float]:
+    def record(self, transition: Transition) -> Mapping[str, float]:
         if self.action is None:
-            raise TacitError("the agent has not acted since it was last told: call act(observation) first.")
-        signals = self._renderer.record(self.action, transition, self._wrote)
-        self.action = self._wrote = None
+            raise TacitError("no action to record a result for: call act(observation) first.")
+        signals = self._renderer.record(self.action, transition, self._invalid_text)
+        self.action = self._invalid_text = None
         return signals
 
 
 class Agent:
-    """Plays one episode at a time with the module of its task's family. Not for use by several threads at once."""
+    """Plays one episode at a time with the module of the task's family. Not thread-safe."""
 
     def __init__(self, router: Router, temperature: float | None = None) -> None:
-        """`temperature` instead of the one each module was measured at; 0 is greedy."""
+        """`temperature` overrides each module's own; 0 is greedy."""
         self.router, self._temperature = router, temperature
         self._episode: Episode | None = None
 
@@ -114,17 +114,14 @@ class Agent:
         world: Environment | None = None,
         engine: EngineSettings | None = None,
     ) -> Agent:
-        """A module, or a directory of modules. Another base, another tracker, another wording or damaged files are refused.
+        """Load a module or a directory of modules. A different base, tracker or wording, or damaged files, are errors.
 
-        `base` is where the base model lies, if not where it was trained; `world` is for a world of your own that cannot be
-        found under the name it was trained under.
+        `base` overrides the base's path. `world` is for a world of your own that cannot be found by name.
         """
         modules = find_modules(path)
         names = sorted({module.world for module in modules.values()})
         if len(names) > 1:
-            raise TacitError(
-                f"the modules in {path} are of several worlds ({', '.join(names)}); load each by its own directory."
-            )
+            raise TacitError(f"the modules in {path} are for several worlds ({', '.join(names)}); load them one by one.")
         if world is None:
             from tacit.worlds import get_environment
 
@@ -133,37 +130,37 @@ class Agent:
 
     @property
     def module(self) -> Module:
-        """the one that plays the present episode"""
-        return self._now().module
+        """the module that plays the current episode"""
+        return self._current_episode().module
 
     @property
     def prompt(self) -> Prompt | None:
-        """what it read last"""
+        """the last prompt"""
         return self._episode.prompt if self._episode else None
 
     def begin(self, task: Task | str, family: str = "", seed: int = 0) -> None:
-        """A new episode: a task of the world, or only its goal and the family it belongs to. `seed` decides what is drawn."""
+        """Start an episode with a task of the world, or with a goal and its family. `seed` is for sampling."""
         if isinstance(task, str):
             task = Task(self.router.world.name, "", family or self._only_family(), "", 0, task)
         module = self.router.choose(task.family)
         episode = Episode(module, self.router.context(module), task, self.sampling(module), seed)
-        self.router.policy(module)  # loaded now, so that the first action does not wait
+        self.router.policy(module)  # load now, so that the first action does not wait
         self._episode = episode
 
     def act(self, observation: Observation | str) -> str:
-        """The next action, as the world understands it. What cannot be understood is passed on as it was written."""
-        episode = self._now()
+        """The next action. Invalid text is passed on verbatim."""
+        episode = self._current_episode()
         seen = Observation(observation) if isinstance(observation, str) else observation
-        policy = self.router.policy(episode.module)  # another episode may have put on another module meanwhile
-        (completion,) = policy.sample([episode.ask(seen, policy)], episode.sampling)
-        return episode.take(completion).action
+        policy = self.router.policy(episode.module)  # the router may have switched modules since
+        (completion,) = policy.sample([episode.build_request(seen, policy)], episode.sampling)
+        return episode.parse_completion(completion).action
 
     def observe(self, transition: Transition) -> None:
-        """What came of the last action."""
-        self._now().tell(transition)
+        """Record the result of the last action."""
+        self._current_episode().record(transition)
 
     def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
-        """A whole episode, to its end or to the limit of steps that the module was measured with."""
+        """Play one episode, at most `max_steps` turns (0: as in the module's evaluation)."""
         module = self.router.choose(task.family)
         context, policy = self.router.agent(module.skill)
         plan, steps = EpisodePlan(task, seed), max_steps or module.max_steps
@@ -171,16 +168,15 @@ class Agent:
         return played
 
     def sampling(self, module: Module) -> Sampling:
-        return playing(module, self.router.context(module), self._temperature)
+        return playing_sampling(module, self.router.context(module), self._temperature)
 
-    def _now(self) -> Episode:
+    def _current_episode(self) -> Episode:
         if self._episode is None:
-            raise TacitError("the agent has no task yet: call begin(task) first.")
+            raise TacitError("no episode in progress: call begin(task) first.")
         return self._episode
 
     def _only_family(self) -> str:
-        """The family of a goal that came without one: clear only where there is a single one."""
         families = sorted({family for module in self.router.modules.values() for family in module.families})
         if len(families) == 1:
             return families[0]
-        raise TacitError(f"which kind of task is it? Say begin(goal, family=…), one of {', '.join(families)}.")
+        raise TacitError(f"the goal needs a family: begin(goal, family=…), one of {', '.join(families)}.")

@@ -1,5 +1,5 @@
-"""What modules cost beside a model that is prompted (constant context, Table 2): tokens, seconds and memory per episode, what
-leaves the machine, and what lies on the disk."""
+"""Cost of modules compared with prompted models (constant context, Table 2): tokens, seconds and memory per episode, network
+traffic and disk space."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tacit.config.recipe import Recipe, Said
 from tacit.core.errors import TacitError
 from tacit.engines.models.bases import checkpoint_directory
 from tacit.evaluation.tokens import LISTED, REACT, UNLISTED
-from tacit.modules.cost_player import Order
+from tacit.modules.cost_process import CostJob
 from tacit.modules.module import Base, find_modules
-from tacit.modules.router import home_of_modules, module_recipe
+from tacit.modules.router import find_modules_directory, module_recipe
 
 PANEL = ("split", "tasks", "panel", "repeats", "temperature", "top_p", "top_k", "max_steps")
 
 
 @dataclass(frozen=True)
-class Rival:
-    """Who is prompted instead: a model here, or one behind an endpoint."""
+class PromptedModel:
+    """A model to compare with: local, or behind an endpoint."""
 
     name: str
     endpoint: Mapping[str, Any] | None = None
@@ -35,12 +35,12 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One player, or one context told the modules' own episodes."""
+class CostRow:
+    """One agent, or one prompt format applied to the modules' own episodes."""
 
     name: str
     success: float | None
-    """None where nothing was played: the turns are the modules'"""
+    """None if nothing was played: the turns are the modules'"""
     interval: Sequence[float] | None
     steps: float
     prompt_tokens: float
@@ -50,14 +50,14 @@ class Row:
     tokens: float
     """of prompts and completions, per episode"""
     seconds: float | None = None
-    """per episode, one after another or as many side by side as was asked for"""
+    """per episode, with `batch` episodes at a time"""
     seconds_to_load: float | None = None
     peak_bytes: int | None = None
-    """of the process, with Python and its libraries in it; None where the model is elsewhere"""
+    """of the process, including Python and its libraries; None if the model is remote"""
     device_peak_bytes: int | None = None
-    """of the GPU, where there is one"""
+    """of the GPU, if there is one"""
     hosts: Sequence[str] = ()
-    """other machines it asked"""
+    """hosts it connected to"""
     sent_bytes: float = 0.0
     """of prompts, per episode"""
 
@@ -67,18 +67,18 @@ class Costs:
     panel: str
     panel_hash: str
     episodes: int
-    rows: Sequence[Row]
+    rows: Sequence[CostRow]
     disk: Mapping[str, int]
-    """bytes: of the modules, of their base, of the model they are compared with"""
+    """bytes of the modules, of their base and of the models they are compared with"""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def weigh(
-    place: Path,
+def measure_costs(
+    path: Path,
     said: Said,
-    rivals: Sequence[Rival],
+    prompted: Sequence[PromptedModel],
     *,
     wording: str = "full",
     actions: bool = True,
@@ -88,41 +88,48 @@ def weigh(
     batch: int = 1,
     watch: Callable[[str], None] = lambda name: None,
 ) -> Costs:
-    """Each player in a process of its own, on the same tasks with the same seeds and limits. `max_tokens` is what a
-    prompted model may write in a turn (0: 512); `watch` is told who plays."""
-    place = home_of_modules(place)
-    modules = find_modules(place)
-    recipe = module_recipe(place, modules, said)
+    """Measure each agent in its own process, on the same tasks with the same seeds and limits.
+
+    `max_tokens` is the limit per turn of a prompted model (0: 512). `watch` is called with the name of each agent.
+    """
+    path = find_modules_directory(path)
+    modules = find_modules(path)
+    recipe = module_recipe(path, modules, said)
     world = open_world(recipe.world)
-    world.wording(wording)  # what does not exist is refused before anybody has played
-    for rival in rivals:
-        if not rival.endpoint and not Path(rival.name).expanduser().is_dir():
-            check_model(rival.name)
+    world.wording(wording)  # raises if unknown
+    local = [model for model in prompted if not model.endpoint]
+    for model in local:
+        if not Path(model.name).expanduser().is_dir():
+            check_model(model.name)
     how = LISTED if actions else UNLISTED
     watch("modules")
-    own = _play(Order(str(place), _pairs(said), base=base, fallback=fallback, batch=batch))
-    rows = [_row(place.name, own)]
-    rows += [_told(use, own) for use in own["uses"] if use["context"] in [f"{name} {how}" for name in REACT]]
-    shared = {**_shared(recipe, wording), ("max_tokens",): max_tokens}
-    for rival in rivals:
+    own = _run_job(CostJob(str(path), _pairs(said), base=base, fallback=fallback, batch=batch))
+    rows = [_make_row(path.name, own)]
+    turns = own["turns"] / own["score"]["episodes"]
+    for use in own["uses"]:
+        if use["context"] in [f"{name} {how}" for name in REACT]:
+            tokens = (use["prompt_tokens_per_turn"], use["action_tokens_per_turn"], use["tokens_per_episode"])
+            rows.append(CostRow(f"its turns as {use['context']}", None, None, turns, *tokens))
+    shared = {**_shared_settings(recipe, wording), ("max_tokens",): max_tokens}
+    for model in prompted:
         for react in REACT:
-            name = f"{rival.name}, {react}"
+            name = f"{model.name}, {react}"
             watch(name)
-            endpoint = {**rival.endpoint, "concurrency": batch} if rival.endpoint else None
-            order = Order("" if endpoint else rival.name, _pairs(shared), f"{react} {how}", endpoint, batch=batch)
-            found = _play(order)
-            if found["score"]["panel_hash"] != own["score"]["panel_hash"]:
-                raise TacitError(f"{name} played panel {found['score']['panel']}, not {own['score']['panel']}.")
-            rows.append(_row(name, found, elsewhere=bool(endpoint)))
+            endpoint = {**model.endpoint, "concurrency": batch} if model.endpoint else None
+            job = CostJob("" if endpoint else model.name, _pairs(shared), f"{react} {how}", endpoint, batch=batch)
+            result = _run_job(job)
+            if result["score"]["panel_hash"] != own["score"]["panel_hash"]:
+                raise TacitError(f"{name} played panel {result['score']['panel']}, not {own['score']['panel']}.")
+            rows.append(_make_row(name, result, remote=bool(endpoint)))
     first = next(iter(modules.values()))
-    disk = {str(place): sum(module.size for module in modules.values())}
+    disk = {str(path): sum(module.size for module in modules.values())}
     if first.adapter:
-        disk[f"base {first.base.model}"] = _size(first.base.elsewhere(base), world)
-    disk |= {rival.name: _size(Base(rival.name, recipe.train.seed), world) for rival in rivals if not rival.endpoint}
+        disk[f"base {first.base.model}"] = _measure_size(first.base.with_model(base), world)
+    disk |= {model.name: _measure_size(Base(model.name, recipe.train.seed), world) for model in local}
     return Costs(own["score"]["panel"], own["score"]["panel_hash"], own["score"]["episodes"], rows, disk)
 
 
-def is_here(host: str) -> bool:
+def is_local_host(host: str) -> bool:
     """
     >>> is_here("127.0.0.1"), is_here("localhost"), is_here("api.example.com"), is_here("::1")
     (True, True, False, True)
@@ -133,8 +140,8 @@ def is_here(host: str) -> bool:
         return host == "localhost"
 
 
-def _shared(recipe: Recipe, wording: str) -> Said:
-    """What the modules are measured by, for whoever is measured beside them."""
+def _shared_settings(recipe: Recipe, wording: str) -> Said:
+    """The modules' evaluation settings, for a prompted model."""
     train = recipe.train
     said: dict[tuple[str, ...], Any] = {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families}
     said |= {("evaluation", name): getattr(train.evaluation, name) for name in PANEL}
@@ -147,23 +154,23 @@ def _pairs(said: Said) -> list[tuple[list[str], Any]]:
     return [(list(place), value) for place, value in said.items()]
 
 
-def _play(order: Order) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="tacit-cost-") as place:
-        out = Path(place) / "answer.json"
-        told = json.dumps(replace(order, out=str(out)).to_json())
-        ran = subprocess.run([sys.executable, "-m", "tacit.modules.cost_player"], input=told, text=True, capture_output=True)
+def _run_job(job: CostJob) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
+        out = Path(directory) / "answer.json"
+        text = json.dumps(replace(job, out=str(out)).to_json())
+        ran = subprocess.run([sys.executable, "-m", "tacit.modules.cost_process"], input=text, text=True, capture_output=True)
         if not out.is_file():
-            last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise TacitError(f"the player {order.target or 'behind the endpoint'} ended with status {ran.returncode}: {last}.")
-        answer = json.loads(out.read_text(encoding="utf-8"))
-    if "error" in answer:
-        raise TacitError(answer["error"])
-    return answer
+            last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
+            raise TacitError(f"measuring {job.target or 'the endpoint'} failed with status {ran.returncode}: {last}.")
+        result = json.loads(out.read_text(encoding="utf-8"))
+    if "error" in result:
+        raise TacitError(result["error"])
+    return result
 
 
-def _row(name: str, found: Mapping[str, Any], elsewhere: bool = False) -> Row:
-    score = found["score"]
-    return Row(
+def _make_row(name: str, result: Mapping[str, Any], remote: bool = False) -> CostRow:
+    score = result["score"]
+    return CostRow(
         name,
         score["success"],
         score["interval"],
@@ -171,22 +178,15 @@ def _row(name: str, found: Mapping[str, Any], elsewhere: bool = False) -> Row:
         score["prompt_tokens"],
         score["completion_tokens"],
         score["episode_prompt_tokens"] + score["episode_completion_tokens"],
-        found["seconds_per_episode"],
-        found["seconds_to_load"],
-        None if elsewhere else found["peak_bytes"],
-        None if elsewhere else found["device_peak_bytes"],
-        tuple(found["hosts"]),
-        found["sent_bytes_per_episode"],
+        result["seconds_per_episode"],
+        result["seconds_to_load"],
+        None if remote else result["peak_bytes"],
+        None if remote else result["device_peak_bytes"],
+        tuple(result["hosts"]),
+        result["sent_bytes_per_episode"],
     )
 
 
-def _told(use: Mapping[str, Any], own: Mapping[str, Any]) -> Row:
-    steps = own["turns"] / own["score"]["episodes"]
-    name = f"its turns as {use['context']}"
-    tokens = (use["prompt_tokens_per_turn"], use["action_tokens_per_turn"], use["tokens_per_episode"])
-    return Row(name, None, None, steps, *tokens)
-
-
-def _size(base: Base, world: Any) -> int:
+def _measure_size(base: Base, world: Any) -> int:
     directory = checkpoint_directory(base.source(world))
     return sum(file.stat().st_size for file in directory.iterdir() if file.is_file())

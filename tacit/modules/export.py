@@ -1,7 +1,7 @@
-"""From a checkpoint of a run to a module: its weights as they play, and what a player has to know about them.
+"""Export a checkpoint as a module, and render a module's card.
 
-Nothing is loaded: a checkpoint already has the adapter in peft's format and the model in transformers'. The optimiser, the
-frozen reference and a value head stay behind, since no one plays with them.
+Export copies files and loads no model: a checkpoint already stores the adapter in peft's format or the model in transformers'.
+The optimizer, the reference model and the value head are left out.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tacit.core.protocols import Sampling
 from tacit.core.world import Environment
 from tacit.engines.models.bases import hash_file
 from tacit.evaluation.scores import in_world
-from tacit.modules.carrying import Carried, carried_by, make_known
-from tacit.modules.drafting.tracker import FencedDraft
+from tacit.modules.carrying import package_draft, register_draft
+from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context, tracker_version, wording_version
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import versions
 from tacit.runs.files import write_directory, write_json
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-MAIN = "default"
+MAIN_ADAPTER = "default"
 """the adapter that a run trains"""
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a run knows of the policy it made, beside its checkpoints."""
+class TrainedPolicy:
+    """A run's policy: everything an export needs besides the checkpoint."""
 
     path: Path
     world: Environment
@@ -46,12 +46,12 @@ class Trained:
     sampling: Sampling
     max_steps: int
     settings: dict[str, Any]
-    taught: Mapping[str, Any] = field(default_factory=dict)
-    """of the logs it was taught from, where it was"""
+    from_logs: Mapping[str, Any] = field(default_factory=dict)
+    """see `Module.from_logs`"""
 
     @property
     def skill(self) -> str:
-        """The world's own word for these families, `unified` for all of them."""
+        """The world's name for these families; `unified` for all of them."""
         served = set(self.families or self.world.families)
         for skill, families in self.world.skill_families.items():
             if set(families) == served:
@@ -59,20 +59,19 @@ class Trained:
         return UNIFIED if served == set(self.world.families) else "+".join(self.families)
 
 
-def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: str = "") -> Module:
-    """Write `place`/<skill>."""
+def export_module(trained: TrainedPolicy, checkpoint: Checkpoint, out: Path, skill: str = "") -> Module:
+    """Write `out`/<skill>."""
     skill = skill or trained.skill
     policy = checkpoint.path / "policy"
-    manifest = _policy_manifest(policy)
-    weights = policy / "adapters" / MAIN if manifest["lora"] else policy / "model"
+    manifest = _read_policy_manifest(policy)
+    weights = policy / "adapters" / MAIN_ADAPTER if manifest["lora"] else policy / "model"
     if not weights.is_dir():
-        raise TacitError(
-            f"checkpoint {checkpoint.path} has no {weights.relative_to(checkpoint.path)}: there is nothing to export."
-        )
-    draft = _draft(trained.context)
+        raise TacitError(f"nothing to export: checkpoint {checkpoint.path} has no {weights.relative_to(checkpoint.path)}.")
+    tracker = getattr(trained.context, "tracker", None)
+    draft = package_draft(tracker) if isinstance(tracker, SandboxedDraft) else None
     world = draft.world_name if draft else trained.world_name
     module = Module(
-        path=place / skill,
+        path=out / skill,
         world=world,
         skill=skill,
         families=trained.families or trained.world.families,
@@ -89,66 +88,53 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": {**trained.settings, "world": world}},
         code=versions(),
         files={},
-        taught=trained.taught,
+        from_logs=trained.from_logs,
         draft=draft,
     )
-    for leftover in place.glob(f".{skill}.*.tmp"):  # of a process that was killed while writing
+    for leftover in out.glob(f".{skill}.*.tmp"):  # from a killed process
         shutil.rmtree(leftover, ignore_errors=True)
-    place.mkdir(parents=True, exist_ok=True)
-    write_directory(module.path, lambda directory: _fill(directory, weights, module))
+    out.mkdir(parents=True, exist_ok=True)
+    write_directory(module.path, lambda directory: _write_files(directory, weights, module))
     return module
 
 
-def _draft(context: Context) -> Carried | None:
-    """What the module must bring along: a draft lies in the folder of whoever made it."""
-    tracker = getattr(context, "tracker", None)
-    return carried_by(tracker) if isinstance(tracker, FencedDraft) else None
-
-
 def is_exported(checkpoint: Checkpoint, module: Module) -> bool:
-    """Whether a module is the present state of a checkpoint, so that it need not be written again."""
-    return module.digest == _policy_manifest(checkpoint.path / "policy")["digest"] and not module.damage()
+    """Whether an intact module already has this checkpoint's weights."""
+    return module.digest == _read_policy_manifest(checkpoint.path / "policy")["digest"] and not module.find_damage()
 
 
-def _fill(directory: Path, weights: Path, module: Module) -> None:
+def _write_files(directory: Path, weights: Path, module: Module) -> None:
     names = (ADAPTER, ADAPTER_CONFIG) if module.adapter else [f.name for f in sorted(weights.iterdir()) if f.is_file()]
     for name in names:
         shutil.copyfile(weights / name, directory / name)
-    if module.adapter:
-        _name_base(directory / ADAPTER_CONFIG, module.base.model)
+    if module.adapter:  # peft writes the local path of the base, and the target modules as a set
+        file = directory / ADAPTER_CONFIG
+        config = json.loads(file.read_text(encoding="utf-8"))
+        config |= {"base_model_name_or_path": module.base.model, "target_modules": sorted(config["target_modules"])}
+        file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if module.draft:
-        make_known(module.draft)
+        register_draft(module.draft)
         for name, text in module.draft.files.items():
             (directory / name).write_text(text, encoding="utf-8", newline="")
     files = {file.name: hash_file(file) for file in sorted(directory.iterdir())}
     write_json(directory / MANIFEST, replace(module, files=files).to_json())
 
 
-def _name_base(file: Path, model: str) -> None:
-    """peft writes the directory that the base was loaded from, which is where it lay on one machine."""
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config |= {"base_model_name_or_path": model, "target_modules": sorted(config["target_modules"])}  # theirs is a set
-    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 def _scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
-    """The last evaluation of each earlier stage, and this checkpoint's own: practice measured at another step is not its. Of a
-    run in several worlds, what was measured in this one."""
+    """This checkpoint's evaluation and the last one of each earlier stage. Only results in `world` count."""
     evaluations = [in_world(e, world) for e in checkpoint.state()["evaluations"]]
     last = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}
     return {stage: last[stage] for stage in ("untrained", "sft", "rl") if stage in last}
 
 
-def _policy_manifest(policy: Path) -> dict[str, Any]:
+def _read_policy_manifest(policy: Path) -> dict[str, Any]:
     try:
         return json.loads((policy / "policy.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TacitError(f"cannot read the checkpoint {policy}: {error}.") from error
 
 
-# A module in words, for whoever is handed one: README.md, which is the card where it is published.
-
-FORM = """---
+CARD_TEMPLATE = """---
 base_model: {base}
 license: {licence}
 library_name: tacit
@@ -161,7 +147,7 @@ Plays {families} of world `{world}`. {what}, {size}.{draft}
 | | |
 |---|---|
 | base | `{base}`, fingerprint `{fingerprint}` |
-| licence of the base | {licence} |
+| license of the base | {licence} |
 | reads | {context}, wording version {wording}{tracker} |
 | plays with | temperature {temperature:g}, at most {max_steps} turns |
 | weights | `{digest}` |
@@ -176,16 +162,22 @@ Plays {families} of world `{world}`. {what}, {size}.{draft}
 """
 
 
-def card_of(module: Module, licence: str) -> str:
-    return FORM.format(
+def render_card(module: Module, license_name: str) -> str:
+    """The module's README.md, with front matter as the Hugging Face hub reads it."""
+    return CARD_TEMPLATE.format(
         base=module.base.model,
-        licence=licence,
-        world=module.place,
+        licence=license_name,
+        world=module.display_world,
         tag=module.draft.world or "work" if module.draft else module.world,
-        draft=_draft_text(module),
+        draft=(
+            f" A model drafted its tracker or rewards ({', '.join(f'`{name}`' for name in module.draft.files)}); the draft "
+            "runs in a sandbox whenever the module plays."
+            if module.draft
+            else ""
+        ),
         skill=module.skill,
         families=", ".join(module.families),
-        what="A LoRA adapter on its base" if module.adapter else "A whole model",
+        what="A LoRA adapter on its base" if module.adapter else "A full model",
         size=f"{sum((module.path / name).stat().st_size for name in module.files):,} bytes of files",
         fingerprint=module.fingerprint,
         context=module.context["kind"].replace("_", " "),
@@ -197,20 +189,11 @@ def card_of(module: Module, licence: str) -> str:
         tacit=module.code.get("tacit", "?"),
         run=module.run["name"],
         checkpoint=module.run["checkpoint"],
-        scores=_scores_text(module.scores) if module.scores else "It was not measured.",
+        scores=_render_scores(module.scores) if module.scores else "Not evaluated.",
     )
 
 
-def _draft_text(module: Module) -> str:
-    if module.draft is None:
-        return ""
-    files = ", ".join(f"`{name}`" for name in module.draft.files)
-    return (
-        f" What it reads or was paid by was drafted by a model ({files}); that text is run, behind a fence, whenever it plays."
-    )
-
-
-def _scores_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
+def _render_scores(scores: Mapping[str, Mapping[str, Any]]) -> str:
     lines = ["| after | success | 95% interval | episodes | panel | hash |", "|---|---|---|---|---|---|"]
     for stage, score in scores.items():
         low, high = score["interval"]

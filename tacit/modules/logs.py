@@ -1,7 +1,6 @@
-"""Logs of work: every line read or said why not, sorted by family, and how much there is of each.
+"""Read logs of recorded episodes, sort them by family, and count them; worlds that are known only from logs.
 
-Any number of files (JSON lines, plain or gzipped, in any form of `training/recordings` and `training/transcripts`) and
-directories of them.
+Accepts files (JSON lines, plain or gzipped, in any format of `training/recordings` and `training/transcripts`) and directories.
 """
 
 from __future__ import annotations
@@ -22,62 +21,60 @@ from tacit.worlds import get_environment
 
 ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12
-"""won episodes of a family below which imitation has little to go by: after twelve houses a policy of a million parameters won
-42% of new ones by imitation, after six 21% (docs/methods/constant_context.md)"""
-ONE_KIND = "work"
-"""the family of episodes that name none, where there is no world to ask"""
+"""fewer won episodes of a family get a remark: with 12 demonstrations a 1M-parameter policy won 42% of new tasks by imitation,
+with 6 only 21% (docs/methods/constant_context.md)"""
+DEFAULT_FAMILY = "work"
+"""for episodes that name no family, if there is no world"""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Logged:
-    """One episode, and where it stands."""
-
+class LoggedEpisode:
     file: Path
     recording: Recording
     family: str
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.file} line {self.recording.line}"
 
     def to_json(self) -> dict[str, Any]:
-        """In the form that `--sft.from` reads."""
-        told = self.recording
+        """In the format of `--sft.from`."""
+        own = self.recording
         turns = [
             {"saw": saw, "action": action, **({} if spoken else {"valid": False})}
-            for saw, action, spoken in zip(told.seen, told.actions, told.spoken, strict=False)
+            for saw, action, spoken in zip(own.seen, own.actions, own.spoken, strict=False)
         ]
-        last = {"saw": told.seen[-1]} if len(told.seen) > len(told.actions) else {}
-        named = {"task": told.task, "goal": told.goal, "family": self.family, "success": told.success}
-        return {**named, "turns": turns, **last, "source": self.place}
+        last = {"saw": own.seen[-1]} if len(own.seen) > len(own.actions) else {}
+        named = {"task": own.task, "goal": own.goal, "family": self.family, "success": own.success}
+        return {**named, "turns": turns, **last, "source": self.location}
 
 
 @dataclass
 class Logs:
-    episodes: list[Logged] = field(default_factory=list)
+    episodes: list[LoggedEpisode] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
-    """`FILE line N: reason`, each"""
+    """`FILE line N: reason`"""
     files: list[Path] = field(default_factory=list)
 
     @property
     def families(self) -> tuple[str, ...]:
         return tuple(sorted({logged.family for logged in self.episodes}))
 
-    def of(self, families: Iterable[str]) -> list[Logged]:
+    def select(self, families: Iterable[str]) -> list[LoggedEpisode]:
         wanted = set(families)
         return [logged for logged in self.episodes if logged.family in wanted]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much there is of a family."""
+    """Counts of one family."""
 
     family: str
     episodes: int
     won: int
     turns: int
-    """of won episodes: what can be imitated"""
+    """of won episodes"""
 
     @property
     def remark(self) -> str:
@@ -92,12 +89,12 @@ class Coverage:
 
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
-    """The files that are meant; of a directory all that have a log's ending."""
+    """The given files, and all logs in the given directories."""
     found: list[Path] = []
     for path in (path.expanduser() for path in paths):
         inside = sorted({file for ending in ENDINGS for file in path.rglob(ending)}) if path.is_dir() else [path]
         if not inside:
-            raise TacitError(f"--from {path}: a directory without a log ({', '.join(ENDINGS)}).")
+            raise TacitError(f"--from {path}: the directory has no logs ({', '.join(ENDINGS)}).")
         for file in inside:
             if not file.is_file():
                 raise TacitError(f"--from {file}: there is no such file of recorded episodes.")
@@ -106,37 +103,37 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_logs(paths: Sequence[Path], family_of: Callable[[Recording], str]) -> Logs:
-    """Every episode that can be used, and every line that cannot. `family_of` names the kind of work, or nothing."""
+    """Read all episodes and list all unusable lines. `family_of` returns a family, or nothing."""
     logs = Logs(files=find_logs(paths))
     for file in logs.files:
         reading = Reading()
         for recording in read_recordings(file, reading):
             family = family_of(recording)
             if not family:
-                reason = f"family {recording.family!r} is none of these" if recording.family else "names no family"
-                logs.unusable.append(f"{file} line {recording.line}: {reason}, and its task and goal are none that are known")
+                reason = f"unknown family {recording.family!r}" if recording.family else "no family"
+                logs.unusable.append(f"{file} line {recording.line}: {reason}, and unknown task and goal")
             elif not _PLAIN.fullmatch(family):
                 logs.unusable.append(f"{file} line {recording.line}: family {family[:80]!r} cannot be the name of a module")
             elif not recording.goal and not recording.task:
                 logs.unusable.append(f"{file} line {recording.line}: names neither a task nor a goal")
             else:
-                logs.episodes.append(Logged(file, recording, family))
+                logs.episodes.append(LoggedEpisode(file, recording, family))
         logs.unusable += [f"{file} {reason}" for reason in reading.unusable]
     return logs
 
 
 def family_without_world(recording: Recording) -> str:
-    return recording.family or ONE_KIND
+    return recording.family or DEFAULT_FAMILY
 
 
-def family_in(world: Environment, tasks: Sequence[Task]) -> Callable[[Recording], str]:
-    """By what the line says, else by its task, else by its goal."""
+def make_family_lookup(world: Environment, tasks: Sequence[Task]) -> Callable[[Recording], str]:
+    """A lookup by the recording's own family, else its task, else its goal."""
     by_id = {task.id: task.family for task in tasks}
     by_goal: dict[str, str] = {}
     for task in tasks:
         known = by_goal.setdefault(task.goal, task.family)
         if known != task.family:
-            by_goal[task.goal] = ""  # of two kinds: it says nothing
+            by_goal[task.goal] = ""  # ambiguous
 
     def family_of(recording: Recording) -> str:
         if recording.family in world.families:
@@ -146,8 +143,8 @@ def family_in(world: Environment, tasks: Sequence[Task]) -> Callable[[Recording]
     return family_of
 
 
-def cover(logs: Logs, families: Iterable[str]) -> list[Coverage]:
-    """Of these families, and of any others there are."""
+def count_coverage(logs: Logs, families: Iterable[str]) -> list[Coverage]:
+    """Counts of the given families and of any others in the logs."""
     found = []
     for family in dict.fromkeys((*families, *logs.families)):
         own = [logged.recording for logged in logs.episodes if logged.family == family]
@@ -156,11 +153,11 @@ def cover(logs: Logs, families: Iterable[str]) -> list[Coverage]:
     return found
 
 
-def as_lines(episodes: Sequence[Logged]) -> str:
+def to_jsonl(episodes: Sequence[LoggedEpisode]) -> str:
     return "".join(json.dumps(logged.to_json(), ensure_ascii=False) + "\n" for logged in episodes)
 
 
-def report_of(logs: Logs, covered: Sequence[Coverage]) -> Mapping[str, Any]:
+def coverage_report(logs: Logs, covered: Sequence[Coverage]) -> Mapping[str, Any]:
     return {
         "files": [str(file) for file in logs.files],
         "families": [coverage.to_json() for coverage in covered],
@@ -168,19 +165,19 @@ def report_of(logs: Logs, covered: Sequence[Coverage]) -> Mapping[str, Any]:
     }
 
 
-# Work of which there are only logs: a world that can be told and tracked, and not acted in.
+# Worlds known only from logs. They have prompts and trackers but no environment to act in.
 #
-#     WORK                                      no tracker: an agent reads the turns before
-#     work_of("mugs_tracker.py", __file__)      with a drafted tracker, in a file beside the one that says so
-#     work_of(…, world="alfworld")              a world there is, in which the draft is one more form of the state block
-#     work_of(rewards=…, world="alfworld")      the world's own block, and drafted rewards
+#     WORK                                      no tracker; the agent reads previous turns
+#     work_of("mugs_tracker.py", __file__)      with a drafted tracker from a file next to this one
+#     work_of(…, world="alfworld")              an existing world, with the draft as another form of its state block
+#     work_of(rewards=…, world="alfworld")      an existing world and state block, with drafted rewards
 #
-# A tracker's file is never imported: it is run behind a fence (`drafting/fence.py`), in training and in play.
+# A draft is never imported; it runs in a sandbox (`drafting/sandbox.py`).
 
 NAME = "tacit.modules.logs:WORK"
 """as `--world` takes it"""
 DRAFTED = "drafted"
-"""the form of the state block that a draft writes in a world with a tracker of its own"""
+"""form of the drafted state block in a world that has its own tracker"""
 MAX_STEPS = 50
 
 
@@ -195,23 +192,19 @@ class TerseWording(Brief):
         return task.goal
 
 
-def _nowhere() -> World:
+def _make_no_world() -> World:
     raise TacitError(
-        "there is no world to act in: these modules were taught from logs alone. Play them from a program of yours (Agent) or "
-        "serve them (tacit serve), and tell them what they see."
+        "there is no world to act in: these modules were trained from logs alone. Use them in your own program (Agent) or "
+        "serve them (tacit serve)."
     )
-
-
-def _no_tasks(split: str, count: int, seed: int) -> Sequence[Task]:
-    return ()
 
 
 WORK = Environment(
     name="work",
     summary="work known from logs alone",
     max_steps=MAX_STEPS,
-    make=_nowhere,
-    tasks=_no_tasks,
+    make=_make_no_world,
+    tasks=lambda split, count, seed: (),
     splits=(),
     families=(),
     wordings={"full": FullWording(), "terse": TerseWording()},
@@ -220,17 +213,20 @@ WORK = Environment(
 
 
 def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str = "", block: str = FULL_BLOCK) -> Environment:
-    """`tracker`, and `rewards` where they were drafted apart, are files beside the file `beside`. Without a tracker the rewards
-    are for the world's own, of the form `block`."""
-    place = Path(beside).parent
+    """A world with a draft. Draft files written by `tacit modules draft` call this.
+
+    `tracker` and `rewards` are files in the directory of the file `beside`. Without a tracker, the rewards are for the world's
+    own tracker of the form `block`.
+    """
+    directory = Path(beside).parent
     if not tracker:
-        source, name = read_draft(place / rewards), Path(rewards).stem
+        source, name = read_draft(directory / rewards), Path(rewards).stem
         return with_draft(RewardedTracker(get_environment(world).tracker_of(block), source, name, world, block))
-    return with_draft(DraftedTracker.read(place / tracker, place / rewards if rewards else None, world))
+    return with_draft(DraftedTracker.read(directory / tracker, directory / rewards if rewards else None, world))
 
 
 def with_draft(drafted: DraftedTracker | RewardedTracker) -> Environment:
-    """The world that a draft is for, with it."""
+    """The draft's world, with the draft added."""
     if not drafted.world:
         return replace(WORK, tracker=drafted)
     known = get_environment(drafted.world)

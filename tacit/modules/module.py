@@ -1,11 +1,11 @@
 """A skill module is a directory.
 
-module.json                     everything below: what it is for, what it needs, how good it is, and a hash of every other file
+module.json                     its purpose, requirements and scores, and a hash of every other file
 adapter_model.safetensors       a LoRA adapter in peft's format, with adapter_config.json
-model.safetensors, …            or a whole model in transformers' format, with its tokenizer, where all parameters were trained
-NAME_tracker.py.txt             where its tracker or its rewards were drafted: the draft, which is run behind a fence alone
+model.safetensors, …            or, after full-parameter training, a model in transformers' format with its tokenizer
+NAME_tracker.py.txt             the draft, if its tracker or rewards were drafted; runs only in the sandbox
 
-It is written in one move and never changed afterwards. Reading it imports neither torch nor transformers.
+It is written atomically and never changed afterwards. Reading it imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -23,59 +23,11 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import FULL_BLOCK, Environment, version_of
-from tacit.engines.models.bases import BASES, checkpoint_directory, hash_file
+from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
-from tacit.modules.carrying import Carried, make_known, read_carried
+from tacit.modules.carrying import PackagedDraft, read_packaged_draft, register_draft
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
-
-# The model that adapters sit on: how it is named, where it lies, and whether it is the one a module was trained on.
-
-
-@dataclass(frozen=True)
-class Base:
-    model: str
-    """as `--model` takes it: a tiny size, a directory or a hub id"""
-    seed: int = 0
-    """of a tiny model's first weights"""
-    tiny: TinySettings | None = None
-    """sizes, where the model is a tiny one from scratch"""
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Base:
-        tiny = data.get("tiny")
-        return cls(data["model"], data["seed"], TinySettings(**tiny) if tiny else None)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"model": self.model, "seed": self.seed, "tiny": asdict(self.tiny) if self.tiny else None}
-
-    def elsewhere(self, model: str | None) -> Base:
-        """The same, or another model named in its place: where it lies on this machine."""
-        return self if model in (None, self.model) else Base(model, self.seed)
-
-    def source(self, world: Environment) -> str:
-        """The checkpoint's directory, or a hub id."""
-        from tacit.engines.models.sources import TEXTS_SEED, find_checkpoint
-
-        texts = world.example_texts
-        return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
-
-    def fingerprint(self, world: Environment) -> str:
-        from tacit.engines.models.bases import checkpoint_directory
-
-        directory = checkpoint_directory(self.source(world))
-        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in directory.iterdir())
-        return _fingerprint(directory, tuple(files))
-
-
-@cache
-def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str:
-    """Many modules sit on one base, and reading all of a large one takes a minute: once in a process, while its files
-    stay as they are."""
-    from tacit.engines.models.bases import fingerprint
-
-    return fingerprint(directory)
-
 
 MANIFEST = "module.json"
 FORMAT = 1
@@ -86,9 +38,51 @@ SHAPE: Mapping[str, tuple[type, ...]] = {
     "tracker": (str, type(None)),
     "max_steps": (int,),
 }
-"""what module.json holds under each name"""
+"""types of the fields of module.json"""
 UNIFIED = "unified"
-"""the module that serves every family"""
+"""the skill of a module that serves every family"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that an adapter was trained on."""
+
+    model: str
+    """as `--model` takes it: a tiny size, a directory or a hub id"""
+    seed: int = 0
+    """of a tiny model's initial weights"""
+    tiny: TinySettings | None = None
+    """sizes of a tiny model trained from scratch"""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Base:
+        tiny = data.get("tiny")
+        return cls(data["model"], data["seed"], TinySettings(**tiny) if tiny else None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"model": self.model, "seed": self.seed, "tiny": asdict(self.tiny) if self.tiny else None}
+
+    def with_model(self, model: str | None) -> Base:
+        """This base at another path or hub id; unchanged if `model` is None."""
+        return self if model in (None, self.model) else Base(model, self.seed)
+
+    def source(self, world: Environment) -> str:
+        """The checkpoint's directory, or a hub id."""
+        from tacit.engines.models.sources import TEXTS_SEED, find_checkpoint
+
+        texts = world.example_texts
+        return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
+
+    def fingerprint(self, world: Environment) -> str:
+        directory = checkpoint_directory(self.source(world))
+        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in directory.iterdir())
+        return _fingerprint(directory, tuple(files))
+
+
+@cache
+def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str:
+    """Cached while the files' names, sizes and times stay the same: hashing a large base takes a minute."""
+    return fingerprint(directory)
 
 
 @dataclass(frozen=True)
@@ -99,41 +93,41 @@ class Module:
     skill: str
     families: tuple[str, ...]
     tracker: str | None
-    """version of the tracker whose state block it reads; None where it reads none"""
+    """version of the tracker whose state block it reads; None if it reads none"""
     wording: str
-    """version of the wording it reads; the context has its name"""
+    """version of its wording; `context` has the name"""
     context: Mapping[str, Any]
-    """what it reads (`prompting.describe_context`)"""
+    """how its prompts are built (`describe_context`)"""
     adapter: bool
-    """a LoRA adapter on a base, or a whole model"""
+    """True: a LoRA adapter on a base; False: a full model"""
     base: Base
-    """what it was trained from; a whole model needs it no more"""
+    """the model it was trained from"""
     fingerprint: str
-    """of that base"""
+    """of the base"""
     sampling: Sampling
-    """how it was measured, and plays unless told otherwise"""
+    """as in its evaluation"""
     max_steps: int
     scores: Mapping[str, Mapping[str, Any]]
-    """stage (`untrained`, `sft`, `rl`) -> its evaluation there, with interval, panel and hash"""
+    """stage (`untrained`, `sft`, `rl`) -> evaluation with interval, panel and hash"""
     digest: str
-    """of the trained weights, as the run's checkpoint has it"""
+    """of the trained weights, as in the run's checkpoint"""
     run: Mapping[str, Any]
-    """where it comes from: the run's name, checkpoint and settings"""
+    """name, checkpoint and settings of the run that made it"""
     code: Mapping[str, Any]
     """versions of tacit and its libraries"""
     files: Mapping[str, str]
     """name -> sha256 of every other file"""
-    taught: Mapping[str, Any] = field(default_factory=dict)
-    """of logs it was taught from: how many episodes, whether it practised afterwards, how it does on those kept back"""
-    draft: Carried | None = None
-    """the drafted tracker or rewards that it was trained with; `world` is then the name of that"""
+    from_logs: Mapping[str, Any] = field(default_factory=dict)
+    """if it imitated logs: number of episodes, whether RL followed, agreement with held-out episodes"""
+    draft: PackagedDraft | None = None
+    """the drafted tracker or rewards it was trained with; `world` is then the draft's world"""
 
     @property
-    def place(self) -> str:
-        """its world, to be read by people"""
+    def display_world(self) -> str:
+        """its world, for people"""
         if self.draft is None:
             return self.world
-        return f"{self.draft.world or 'work known from logs'} with drafted {self.draft.kind}"
+        return f"{self.draft.world or 'work from logs'} with drafted {self.draft.kind}"
 
     @property
     def size(self) -> int:
@@ -158,52 +152,51 @@ class Module:
             "run": dict(self.run),
             "code": dict(self.code),
             "files": dict(self.files),
-            **({"taught": dict(self.taught)} if self.taught else {}),
+            **({"taught": dict(self.from_logs)} if self.from_logs else {}),
             **({"draft": self.draft.to_json()} if self.draft else {}),
         }
 
-    def damage(self) -> list[str]:
-        """What is wrong with its files, each named; empty where all is well."""
+    def find_damage(self) -> list[str]:
+        """One message per missing or changed file."""
         found = []
         for name, expected in self.files.items():
             file = self.path / name
             if not file.is_file():
                 found.append(f"{file} is missing")
-            elif (there := hash_file(file)) != expected:
-                found.append(f"{file} is damaged (sha256 {there}, but {MANIFEST} says {expected})")
+            elif (actual := hash_file(file)) != expected:
+                found.append(f"{file} is damaged (sha256 {actual}, but {MANIFEST} says {expected})")
         return found
 
     def check_files(self) -> None:
-        if found := self.damage():
-            raise TacitError(f"{'; '.join(found)}. Export or train the module anew.")
+        if found := self.find_damage():
+            raise TacitError(f"{'; '.join(found)}. Export or train the module again.")
 
     def check_tracker(self, world: Environment) -> None:
         tracker = world.trackers.get(self.context.get("form", FULL_BLOCK))
         here = tracker.version if tracker is not None else None
         if self.tracker is not None and self.tracker != here:
             raise TacitError(
-                f"module {self.path} was trained with tracker {self.tracker!r}, and world {self.world!r} has "
-                f"{f'tracker {here!r}' if here else 'no tracker'} here, whose state block it has not learned to read. Train it "
-                "anew, or use the version of tacit that has its tracker (`code` in its module.json)."
+                f"module {self.path} was trained with tracker {self.tracker!r}, but world {self.world!r} has "
+                f"{f'tracker {here!r}' if here else 'no tracker'} here. Train the module again, or use the version of tacit "
+                "that has its tracker (`code` in its module.json)."
             )
 
     def check_wording(self, world: Environment) -> None:
-        """A wording that is not there at all is refused when the context is made."""
+        """Compare versions. `make_context` reports an unknown wording."""
         name = self.context["wording"]
         if name in world.wordings and self.wording != (here := version_of(world.wordings[name])):
             raise TacitError(
-                f"module {self.path} was trained with version {self.wording!r} of the wording {name!r}, and world "
-                f"{self.world!r} has version {here!r} here, which says things it has not learned to read. Train it anew, or "
-                "use the version of tacit that has its wording (`code` in its module.json)."
+                f"module {self.path} was trained with version {self.wording!r} of wording {name!r}, but world {self.world!r} "
+                f"has version {here!r} here. Train the module again, or use the version of tacit that has its wording "
+                "(`code` in its module.json)."
             )
 
     def check_base(self, base: Base, world: Environment) -> None:
-        """A whole model needs its base no more."""
+        """Compare fingerprints. A full model does not need its base."""
         if self.adapter and self.fingerprint != (here := base.fingerprint(world)):
             raise TacitError(
                 f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
-                f"{base.model!r} has {here}. Its adapter means nothing there: say where the right base lies (--base-model "
-                "MODEL), or train it on this one."
+                f"{base.model!r} has {here}. Name the right base (--base-model MODEL), or train the module on this one."
             )
 
 
@@ -222,38 +215,38 @@ def read_module(path: Path | str) -> Module:
     raise TacitError(f"the module {file} has format {found!r}; this version of tacit reads format {FORMAT}.")
 
 
-def is_modules(path: Path) -> bool:
-    """Whether a directory is a module or holds some."""
+def has_modules(path: Path) -> bool:
+    """Whether a directory is a module or contains modules."""
     return (path / MANIFEST).is_file() or (path.is_dir() and any(path.glob(f"*/{MANIFEST}")))
 
 
 def find_modules(path: Path | str) -> dict[str, Module]:
-    """The module that a directory is, or those it holds, by skill."""
+    """The module at `path`, or all modules in it, by skill."""
     modules: dict[str, Module] = {}
-    for place in places_of_modules(path):
-        module = read_module(place)
+    for directory in find_module_directories(path):
+        module = read_module(directory)
         if module.skill in modules:
             raise TacitError(f"{modules[module.skill].path} and {module.path} are both modules of skill {module.skill!r}.")
         modules[module.skill] = module
     return modules
 
 
-def places_of_modules(path: Path | str) -> list[Path]:
-    """The directory itself where it is a module, or those in it that are; nothing of them is read."""
+def find_module_directories(path: Path | str) -> list[Path]:
+    """`path` if it is a module, else the modules in it. Reads nothing."""
     path = Path(path).expanduser()
     if (path / MANIFEST).is_file():
         return [path]
     if not path.is_dir():
         raise TacitError(f"there is no directory {path}.")
-    # One with a dot is being written, or was left by a process that was killed while writing.
-    places = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
-    if not places:
-        raise TacitError(f"{path} holds no module: neither it nor a directory in it has a {MANIFEST}.")
-    return places
+    # Dot directories are still being written, or were left by a killed process.
+    found = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
+    if not found:
+        raise TacitError(f"{path} contains no module: neither it nor a directory in it has a {MANIFEST}.")
+    return found
 
 
 def hash_modules(modules: Collection[Module], fallback: str | None = None) -> str:
-    """Of the weights of modules that play together, and of which one stands in for families that have none."""
+    """Hash of the weights of several modules and of the fallback skill. A single module has its own digest."""
     if len(modules) == 1 and fallback is None:
         return next(iter(modules)).digest
     lines = [*sorted(f"{module.skill} {module.digest}" for module in modules), f"fallback {fallback}"]
@@ -261,35 +254,35 @@ def hash_modules(modules: Collection[Module], fallback: str | None = None) -> st
 
 
 def _check_shape(data: dict[str, Any]) -> None:
-    """A manifest may be anybody's, and hold anything anywhere."""
+    """Check types: the manifest may come from anybody."""
     for name, kind in SHAPE.items():
         if name in data and not isinstance(data[name], kind):
             raise TypeError(f"{name} is {str(data[name])[:80]!r}, not {' or '.join(k.__name__ for k in kind)}")
-    inside: Sequence[tuple[str, Iterable[Any], tuple[type, ...]]] = (
+    nested: Sequence[tuple[str, Iterable[Any], tuple[type, ...]]] = (
         ("families", data["families"], (str,)),
         ("files", data["files"].values(), (str,)),
         ("scores", data["scores"].values(), (dict,)),
         ("base.model", [data["base"]["model"]], (str,)),
         ("sampling", [value for name, value in data["sampling"].items() if name != "stop"], (int, float)),
     )
-    for name, values, kind in inside:
+    for name, values, kind in nested:
         if wrong := [value for value in values if not isinstance(value, kind)]:
-            raise TypeError(f"{name} has {str(wrong[0])[:80]!r} in it")
+            raise TypeError(f"{name} contains {str(wrong[0])[:80]!r}")
 
 
 def _from_json(path: Path, data: dict[str, Any]) -> Module:
     _check_shape(data)
     sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
-    draft = read_carried(path, data["draft"]) if "draft" in data else None
+    draft = read_packaged_draft(path, data["draft"]) if "draft" in data else None
     if draft is not None:
-        make_known(draft)
+        register_draft(draft)
     return Module(
         path=path,
         world=data["world"],
         skill=data["skill"],
         families=tuple(data["families"]),
         tracker=data["tracker"],
-        wording=data.get("wording", "1"),  # from before wordings had versions
+        wording=data.get("wording", "1"),  # older modules name no version
         context=data["context"],
         adapter={"adapter": True, "model": False}[data["weights"]],
         base=Base.from_json(data["base"]),
@@ -301,59 +294,51 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         run=data["run"],
         code=data["code"],
         files=data["files"],
-        taught=data.get("taught", {}),
+        from_logs=data.get("taught", {}),
         draft=draft,
     )
 
 
-# The licence of the model that a module was trained from: whoever passes a module on passes on something made from it.
+# License of the base model: a module is derived from it, so whoever passes it on must know.
 
-OWN = "Apache-2.0"
-"""of packaged bases and of models from scratch: tacit's own"""
-FRONT = re.compile(r"\A---\s*\n.*?^license:\s*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
-"""what the card of a published model begins with"""
-TEXTS = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
+OWN_LICENSE = "Apache-2.0"
+"""license of packaged bases and of models trained from scratch"""
+LICENSE_FIELD = re.compile(r"\A---\s*\n.*?^license:\s*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
+"""in the front matter of a model card"""
+LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
 
-def licence_of(base: Base, world: Environment, said: str = "") -> str:
-    """`said` where somebody says it; else as the model's own files do."""
-    if said:
-        return said
+def find_license(base: Base, world: Environment, override: str = "") -> str:
+    """`override`, else what the model card says, else the first line of its license file."""
+    if override:
+        return override
     if base.model in BASES or base.model in TINY_SIZES:
-        return OWN
+        return OWN_LICENSE
     try:
         directory = checkpoint_directory(base.source(world))
     except TacitError as error:
-        raise TacitError(f"{error} So its licence cannot be read there: say it with --base-licence NAME.") from error
-    found = _by_card(directory / "README.md") or next(filter(None, (_by_text(directory / name) for name in TEXTS)), "")
-    if not found:
-        raise TacitError(
-            f"base {base.model!r} says nothing about its licence (a card README.md with `license:`, or a file LICENSE, in "
-            f"{directory}); whoever gets the module must know it: say it with --base-licence NAME."
-        )
-    return found
+        raise TacitError(f"{error} So its license cannot be read; state it with --base-licence NAME.") from error
+
+    def read(name: str) -> str:
+        file = directory / name
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+    if field_found := LICENSE_FIELD.search(read("README.md")):
+        return field_found[1].strip().strip("\"'")
+    lines = (line.strip()[:120] for name in LICENSE_FILES for line in read(name).splitlines())
+    if first := next(filter(None, lines), ""):
+        return first
+    raise TacitError(
+        f"base {base.model!r} states no license (README.md with `license:`, or a file LICENSE, in {directory}). Whoever "
+        "gets the module must know it: state it with --base-licence NAME."
+    )
 
 
-def _by_card(file: Path) -> str:
-    if not file.is_file():
-        return ""
-    told = FRONT.search(file.read_text(encoding="utf-8", errors="replace"))
-    return told[1].strip().strip("\"'") if told else ""
-
-
-def _by_text(file: Path) -> str:
-    """Its first line that says something."""
-    if not file.is_file():
-        return ""
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.strip()[:120] for line in lines if line.strip()), "")
-
-
-# What an agent reads, as data: a module carries the context it was trained in, and no setting can lead it astray.
+# The prompt builder as data, so that a module always reads the prompts it was trained on.
 
 KINDS: Mapping[str, type[Any]] = {"state_block": StateBlock, "history": History}
-PARTS_OF_THE_WORLD = ("wording", "tracker")
-"""fields that are the world's own objects: a wording is kept by its name and version, a tracker by its form and version"""
+WORLD_FIELDS = ("wording", "tracker")
+"""fields that are objects of the world; stored by name and version"""
 
 
 def describe_context(context: Context, world: Environment) -> dict[str, Any]:
@@ -361,19 +346,17 @@ def describe_context(context: Context, world: Environment) -> dict[str, Any]:
     kind = next((name for name, cls in KINDS.items() if type(context) is cls), None)
     if kind is None:
         raise TacitError(
-            f"a module can keep the contexts {', '.join(KINDS)}, and this run's agent reads by {type(context).__name__}; "
-            "play it from its run directory instead."
+            f"a module can store the contexts {', '.join(KINDS)}, but this run uses {type(context).__name__}; play it from its "
+            "run directory instead."
         )
     wording = next((name for name, own in world.wordings.items() if own is context.wording), None)  # type: ignore[attr-defined]
     if wording is None:
-        raise TacitError(f"the wording of this run's context is none of world {world.name!r}, so a module could not name it.")
-    own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in PARTS_OF_THE_WORLD}
+        raise TacitError(f"cannot export: this run's wording is not registered in world {world.name!r}.")
+    own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in WORLD_FIELDS}
     if kind == "state_block":
         form = next((name for name, own in world.trackers.items() if own is context.tracker), None)  # type: ignore[attr-defined]
         if form is None:
-            raise TacitError(
-                f"the tracker of this run's context is none of world {world.name!r}, so a module could not name it."
-            )
+            raise TacitError(f"cannot export: this run's tracker is not registered in world {world.name!r}.")
         own["form"] = form
     return {"kind": kind, "wording": wording, **own}
 
@@ -387,8 +370,8 @@ def make_context(data: Mapping[str, Any], world: Environment) -> Context:
     own["wording"] = world.wording(own["wording"])
     if kind == "state_block":
         if world.tracker is None:
-            raise TacitError(f"this module reads a tracker's state block, and world {world.name!r} has no tracker here.")
-        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # before blocks had forms there was one
+            raise TacitError(f"this module reads a tracker's state block, but world {world.name!r} has no tracker here.")
+        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # older modules name no form
     known = {f.name for f in fields(KINDS[kind])}
     for name in own:
         if name not in known:
@@ -397,10 +380,9 @@ def make_context(data: Mapping[str, Any], world: Environment) -> Context:
 
 
 def tracker_version(context: Context) -> str | None:
-    """Of the tracker whose words the agent reads; None where it reads none."""
+    """Version of the tracker whose state block the agent reads; None if it reads none."""
     return context.tracker.version if isinstance(context, StateBlock) and context.block else None
 
 
 def wording_version(context: Context) -> str:
-    """Of the words the agent reads."""
     return version_of(context.wording)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""One base, many skills: the module that serves a task's family is put on, and the one before it taken off.
+"""Play several modules on one base model: the router loads the module that serves a task's family.
 
-Only the active module is in memory. Changing it reads an adapter (megabytes) into the place of another; the base stays. Modules
-that are whole models, or whose adapters have another shape, change the model.
+Only the active module is in memory. Switching replaces the adapter (megabytes); the base stays loaded. Full models, and
+adapters of another rank or other target layers, reload the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.core.types import Task
 from tacit.core.world import Environment, Expert
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.export import ADAPTER_CONFIG
-from tacit.modules.module import Base, Module, find_modules, hash_modules, is_modules, make_context
+from tacit.modules.module import Base, Module, find_modules, has_modules, hash_modules, make_context
 from tacit.training.setup import evaluation_sampling
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Loads:
-    """What was read from disk so far."""
+class LoadCounts:
+    """How often each kind of weights was loaded."""
 
     models: int = 0
     adapters: int = 0
@@ -45,19 +45,20 @@ class Router:
         base: str | None = None,
         fallback: str | None = None,
     ) -> None:
-        """`base` is where the base lies on this machine, if not where it was in training. `fallback` is the skill to use for
-        families that no module serves; without it they are refused. What cannot work is refused before anything is loaded.
+        """Check every module without loading any.
+
+        `base` overrides the base's path. `fallback` is the skill for families that no module serves; without one they are
+        errors.
         """
         self.modules, self.world, self.fallback = dict(modules), world, fallback
-        self.loads = Loads()
-        # Nobody asks a player what its position is worth.
+        self.loads = LoadCounts()
         self._engine = replace(engine or EngineSettings(), value_head=False)
         self._active: Module | None = None
         self._policy: LocalPolicy | None = None
         self._shape: Any = None
         self._base = base
         if fallback is not None and fallback not in self.modules:
-            raise TacitError(f"fallback {fallback!r} is no module here; there are {self._names()}.")
+            raise TacitError(f"fallback {fallback!r} is not one of the modules {self._names()}.")
         for module in self.modules.values():
             module.check_tracker(world)
             make_context(module.context, world)
@@ -65,13 +66,13 @@ class Router:
             module.check_base(self._base_of(module), world)
 
     def choose(self, family: str) -> Module:
-        """The module for a family: of several, the one that serves the fewest."""
+        """The module that serves a family; if several do, the one with the fewest families."""
         serving = sorted((m for m in self.modules.values() if family in m.families), key=lambda m: len(m.families))
         if not serving:
             if self.fallback is not None:
                 return self.modules[self.fallback]
             raise TacitError(
-                f"no module serves family {family!r}; there are {self._names()}. Train one, name the module to fall back on "
+                f"no module serves family {family!r}; the modules are {self._names()}. Train one, choose a fallback "
                 "(fallback=…, --fallback SKILL), or leave the family out (--families …)."
             )
         if len(serving) > 1 and len(serving[0].families) == len(serving[1].families):
@@ -82,13 +83,13 @@ class Router:
         return make_context(module.context, self.world)
 
     def policy(self, module: Module) -> LocalPolicy:
-        """The policy with this module on it. What was handed out before plays this module too from now on."""
+        """The policy with this module's weights. Earlier return values are the same object and switch too."""
         if self._policy is not None and module is self._active:
             return self._policy
         module.check_files()
-        shape = shape_of(module)
+        shape = adapter_shape(module)
         if not module.adapter or self._policy is None or shape != self._shape:
-            self._policy = None  # before the next one is loaded: there may be no room for two
+            self._policy = None  # free it first: two models may not fit
             self._policy = self._open(module, shape)
             self.loads.models += 1
         if module.adapter:
@@ -114,26 +115,26 @@ class Router:
         return load_policy(self._base_of(module).source(self.world), engine)
 
     def _base_of(self, module: Module) -> Base:
-        return module.base.elsewhere(self._base)
+        return module.base.with_model(self._base)
 
     def _names(self) -> str:
         return ", ".join(f"{name} ({', '.join(module.families)})" for name, module in self.modules.items())
 
 
-def shape_of(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
-    """Rank, scale and places of a LoRA adapter; None for a whole model."""
+def adapter_shape(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
+    """Rank, alpha and target modules of a LoRA adapter; None for a full model."""
     if not module.adapter:
         return None
     config = json.loads((module.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return config["r"], float(config["lora_alpha"]), tuple(sorted(config["target_modules"]))
 
 
-# Skill modules as players: a module, or a directory of them of which each plays its families.
+# Modules as evaluation targets
 
-OPEN = {(name,) for name in ("seed", "families", "workers", "workers_at", "world_timeout_s", "max_tokens", "world")} | {
+CHANGEABLE = {(name,) for name in ("seed", "families", "workers", "workers_at", "world_timeout_s", "max_tokens", "world")} | {
     ("engine", name) for name in ("device", "dtype", "threads", "token_budget", "max_batch", "compile")
 }
-"""what may be said about modules, beside the panel and the sampling; the rest was decided when they were trained"""
+"""settings that may be overridden, besides `evaluation`; training fixed the others"""
 
 
 def open_agent(
@@ -144,26 +145,25 @@ def open_agent(
     base: str | None = None,
     fallback: str | None = None,
 ) -> Target:
-    """Whoever `open_target` knows, or skill modules; `base` and `fallback` are for those."""
-    path = home_of_modules(Path(name).expanduser())
-    if actor is None and not checkpoint and is_modules(path):
+    """Open modules, or anything that `open_target` accepts. `base` and `fallback` apply to modules."""
+    path = find_modules_directory(Path(name).expanduser())
+    if actor is None and not checkpoint and has_modules(path):
         return open_modules(path, said, base, fallback)
     return open_target(name, said, checkpoint, actor)
 
 
-def home_of_modules(path: Path) -> Path:
-    """Where the modules are: here, or in the one directory here that holds some."""
-    if is_modules(path) or not path.is_dir():
+def find_modules_directory(path: Path) -> Path:
+    """`path` if it has modules, else the only directory in it that has some, else `path`."""
+    if has_modules(path) or not path.is_dir():
         return path
-    homes = [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and is_modules(inside)]
-    if len(homes) > 1:
-        raise TacitError(f"{path} holds several directories of modules; name one of them: {', '.join(map(str, homes))}.")
-    return homes[0] if homes else path
+    found = [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and has_modules(inside)]
+    if len(found) > 1:
+        raise TacitError(f"{path} has several directories of modules; choose one: {', '.join(map(str, found))}.")
+    return found[0] if found else path
 
 
 def open_modules(path: Path, said: Said, base: str | None, fallback: str | None) -> Target:
-    """A skill module, or a directory of them of which each plays its families. They read what they were trained to read."""
-
+    """A module, or a directory of modules of which each plays its families."""
     modules = find_modules(path)
     recipe = module_recipe(path, modules, said)
     world = open_world(recipe.world)
@@ -178,18 +178,20 @@ def open_modules(path: Path, said: Said, base: str | None, fallback: str | None)
 
 
 def module_recipe(path: Path, modules: Mapping[str, Module], said: Said) -> Recipe:
-    """One module's own settings make it repeat its number; several are measured on all families, unless some are named, with
-    the panel and the sampling of the first and room for the longest action of any."""
+    """The settings to evaluate modules with: the first module's, overridden by `said`.
+
+    Several modules default to all families, and to the largest `max_tokens` of any.
+    """
     worlds = sorted({module.world for module in modules.values()})
     if len(worlds) > 1:
-        raise TacitError(f"the modules in {path} are of several worlds ({', '.join(worlds)}); name one of them.")
-    for place, value in said.items():
-        if place == ("world",) and anchored_name(value) != anchored_name(worlds[0]):
+        raise TacitError(f"the modules in {path} are for several worlds ({', '.join(worlds)}); choose one of them.")
+    for key, value in said.items():
+        if key == ("world",) and anchored_name(value) != anchored_name(worlds[0]):
             raise TacitError(f"the modules in {path} are for world {worlds[0]!r}, not {value!r}.")
-        if place not in OPEN and place[0] != "evaluation":
+        if key not in CHANGEABLE and key[0] != "evaluation":
             raise TacitError(
-                f"{'.'.join(place)} = {value}: a module reads and acts as it was trained to. What may be changed are the panel "
-                f"(split, tasks, families, …), the sampling and the device."
+                f"{'.'.join(key)} = {value}: fixed when the module was trained. The panel (split, tasks, families, …), the "
+                "sampling and the device can be changed."
             )
     first = next(iter(modules.values()))
     document = dict(first.run["settings"])

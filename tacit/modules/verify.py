@@ -1,4 +1,4 @@
-"""Whether a module is as good as it says: its panel played again, as it was measured when it was made."""
+"""Verify a module: play its panel again and compare scores; check that it can be played here."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ BATCH = 256
 class Verdict:
     panel: str
     episodes: int
-    said: int
-    """successes it claims"""
-    found: int
+    claimed: int
+    """successes in its manifest"""
+    measured: int
     """successes here"""
 
     @property
     def holds(self) -> bool:
-        """Their 95% intervals meet. On the same kind of machine the counts are equal; other arithmetic draws other tokens."""
-        (low, high), (claimed_low, claimed_high) = wilson(self.found, self.episodes), wilson(self.said, self.episodes)
+        """Whether the 95% intervals overlap. Counts are equal on the same hardware; other arithmetic samples other tokens."""
+        (low, high), (claimed_low, claimed_high) = (wilson(n, self.episodes) for n in (self.measured, self.claimed))
         return low <= claimed_high and claimed_low <= high
 
     def __str__(self) -> str:
-        low, high = wilson(self.found, self.episodes)
-        here = f"{self.found} of {self.episodes} won here on {self.panel} [{low:.1%}, {high:.1%}]"
-        if self.found == self.said:
-            return f"{here}, as it says"
-        return f"{here}, and it says {self.said}: {'within chance' if self.holds else 'its score does not hold'}"
+        low, high = wilson(self.measured, self.episodes)
+        here = f"{self.measured} of {self.episodes} won here on {self.panel} [{low:.1%}, {high:.1%}]"
+        if self.measured == self.claimed:
+            return f"{here}, as its manifest says"
+        return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score does not hold'}"
 
 
-def remeasure(module: Module, base: str | None = None, said: Said | None = None) -> Verdict:
+def verify_score(module: Module, base: str | None = None, said: Said | None = None) -> Verdict:
     stage = module.run["checkpoint"].rpartition("-")[0]
     score = module.scores.get(stage)
     if score is None:
@@ -52,19 +52,15 @@ def remeasure(module: Module, base: str | None = None, said: Said | None = None)
     if (found.panel_hash, found.episodes) != (score["panel_hash"], score["episodes"]):
         raise TacitError(
             f"module {module.skill!r} was measured on panel {score['panel']} (hash {score['panel_hash']}, {score['episodes']} "
-            f"episodes), and here that is {found.panel} with hash {found.panel_hash}, {found.episodes} episodes: they "
-            "cannot be compared."
+            f"episodes), but here the panel is {found.panel} (hash {found.panel_hash}, {found.episodes} episodes); they cannot "
+            "be compared."
         )
     return Verdict(found.panel, found.episodes, score["successes"], found.successes)
 
 
-# Whether a module can be played here, and everything that stands in the way.
-
-
-def problems(module: Module, base: str | None = None) -> list[str]:
-    """Everything that is wrong with a module here, not only the first. `base` is where its base lies, if not where it was in
-    training."""
-    found = module.damage()
+def find_problems(module: Module, base: str | None = None) -> list[str]:
+    """All reasons why a module cannot be played here. `base` overrides the base's path."""
+    found = module.find_damage()
     try:
         world = open_world(module.world)
     except TacitError as error:
@@ -73,7 +69,7 @@ def problems(module: Module, base: str | None = None) -> list[str]:
         lambda: module.check_tracker(world),
         lambda: make_context(module.context, world),
         lambda: module.check_wording(world),
-        lambda: module.check_base(module.base.elsewhere(base), world),
+        lambda: module.check_base(module.base.with_model(base), world),
     )
     for check in checks:
         try:

@@ -18,11 +18,11 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
-from tacit.modules.carrying import Carried, carried_by
-from tacit.modules.drafting.tracker import FencedDraft
-from tacit.modules.module import Module, make_context, places_of_modules, read_module
-from tacit.modules.router import Router, home_of_modules, shape_of
-from tacit.modules.verify import problems
+from tacit.modules.carrying import PackagedDraft, package_draft
+from tacit.modules.drafting.tracker import SandboxedDraft
+from tacit.modules.module import Module, find_module_directories, make_context, read_module
+from tacit.modules.router import Router, adapter_shape, find_modules_directory
+from tacit.modules.verify import find_problems
 from tacit.serving.batching import Aside, Gathering, aside
 from tacit.serving.requests import not_found, unusable
 
@@ -52,9 +52,9 @@ class Offer:
         return described(self.module, self.world)
 
 
-def draft_of(context: Context) -> FencedDraft | None:
+def draft_of(context: Context) -> SandboxedDraft | None:
     tracker = getattr(context, "tracker", None)
-    return tracker if isinstance(tracker, FencedDraft) else None
+    return tracker if isinstance(tracker, SandboxedDraft) else None
 
 
 def name_of(world: Environment, module: Module) -> str:
@@ -91,12 +91,12 @@ class Bodies:
     def open(self, module: Module, world: Environment) -> LocalPolicy:
         """The policy that plays this module, and no other. Its files are checked as they are read."""
         module.check_files()
-        shape = shape_of(module)
+        shape = adapter_shape(module)
         if shape is None:
             return self._load(("model", self._next()), str(module.path), replace(self._engine, lora_rank=0))
         rank, alpha, targets = shape
         settings = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
-        body = self._load((module.fingerprint, shape), module.base.elsewhere(self._base).source(world), settings)
+        body = self._load((module.fingerprint, shape), module.base.with_model(self._base).source(world), settings)
         view = body.adapter(f"module-{self._next()}")
         try:
             view.load_adapter(module.path)
@@ -130,7 +130,7 @@ class Bodies:
         return self._made
 
 
-Agreed = Callable[[str, Carried], bool]
+Agreed = Callable[[str, PackagedDraft], bool]
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Catalogue:
         refused: dict[str, str] = {}
         for place in self._places:
             try:
-                directories = places_of_modules(home_of_modules(place.expanduser()))
+                directories = find_module_directories(find_modules_directory(place.expanduser()))
             except TacitError as error:
                 # Which modules it had is not known any more: all that came from there stay as they are.
                 refused |= {name: str(error) for name, o in self.offers.items() if o.module.path.is_relative_to(place)}
@@ -274,7 +274,7 @@ class Catalogue:
         world = open_world(module.world)
         name = name_of(world, module)
         json.dumps(described(module, world), ensure_ascii=False, allow_nan=False).encode()  # or nobody could be told of it
-        wrong = problems(module, self._base)
+        wrong = find_problems(module, self._base)
         if not wrong and not self._may_run(name, draft_of(make_context(module.context, world))):
             wrong.append(
                 f"module {module.path} brings a draft along, and nobody agreed that it be run. It was shown where this server "
@@ -295,13 +295,13 @@ class Catalogue:
         else:
             found[name] = module, world
 
-    def _may_run(self, name: str, draft: FencedDraft | None) -> bool:
+    def _may_run(self, name: str, draft: SandboxedDraft | None) -> bool:
         if draft is None:
             return True
-        carried = carried_by(draft)
-        if carried.own_name not in self._drafts:
-            self._drafts[carried.own_name] = self._agreed(name, carried)
-        return self._drafts[carried.own_name]
+        carried = package_draft(draft)
+        if carried.attribute_name not in self._drafts:
+            self._drafts[carried.attribute_name] = self._agreed(name, carried)
+        return self._drafts[carried.attribute_name]
 
     async def _open(self, name: str, module: Module, world: Environment) -> Offer:
         policy = await self._gathering.call(lambda: self._bodies.open(module, world))

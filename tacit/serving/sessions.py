@@ -22,7 +22,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Request
 from tacit.core.types import Observation, Task, Transition
-from tacit.modules.agent import Episode, playing
+from tacit.modules.agent import Episode, playing_sampling
 from tacit.serving.batching import Gathering
 from tacit.serving.catalogue import Catalogue, Offer
 from tacit.serving.guard import Metrics
@@ -135,7 +135,7 @@ class Sessions:
     def begin(self, offer: Offer, task: Task, seed: int, temperature: float | None) -> Session:
         if len(self._open) >= self._settings.sessions:
             raise too_many(f"{len(self._open)} sessions are open, and no more may be: end one, or come back later.")
-        sampling = playing(offer.module, offer.context, temperature)
+        sampling = playing_sampling(offer.module, offer.context, temperature)
         try:
             episode = Episode(offer.module, offer.context, task, sampling, seed)
         except TacitError:
@@ -217,7 +217,7 @@ class Sessions:
         """What came of the last action, where that is not known yet."""
         if session.unanswered:
             try:
-                signals = await self._read(session, lambda: session.episode.tell(transition))
+                signals = await self._read(session, lambda: session.episode.record(transition))
             except Refused as error:  # its tracker may have counted half of the turn
                 self.end(session, "broken", str(error))
                 raise
@@ -238,7 +238,8 @@ class Sessions:
         if self.at_limit(session):
             raise gone(f"session {session.name!r} has had {self._settings.turns} turns, which is all a session may have here.")
         turn = Turn(len(session.turns) + 1, observation, "", "")
-        request = session.request = await self._read(session, lambda: session.episode.ask(observation, session.offer.policy))
+        policy = session.offer.policy
+        request = session.request = await self._read(session, lambda: session.episode.build_request(observation, policy))
         assert session.episode.prompt is not None
         turn.prompt, turn.state, turn.prompt_tokens = session.episode.prompt.text, session.episode.block, len(request.prompt)
         if session.turns:  # lists of actions are most of what a turn holds, and nobody chooses from an old one
@@ -280,7 +281,7 @@ class Sessions:
         )
         if not session.open:
             raise gone(f"session {session.name!r} was ended while it was thinking.")
-        parsed = episode.take(completion)
+        parsed = episode.parse_completion(completion)
         turn.action, turn.acted, turn.valid, turn.wrote = parsed.action, True, parsed.valid, completion.text
         turn.tokens, turn.probability = len(completion.tokens), math.exp(float(completion.logprobs.sum()))
         self._metrics.turn(offer.name, MODULE, turn.prompt_tokens, turn.tokens)

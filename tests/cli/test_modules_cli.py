@@ -59,7 +59,7 @@ def test_given_again_it_does_nothing_but_what_is_missing(trained, recipe, copy, 
 def test_a_damaged_module_is_written_anew(recipe, copy, capsys) -> None:
     (copy / "heat" / "adapter_model.safetensors").write_bytes(b"")
     assert train_modules(recipe, copy, "--skills", "heat") == 0
-    assert "heat: rl-000002 exported" in capsys.readouterr().out and not read_module(copy / "heat").damage()
+    assert "heat: rl-000002 exported" in capsys.readouterr().out and not read_module(copy / "heat").find_damage()
 
 
 def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, capsys) -> None:
@@ -74,7 +74,7 @@ def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, ca
     ("flags", "message"),
     [
         (["--skills", "haet"], "unknown skill 'haet' of world 'alfworld'. Did you mean 'heat'?"),
-        (["--skills", ","], "--skills names none; there are all, pick, look, clean, heat, cool, unified."),
+        (["--skills", ","], "--skills is empty; choose from all, pick, look, clean, heat, cool, unified."),
         (["--families", "heat"], "leave `families` out, and choose skills with --skills"),
         (["--sft.steps", "0", "--iterations", "0"], "nothing would be trained"),
         (["--resume", "x"], "unknown flag --resume"),
@@ -229,11 +229,11 @@ def test_the_longest_action_of_any_module_has_room(trained) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--history", "0"], "method.history = 0: a module reads and acts as it was trained to"),
+        (["--history", "0"], "method.history = 0: fixed when the module was trained"),
         (["--world", "cooking"], "for world 'alfworld', not 'cooking'"),
         (["--checkpoint", "best"], "--checkpoint best is for runs"),
         (["--base-model", "tiny-0.5m"], "but base 'tiny-0.5m' has"),
-        (["--fallback", "cool"], "fallback 'cool' is no module here; there are heat (heat), pick (pick, pick2)"),
+        (["--fallback", "cool"], "fallback 'cool' is not one of the modules heat (heat), pick (pick, pick2)"),
     ],
 )
 def test_eval_refuses_what_modules_cannot_do(trained, capsys, flags, message) -> None:
@@ -264,7 +264,7 @@ def test_the_directory_above_one_of_modules_is_as_good(trained, tmp_path, capsys
         shutil.copytree(out / "heat", tmp_path / "several" / name / "heat")
     assert main(["eval", str(tmp_path / "several")]) == 2
     error = capsys.readouterr().err
-    assert "holds several directories of modules; name one of them: " in error and f"{tmp_path}/several/other." in error
+    assert "has several directories of modules; choose one: " in error and f"{tmp_path}/several/other." in error
 
 
 def test_help_says_what_there_is(capsys) -> None:

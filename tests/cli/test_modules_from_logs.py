@@ -102,7 +102,7 @@ def test_the_next_draft_is_told_what_failed(logs, tmp_path, capsys) -> None:
 @pytest.mark.parametrize("typed", ["n\n", "\n", ""])
 def test_nothing_is_run_without_a_yes(logs, tmp_path, capsys, monkeypatch, typed) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    monkeypatch.setattr("tacit.modules.drafting.draft.examine", lambda *more: pytest.fail("it was run"))
+    monkeypatch.setattr("tacit.modules.drafting.draft.check_draft", lambda *more: pytest.fail("it was run"))
     assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=())[0] == 1
     out = capsys.readouterr().out
     assert "CLAIMS" in out and "the draft was not run" in out and (tmp_path / "pick_tracker.py.refused").exists()
@@ -203,8 +203,9 @@ def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, ca
     assert "nothing is measured" in said and "never practised or played" in said and "turns kept back" in said
     module = read_module(out / "pick")
     assert module.families == ("pick",) and not module.scores and str(module.tracker).startswith("mugs_tracker-")
-    assert (module.taught["practised"], module.taught["episodes"]) == (False, 11) and "never" in module.taught["measured"]
-    assert module.taught["kept_turns"] > 3 and 0 <= module.taught["same_action"] <= 1
+    assert (module.from_logs["practised"], module.from_logs["episodes"]) == (False, 11)
+    assert "never" in module.from_logs["measured"]
+    assert module.from_logs["kept_turns"] > 3 and 0 <= module.from_logs["same_action"] <= 1
     agent = Agent.load(out, temperature=0.0)
     agent.begin("put a bowl in desk.", family="pick")
     action = agent.act("You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 1.")
@@ -223,7 +224,7 @@ def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     assert main(["modules", "install", str(package), "--out", str(theirs)]) == 2 and not theirs.exists()
     said = capsys.readouterr()
-    assert "def events(before, action, observation, after):" in said.out and "nobody agreed" in said.err
+    assert "def events(before, action, observation, after):" in said.out and "was not approved to run" in said.err
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["modules", "install", str(package), "--out", str(theirs)]) == 0
     card = (theirs / "pick" / "README.md").read_text()
@@ -249,8 +250,8 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
     assert "work" in said and "few: fewer than 12 won" in said
     module = read_module(out / "work")
     assert main(["modules", "export", str(out / "runs" / "work"), "--out", str(tmp_path / "elsewhere")]) == 2
-    assert "was taught from logs alone" in capsys.readouterr().err
-    assert module.world == "tacit.modules.logs:WORK" and module.tracker is None and "kept_turns" not in module.taught
+    assert "was trained from logs alone" in capsys.readouterr().err
+    assert module.world == "tacit.modules.logs:WORK" and module.tracker is None and "kept_turns" not in module.from_logs
 
 
 def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) -> None:
@@ -270,14 +271,14 @@ def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) 
     assert (report["heat"]["won"] + report["look"]["won"], report["cool"]["remark"]) == (12, "none")
     assert report["heat"]["episodes"] + report["look"]["episodes"] == 14 and "few" in report["heat"]["remark"]
     module = read_module(out / "heat")
-    assert {"sft", "rl"} <= set(module.scores) and module.taught["practised"] and module.families == ("heat",)
-    assert module.taught["episodes"] == report["heat"]["won"] and module.taught["turns"] == report["heat"]["turns"]
+    assert {"sft", "rl"} <= set(module.scores) and module.from_logs["practised"] and module.families == ("heat",)
+    assert module.from_logs["episodes"] == report["heat"]["won"] and module.from_logs["turns"] == report["heat"]["turns"]
     assert sorted(each.name for each in out.iterdir()) == ["heat", "logs", "look", "runs"]
     settings = json.loads((out / "runs" / "heat" / "settings.json").read_text())
     assert settings["sft"]["from"].endswith("logs/heat.jsonl")
     write_lines(logs, forms[:6])
     assert train_modules(recipe, out, "--from", str(logs), "--tasks", "400") == 2
-    assert "the logs are not those that" in capsys.readouterr().err
+    assert "the logs differ from those that" in capsys.readouterr().err
 
 
 def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys) -> None:

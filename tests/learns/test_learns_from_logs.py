@@ -22,6 +22,6 @@ def test_a_module_from_recorded_episodes_wins_houses_it_never_saw(tmp_path, monk
     ]
     assert main(["modules", "train", "--from", str(logs), "--out", str(out), *flags]) == 0
     module = read_module(out / "heat")
-    assert module.taught["episodes"] == 24 and module.taught["practised"]
+    assert module.from_logs["episodes"] == 24 and module.from_logs["practised"]
     assert module.scores["untrained"]["successes"] == 0
     assert module.scores["sft"]["successes"] >= 4 and module.scores["rl"]["successes"] >= 4, "of 12 unseen houses"

@@ -78,7 +78,7 @@ def test_two_agents_or_two_episodes_do_not_mix(modules: Path) -> None:
 def test_turns_are_taken_in_order(modules: Path) -> None:
     agent = Agent.load(modules / "heat")
     task = WORLD.tasks_of("seen", 1, 0, ("heat",))[0]
-    with pytest.raises(TacitError, match=r"no task yet: call begin\(task\) first"):
+    with pytest.raises(TacitError, match=r"no episode in progress: call begin\(task\) first"):
         agent.act("hello")
     agent.begin(task)
     with pytest.raises(TacitError, match="has not acted since"):
@@ -91,7 +91,7 @@ def test_turns_are_taken_in_order(modules: Path) -> None:
 def test_a_world_that_says_too_much_is_refused(modules: Path) -> None:
     agent = Agent.load(modules / "heat")
     agent.begin(WORLD.tasks_of("seen", 1, 0, ("heat",))[0])
-    with pytest.raises(TacitError, match="do not fit in the model's 512"):
+    with pytest.raises(TacitError, match="exceeds the model's 512"):
         agent.act("You see " + " ".join(f"x{i}" for i in range(700)))
 
 

@@ -14,7 +14,7 @@ from chat_server import serving
 from tacit.cli.main import main
 from tacit.cli.modules import leaving
 from tacit.modules import read_module
-from tacit.modules.cost import Row
+from tacit.modules.cost import CostRow
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_a_model_here_is_prompted_both_ways_and_its_size_is_said(modules, tmp_pa
     ],
 )
 def test_what_cannot_be_weighed_is_said_before_anybody_plays(modules, capsys, monkeypatch, flags, words):
-    monkeypatch.setattr("tacit.modules.cost._play", lambda order: pytest.fail(f"{order.target} plays"))
+    monkeypatch.setattr("tacit.modules.cost._run_job", lambda job: pytest.fail(f"{job.target} plays"))
     assert main(["modules", "cost", str(modules / "heat"), "--tasks", "1", "--max-steps", "1", *flags]) == 2
     assert words in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_weighed_is_said_before_anybody_plays(modules, capsys, mo
 def test_connections_are_noticed_whoever_makes_them():
     script = """
 import socket, urllib.request
-from tacit.modules.cost_player import Connections
+from tacit.modules.cost_process import Connections
 heard = Connections()
 listener = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(listener.getsockname())
@@ -130,9 +130,9 @@ print(list(heard.hosts))
 
 
 def test_what_leaves_is_said_as_it_was_heard():
-    row = Row("m", 1.0, (0.5, 1.0), 3.0, 10.0, 2.0, 36.0)
+    row = CostRow("m", 1.0, (0.5, 1.0), 3.0, 10.0, 2.0, 36.0)
     assert leaving(row).startswith("nothing; no connection")
-    away = Row("m", 1.0, (0.5, 1.0), 3.0, 10.0, 2.0, 36.0, hosts=("api.example.com", "127.0.0.1"), sent_bytes=1234.4)
+    away = CostRow("m", 1.0, (0.5, 1.0), 3.0, 10.0, 2.0, 36.0, hosts=("api.example.com", "127.0.0.1"), sent_bytes=1234.4)
     assert leaving(away) == "1,234 bytes of prompts per episode (task, observations, actions) to api.example.com"
-    files = Row("m", 1.0, (0.5, 1.0), 3.0, 10.0, 2.0, 36.0, hosts=("huggingface.co",))
+    files = CostRow("m", 1.0, (0.5, 1.0), 3.0, 10.0, 2.0, 36.0, hosts=("huggingface.co",))
     assert leaving(files) == "nothing of the episodes; it asked huggingface.co (for files of the model)"

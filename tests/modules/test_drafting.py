@@ -9,10 +9,16 @@ import pytest
 from household_logs import WORLD, household
 
 from tacit.core.types import Observation, Task, Transition
-from tacit.modules.drafting.checks import Draft, examine
-from tacit.modules.drafting.draft import action_kinds, ask_for_tracker, choose_shown, draft_in, pursue
-from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
-from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker, Terms, fields_along
+from tacit.modules.drafting.checks import Draft, check_draft
+from tacit.modules.drafting.draft import (
+    build_tracker_prompt,
+    choose_examples,
+    draft_until_valid,
+    extract_code,
+    list_action_kinds,
+)
+from tacit.modules.drafting.sandbox import DraftError, Limits, Sandbox
+from tacit.modules.drafting.tracker import DraftedTracker, DraftRules, RewardedTracker, render_fields
 from tacit.training.recordings import recording_of
 
 QUICK = Limits(call_s=0.5)
@@ -25,7 +31,7 @@ def episodes():
 
 
 def test_a_good_draft_holds(episodes) -> None:
-    found = examine(Draft([drafts.GOOD], QUICK), episodes)
+    found = check_draft(Draft([drafts.GOOD], QUICK), episodes)
     assert found.passed and set(found.verdicts().values()) == {"held"} and not found.notes
     assert (found.episodes, found.won) == (18, 12) and 100 < found.longest <= 400
 
@@ -46,7 +52,7 @@ def test_a_good_draft_holds(episodes) -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, what) -> None:
-    found = examine(Draft([draft], QUICK), episodes)
+    found = check_draft(Draft([draft], QUICK), episodes)
     assert not found.passed and {failure.check for failure in found.failures} <= {check, "bounded"}
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
 
@@ -54,13 +60,13 @@ def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, wha
 @pytest.fixture(scope="module")
 def blocks(episodes):
     """What the household's own tracker makes of the same episodes."""
-    found, failed = fields_along(WORLD, WORLD.tracker_of("full"), episodes, WORLD.tasks_of("train", 12, 0, ["pick"]))
+    found, failed = render_fields(WORLD, WORLD.tracker_of("full"), episodes, WORLD.tasks_of("train", 12, 0, ["pick"]))
     assert not failed and set(found) == set(episodes)
     return found
 
 
 def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
-    found = examine(Draft([drafts.OWN_REWARDS], QUICK, blocks), episodes)
+    found = check_draft(Draft([drafts.OWN_REWARDS], QUICK, blocks), episodes)
     assert found.passed, [str(failure) for failure in found.failures[:3]]
     assert found.verdicts() == dict.fromkeys(("reads", "runs", "deterministic", "rewards"), "held")
     won = next(e for e in episodes if e.success)
@@ -86,7 +92,7 @@ def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
 def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, new, check, what) -> None:
     draft = drafts.OWN_REWARDS.replace(old, new)
     assert draft != drafts.OWN_REWARDS
-    found = examine(Draft([draft], QUICK, blocks), episodes)
+    found = check_draft(Draft([draft], QUICK, blocks), episodes)
     assert {failure.check for failure in found.failures} == {check}
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
 
@@ -94,7 +100,7 @@ def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, 
 def test_a_draft_that_hides_from_whoever_reads_it_is_refused(episodes) -> None:
     """An escape sequence can wipe a line from a terminal, and a mark of direction turn one around."""
     for hidden in ("\x1b[2K", "\u202e"):
-        found = examine(Draft([drafts.GOOD.replace("BOUND = 400", f"BOUND = 400  # {hidden}")], QUICK), episodes)
+        found = check_draft(Draft([drafts.GOOD.replace("BOUND = 400", f"BOUND = 400  # {hidden}")], QUICK), episodes)
         assert [str(failure) for failure in found.failures] == ["reads: line 4: a character that cannot be seen"]
 
 
@@ -104,7 +110,7 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
         "', '.join(p[:20] for p in state['checked'])", "', '.join(set(p[:20] for p in state['checked']))"
     )
     assert draft != drafts.GOOD
-    found = examine(Draft([draft], QUICK), episodes)
+    found = check_draft(Draft([draft], QUICK), episodes)
     assert {failure.check for failure in found.failures} == {"deterministic"}
 
 
@@ -117,21 +123,23 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
 )
 def test_one_that_is_loaded_otherwise_in_another_process_is_found_out(episodes, line, what) -> None:
     def order(seed: int) -> str:
-        with Fence([drafts.GOOD.replace("BOUND = 400", "BOUND = 400 + ord(next(iter({'ab', 'cd'}))[0])")], seed=seed) as fence:
+        with Sandbox(
+            [drafts.GOOD.replace("BOUND = 400", "BOUND = 400 + ord(next(iter({'ab', 'cd'}))[0])")], seed=seed
+        ) as fence:
             return {497: "ab", 499: "cd"}[fence.constants["BOUND"]]
 
     assert order(0) != order(1), "or these words tell the two processes not apart"
-    found = examine(Draft([f"{drafts.GOOD}\n{line.replace('FIRST', order(0))}\n"], QUICK), episodes)
+    found = check_draft(Draft([f"{drafts.GOOD}\n{line.replace('FIRST', order(0))}\n"], QUICK), episodes)
     assert {failure.check for failure in found.failures} == {"deterministic"}
     assert what in str(found.failures[0]), [str(failure) for failure in found.failures[:3]]
 
 
 def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
     won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
-    notes = " ".join(examine(Draft([drafts.GOOD], QUICK), won).notes)
-    assert "12 episodes do not say what came of their last action" in notes and "no lost episode among them" in notes
+    notes = " ".join(check_draft(Draft([drafts.GOOD], QUICK), won).notes)
+    assert "12 episodes have no observation after the last action" in notes and "no lost episodes" in notes
     anything = drafts.GOOD.replace('if put.group(1) == new["target"] and put.group(2) == new["destination"]', "if True")
-    notes = " ".join(examine(Draft([anything], QUICK), [e for e in episodes if e.success]).notes)
+    notes = " ".join(check_draft(Draft([anything], QUICK), [e for e in episodes if e.success]).notes)
     assert "`done` does not depend on the goal" in notes
 
 
@@ -150,9 +158,9 @@ def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
 )
 def test_constants_that_mean_nothing_are_refused(constants, message) -> None:
     sound = {"BOUND": 100, "REWARDS": {"progress": {"a": 1.0}, "error": {}}, "CLAIMS": {"a": 1.0}}
-    assert Terms.of(sound).claims == {"a": 1.0}
-    with pytest.raises(DraftFailed, match=message):
-        Terms.of({**sound, **constants})
+    assert DraftRules.of(sound).claims == {"a": 1.0}
+    with pytest.raises(DraftError, match=message):
+        DraftRules.of({**sound, **constants})
 
 
 def test_a_draft_is_a_tracker(episodes) -> None:
@@ -196,7 +204,7 @@ def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
     try:
         for _ in range(2):
             state = tracker.start(task, Observation("a room"))
-            with pytest.raises(DraftFailed, match="the drafted tracker pick: no answer"):
+            with pytest.raises(DraftError, match="the drafted tracker pick: no answer"):
                 tracker.update(state, "take mug 1 from shelf 1", Transition(Observation("You pick up the mug 1.")))
     finally:
         tracker.close()
@@ -205,7 +213,7 @@ def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
 def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, monkeypatch) -> None:
     monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
     tracker, opened = DraftedTracker((drafts.GOOD,), "pick"), []
-    monkeypatch.setattr("tacit.modules.drafting.tracker.Fence", lambda *a, **k: opened.append(Fence(*a, **k)) or opened[-1])
+    monkeypatch.setattr("tacit.modules.drafting.tracker.Sandbox", lambda *a, **k: opened.append(Sandbox(*a, **k)) or opened[-1])
     won = next(e for e in episodes if e.success)
     state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
     for action, saw in zip(won.actions, won.seen[1:], strict=True):
@@ -221,16 +229,16 @@ def test_a_model_is_told_what_failed_until_a_draft_holds(episodes) -> None:
         asked.append((before, failed))
         return offered[attempt]
 
-    drafted = pursue(ask, 3, episodes, lambda text, n: shown.append(text), lambda: True, reports.append)
-    assert drafted.text == drafts.GOOD and drafted.examination and drafted.examination.passed and shown == offered
+    drafted = draft_until_valid(ask, 3, episodes, lambda text, n: shown.append(text), lambda: True, reports.append)
+    assert drafted.text == drafts.GOOD and drafted.report and drafted.report.passed and shown == offered
     assert asked[0] == ("", "") and asked[1][0] == drafts.READS_FILES and "reads: line 1: imports os" in asked[1][1]
     assert "done, and it was not won yet" in asked[2][1] and [report.passed for report in reports] == [False, False, True]
 
 
 def test_nothing_is_run_that_nobody_agreed_to(episodes, monkeypatch) -> None:
-    monkeypatch.setattr("tacit.modules.drafting.draft.examine", lambda *more: pytest.fail("it was run"))
+    monkeypatch.setattr("tacit.modules.drafting.draft.check_draft", lambda *more: pytest.fail("it was run"))
     order = []
-    drafted = pursue(
+    drafted = draft_until_valid(
         lambda *more: drafts.GOOD,
         3,
         episodes,
@@ -238,15 +246,15 @@ def test_nothing_is_run_that_nobody_agreed_to(episodes, monkeypatch) -> None:
         lambda: bool(order.append("asked")),
         lambda found: pytest.fail("it was reported on"),
     )
-    assert drafted.examination is None and order == ["shown", "asked"]
+    assert drafted.report is None and order == ["shown", "asked"]
 
 
 def test_the_question_has_a_handful_of_episodes_and_the_answer_a_file(episodes) -> None:
-    shown = choose_shown(episodes, 6)
+    shown = choose_examples(episodes, 6)
     assert [e.success for e in shown].count(False) == 2 and len({e.goal for e in shown[:4]}) == 4
-    text = ask_for_tracker("pick", shown, action_kinds(episodes)).text
+    text = build_tracker_prompt("pick", shown, list_action_kinds(episodes)).text
     assert shown[0].goal in text and "It was lost." in text and "go to " in text and "CLAIMS" in text
-    again = ask_for_tracker("pick", shown, [], drafts.ALWAYS_DONE, "- done: too early").text
+    again = build_tracker_prompt("pick", shown, [], drafts.ALWAYS_DONE, "- done: too early").text
     assert "return True" in again and "- done: too early" in again
-    assert draft_in(f"<think>```python\nx\n```</think>{drafts.fenced(drafts.GOOD)}") == drafts.GOOD.strip() + "\n"
-    assert draft_in("BOUND = 1") == "BOUND = 1\n"
+    assert extract_code(f"<think>```python\nx\n```</think>{drafts.fenced(drafts.GOOD)}") == drafts.GOOD.strip() + "\n"
+    assert extract_code("BOUND = 1") == "BOUND = 1\n"

@@ -10,8 +10,8 @@ from household_logs import WORLD, household, write_lines
 
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.modules.logs import as_lines, cover, family_in, family_without_world, find_logs, read_logs
-from tacit.modules.training import plan_from_logs, with_defaults
+from tacit.modules.logs import count_coverage, family_without_world, find_logs, make_family_lookup, read_logs, to_jsonl
+from tacit.modules.training import add_log_defaults, plan_from_logs
 from tacit.training.recordings import Reading, read_recordings
 
 
@@ -20,9 +20,9 @@ def test_a_family_is_found_by_name_by_task_or_by_goal(tmp_path) -> None:
     lines = household(6, ["heat", "look"])
     named = {"task": tasks[1].id, "goal": "", "family": ""}
     given = [lines[0], {**lines[1], **named}, {**lines[2], "family": ""}, {**lines[3], "family": "", "goal": "fly."}]
-    logs = read_logs([write_lines(tmp_path / "a.jsonl", given)], family_in(WORLD, tasks))
+    logs = read_logs([write_lines(tmp_path / "a.jsonl", given)], make_family_lookup(WORLD, tasks))
     assert [logged.family for logged in logs.episodes] == [task.family for task in tasks[:3]]
-    assert logs.unusable == [f"{tmp_path / 'a.jsonl'} line 4: names no family, and its task and goal are none that are known"]
+    assert logs.unusable == [f"{tmp_path / 'a.jsonl'} line 4: no family, and unknown task and goal"]
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", ".hidden", "x" * 65, "a b", "a\n"])
@@ -36,9 +36,9 @@ def test_what_is_written_is_what_was_read(tmp_path) -> None:
     lines[0]["turns"][0]["valid"] = False
     file = write_lines(tmp_path / "a.jsonl", lines)
     logs = read_logs([file], family_without_world)
-    (tmp_path / "b.jsonl").write_text(as_lines(logs.episodes))
+    (tmp_path / "b.jsonl").write_text(to_jsonl(logs.episodes))
     assert list(read_recordings(tmp_path / "b.jsonl", Reading())) == [logged.recording for logged in logs.episodes]
-    assert json.loads(as_lines(logs.episodes[:1]))["source"] == f"{file} line 1"
+    assert json.loads(to_jsonl(logs.episodes[:1]))["source"] == f"{file} line 1"
 
 
 def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
@@ -69,11 +69,11 @@ def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp
     lines[1]["goal"] = "unreadable"
     file, out = write_lines(tmp_path / "a.jsonl", lines), tmp_path / "out"
     chosen = {"world": f"{work}:ENVIRONMENT", "method": "constant_context", "model": "tiny-base"}
-    recipe = Recipe.from_json(with_defaults(chosen, [file]))
+    recipe = Recipe.from_json(add_log_defaults(chosen, [file]))
     taught = plan_from_logs(recipe, "all", out, [file])
     (reason,) = taught.logs.unusable
     assert reason.startswith(f"{file} line 2: ") and "what is this?" in reason
-    assert [(each.family, each.episodes, each.won) for each in taught.covered] == [("pick", 2, 2)]
+    assert [(each.family, each.episodes, each.won) for each in taught.coverage] == [("pick", 2, 2)]
     assert json.loads((out / "logs" / "coverage.json").read_text())["unusable"] == [reason]
     assert len(list(read_recordings(out / "logs" / "pick.jsonl", Reading()))) == 2
     with pytest.raises(TacitError, match=r"no won episode to imitate.*line 1: .*what is this"):
@@ -82,7 +82,7 @@ def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp
 
 def test_coverage_counts_what_can_be_imitated(tmp_path) -> None:
     logs = read_logs([write_lines(tmp_path / "a.jsonl", household(13, ["heat"], lost=2))], family_without_world)
-    heat, cool = cover(logs, ["heat", "cool"])
+    heat, cool = count_coverage(logs, ["heat", "cool"])
     assert (heat.episodes, heat.won, heat.remark) == (15, 13, "")
     assert heat.turns == sum(len(logged.recording.actions) for logged in logs.episodes if logged.recording.success)
     assert (cool.episodes, cool.remark) == (0, "none")

@@ -17,7 +17,7 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import find_modules, read_module
 from tacit.modules.export import _scores
-from tacit.modules.module import describe_context, is_modules, make_context, tracker_version, wording_version
+from tacit.modules.module import describe_context, has_modules, make_context, tracker_version, wording_version
 from tacit.modules.router import Router
 from tacit.prompts.history import History
 from tacit.runs.directory import read_summary
@@ -62,8 +62,8 @@ def test_both_sit_on_one_base(modules: Path) -> None:
 
 def test_found_one_by_one_or_together(modules: Path, tmp_path: Path) -> None:
     assert list(find_modules(modules)) == ["heat", "pick"] and list(find_modules(modules / "heat")) == ["heat"]
-    assert is_modules(modules) and is_modules(modules / "heat") and not is_modules(tmp_path)
-    with pytest.raises(TacitError, match="holds no module"):
+    assert has_modules(modules) and has_modules(modules / "heat") and not has_modules(tmp_path)
+    with pytest.raises(TacitError, match="contains no module"):
         find_modules(tmp_path)
     with pytest.raises(TacitError, match="there is no directory"):
         find_modules(tmp_path / "nowhere")
@@ -83,7 +83,7 @@ def test_a_flipped_byte_is_found_and_the_file_named(modules: Path, tmp_path: Pat
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     module = read_module(place)
-    (problem,) = module.damage()
+    (problem,) = module.find_damage()
     assert problem.startswith(f"{file} is damaged") and module.files[name] in problem
     router = Router({"heat": module}, WORLD)
     with pytest.raises(TacitError, match=f"{name} is damaged"):
@@ -120,7 +120,7 @@ def test_a_manifest_from_before_wordings_had_versions_is_read(modules: Path, tmp
     assert module.wording == "1"
     module.check_wording(WORLD)
     full = replace(module, context={**module.context, "wording": "full"})
-    with pytest.raises(TacitError, match=r"version '1' of the wording 'full', and world 'alfworld' has version '2'"):
+    with pytest.raises(TacitError, match=r"version '1' of wording 'full', but world 'alfworld' has version '2'"):
         full.check_wording(WORLD)
 
 
@@ -175,7 +175,7 @@ def test_a_context_is_kept_as_data() -> None:
         make_context({"kind": "history", "wording": "full", "turn": 1}, WORLD)
     with pytest.raises(TacitError, match="has no tracker here"):
         make_context({"kind": "state_block", "wording": "terse"}, replace(WORLD, tracker=None))
-    with pytest.raises(TacitError, match="reads by object"):
+    with pytest.raises(TacitError, match="uses object"):
         describe_context(object(), WORLD)  # type: ignore[arg-type]
 
 

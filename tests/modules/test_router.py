@@ -99,7 +99,7 @@ def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path:
 def test_a_base_is_read_once_for_many_modules_and_again_when_it_changes(modules: Path, tmp_path: Path, monkeypatch) -> None:
     found, read = find_modules(modules), []
     moved = Path(shutil.copytree(found["heat"].base.source(WORLD), tmp_path / "moved"))
-    monkeypatch.setattr("tacit.engines.models.bases.fingerprint", lambda place: read.append(place) or fingerprint(place))
+    monkeypatch.setattr("tacit.modules.module.fingerprint", lambda place: read.append(place) or fingerprint(place))
     Router(found, WORLD, base=str(moved))
     assert read == [moved]
     tensors = load_file(moved / "model.safetensors")
@@ -142,7 +142,7 @@ class Reworded:
 
 def test_another_wording_is_refused_with_both_versions(modules: Path) -> None:
     reworded = replace(WORLD, wordings={**WORLD.wordings, "terse": Reworded(WORLD.wording("terse"))})
-    with pytest.raises(TacitError, match=r"version '1' of the wording 'terse'.* has version '7' here.*Train it anew"):
+    with pytest.raises(TacitError, match=r"version '1' of wording 'terse'.* has version '7' here.*Train the module again"):
         Agent.load(modules, world=reworded)
     other = replace(WORLD, wordings={**WORLD.wordings, "full": Reworded(WORLD.wording("full"))})
     assert Agent.load(modules, world=other).router.modules, "words it does not read may change"
@@ -150,12 +150,14 @@ def test_another_wording_is_refused_with_both_versions(modules: Path) -> None:
 
 def test_a_missing_family_is_refused_unless_a_fallback_is_named(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
-    with pytest.raises(TacitError, match=r"no module serves family 'cool'; there are heat \(heat\), pick \(pick, pick2\)"):
+    with pytest.raises(
+        TacitError, match=r"no module serves family 'cool'; the modules are heat \(heat\), pick \(pick, pick2\)"
+    ):
         router.choose("cool")
     assert router.choose("pick2").skill == "pick"
     told = Router(find_modules(modules), WORLD, fallback="pick")
     assert told.choose("cool").skill == "pick" and told.choose("heat").skill == "heat"
-    with pytest.raises(TacitError, match=r"fallback 'look' is no module here; there are heat \(heat\), pick"):
+    with pytest.raises(TacitError, match=r"fallback 'look' is not one of the modules heat \(heat\), pick"):
         Router(find_modules(modules), WORLD, fallback="look")
 
 
@@ -173,7 +175,7 @@ def test_an_agent_is_of_one_world(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
     other = Path(shutil.copytree(modules / "pick", tmp_path / "pick")) / "module.json"
     other.write_text(other.read_text().replace('"world": "alfworld"', '"world": "cooking"'))
-    with pytest.raises(TacitError, match=r"of several worlds \(alfworld, cooking\)"):
+    with pytest.raises(TacitError, match=r"for several worlds \(alfworld, cooking\)"):
         Agent.load(tmp_path)
 
 

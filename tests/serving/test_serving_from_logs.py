@@ -16,7 +16,7 @@ from household_logs import household, write_lines
 from served import served
 
 from tacit.cli.main import main
-from tacit.modules.carrying import read_carried
+from tacit.modules.carrying import read_packaged_draft
 from tacit.modules.drafting.tracker import DraftedTracker
 
 
@@ -84,7 +84,7 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
     shutil.copytree(taught, place)
     manifest = next(place.glob("*/module.json"))
     told = json.loads(manifest.read_text())
-    draft = replace(read_carried(manifest.parent, told["draft"]), texts=(text,))
+    draft = replace(read_packaged_draft(manifest.parent, told["draft"]), texts=(text,))
     told |= {"world": draft.world_name, "tracker": DraftedTracker(draft.texts, draft.name).version}
     for name, written in draft.files.items():
         (manifest.parent / name).write_text(written)

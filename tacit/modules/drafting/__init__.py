@@ -1,1 +1,1 @@
-"""Trackers and rewards that a model drafts: asked for, shown, run behind a fence, and checked against recorded episodes."""
+"""Trackers and rewards drafted by a model: prompts, sandbox, and checks against recorded episodes."""

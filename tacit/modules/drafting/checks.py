@@ -1,13 +1,13 @@
-"""A draft held against every recorded episode: what it must be, and where it is not.
+"""Check a draft against recorded episodes.
 
-reads           nothing in its text that a draft may not have
-runs            no exception, no call without an end, constants as they must be
-deterministic   the same in another process, with the episodes in another order
-bounded         no block over its BOUND, in these episodes and in one that goes on through all of them
-done            exactly when won: not before the last action, then, and never in a lost episode
-rewards         only rules of its table; each claimed rule adds up to its claim in a won episode, and never to more
+reads           no forbidden code in the source
+runs            no exceptions or timeouts; valid constants
+deterministic   same results in another process, with the episodes in another order
+bounded         no state block longer than BOUND, also in a concatenation of all episodes
+done            true exactly at the end of won episodes
+rewards         events are rules of REWARDS; each claimed rule totals its claim in a won episode, and never more
 
-Of rewards that are drafted over a world's own tracker, `bounded` and `done` are the world's business and are not asked.
+A draft with only rewards skips `bounded` and `done`. The drafting model reads failure messages in its next prompt.
 """
 
 from __future__ import annotations
@@ -17,103 +17,101 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
-from tacit.modules.drafting.tracker import COUNTS, Fields, Terms
+from tacit.modules.drafting.sandbox import DraftError, Limits, Sandbox
+from tacit.modules.drafting.tracker import COUNTS, DraftRules, Fields
 from tacit.training.recordings import Recording
 
-# A draft taken along recorded episodes, turn by turn, behind its fence.
-
-MOST_HUNG = 3
-"""calls without an end after which a draft is given up"""
-MOST_STATE = 100_000
+MAX_TIMEOUTS = 3
+"""give up after this many timeouts"""
+MAX_STATE = 100_000
 """characters of a state"""
 
 
 @dataclass
-class Course:
-    """One episode as the draft followed it."""
+class DraftTrace:
+    """What the draft returned for each turn of one recorded episode."""
 
     blocks: list[str] = field(default_factory=list)
     done: list[bool] = field(default_factory=list)
     events: list[list[str]] = field(default_factory=list)
     state: Any = None
-    broke: str = ""
-    """why it goes no further"""
+    error: str = ""
+    """why it stopped early"""
 
 
-def follow(fence: Fence, goal: str, seen: Sequence[str], actions: Sequence[str]) -> Course:
-    course = Course()
+def run_tracker(sandbox: Sandbox, goal: str, seen: Sequence[str], actions: Sequence[str]) -> DraftTrace:
+    trace = DraftTrace()
     try:
-        course.state, block, done = fence.call("start", goal=goal, saw=seen[0])
-        course.blocks, course.done = [block], [done]
+        trace.state, block, done = sandbox.call("start", goal=goal, saw=seen[0])
+        trace.blocks, trace.done = [block], [done]
         for turn, action in enumerate(actions, start=1):
             saw = seen[min(turn, len(seen) - 1)]
-            course.state, block, done, events = fence.call("update", state=course.state, action=action, saw=saw)
-            course.blocks.append(block)
-            course.done.append(done)
-            course.events.append(events)
-            if len(str(course.state)) > MOST_STATE:
-                course.broke = f"the state has more than {MOST_STATE} characters"
-                return course
-    except DraftFailed as error:
-        course.broke = str(error)
-    return course
+            trace.state, block, done, events = sandbox.call("update", state=trace.state, action=action, saw=saw)
+            trace.blocks.append(block)
+            trace.done.append(done)
+            trace.events.append(events)
+            if len(str(trace.state)) > MAX_STATE:
+                trace.error = f"the state has more than {MAX_STATE} characters"
+                return trace
+    except DraftError as error:
+        trace.error = str(error)
+    return trace
 
 
-def follow_rewards(fence: Fence, told: Sequence[Fields], seen: Sequence[str], actions: Sequence[str]) -> Course:
-    """Rewards alone, over the blocks that a world's own tracker wrote: `told`, one more than there are actions."""
-    course, counts = Course(), Counter[str]()
+def run_rewards(sandbox: Sandbox, fields: Sequence[Fields], seen: Sequence[str], actions: Sequence[str]) -> DraftTrace:
+    """Run drafted rewards over the fields of the world's tracker; `fields` has one more entry than there are actions."""
+    trace, counts = DraftTrace(), Counter[str]()
     try:
         for turn, action in enumerate(actions, start=1):
-            before, saw = {**told[turn - 1], COUNTS: dict(counts)}, seen[min(turn, len(seen) - 1)]
-            events = fence.call("events", state=before, action=action, saw=saw, after=told[turn])
-            course.events.append(events)
+            before, saw = {**fields[turn - 1], COUNTS: dict(counts)}, seen[min(turn, len(seen) - 1)]
+            events = sandbox.call("events", state=before, action=action, saw=saw, after=fields[turn])
+            trace.events.append(events)
             counts.update(events)
-    except DraftFailed as error:
-        course.broke = str(error)
-    return course
+    except DraftError as error:
+        trace.error = str(error)
+    return trace
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What is examined: texts that stand below each other, and the blocks they are for where those are a world's own."""
+    """Source files, executed in order in one namespace."""
 
     sources: Sequence[str]
     limits: Limits | None = None
     blocks: Mapping[Recording, Sequence[Fields]] | None = None
-    """None: the draft writes its own"""
+    """for rewards only: fields of the world's own tracker, per turn"""
 
-    def fence(self, seed: int = 0) -> Fence:
-        return Fence(self.sources, self.limits, seed, kind="tracker" if self.blocks is None else "rewards")
+    def sandbox(self, seed: int = 0) -> Sandbox:
+        return Sandbox(self.sources, self.limits, seed, kind="tracker" if self.blocks is None else "rewards")
 
-    def follow(self, fence: Fence, episode: Recording) -> Course:
+    def follow(self, sandbox: Sandbox, episode: Recording) -> DraftTrace:
         if self.blocks is None:
-            return follow(fence, episode.goal, episode.seen, episode.actions)
-        return follow_rewards(fence, self.blocks[episode], episode.seen, episode.actions)
+            return run_tracker(sandbox, episode.goal, episode.seen, episode.actions)
+        return run_rewards(sandbox, self.blocks[episode], episode.seen, episode.actions)
 
-    def follow_all(self, episodes: Sequence[Recording]) -> list[Course | None]:
-        """Every episode, or None for those that were not looked at any more."""
-        fence, hung = self.fence(), 0
-        courses: list[Course | None] = []
+    def follow_all(self, episodes: Sequence[Recording]) -> list[DraftTrace | None]:
+        """A trace per episode; None for episodes after the draft was given up."""
+        sandbox, timeouts = self.sandbox(), 0
+        traces: list[DraftTrace | None] = []
         try:
             for episode in episodes:
-                if hung >= MOST_HUNG:
-                    courses.append(None)
+                if timeouts >= MAX_TIMEOUTS:
+                    traces.append(None)
                     continue
-                courses.append(self.follow(fence, episode))
-                if not fence.alive:
-                    hung += 1
-                    fence = self.fence()
+                traces.append(self.follow(sandbox, episode))
+                if not sandbox.alive:
+                    timeouts += 1
+                    sandbox = self.sandbox()
         finally:
-            fence.close()
-        return courses
+            sandbox.close()
+        return traces
 
 
 CHECKS = ("reads", "runs", "deterministic", "bounded", "done", "rewards")
-OF_REWARDS = ("reads", "runs", "deterministic", "rewards")
-"""of a draft that has no block of its own"""
+REWARD_CHECKS = ("reads", "runs", "deterministic", "rewards")
+"""for a draft without its own state block"""
 LONG = 400
-"""turns of the episode that goes on through the others"""
+"""turns of the concatenated episode"""
 CLOSE = 1e-6
 
 
@@ -122,9 +120,9 @@ class Failure:
     check: str
     what: str
     episode: int = 0
-    """line of the log; 0 where it is about no episode"""
+    """line of the log; 0 if no episode is concerned"""
     turn: int = 0
-    """counted from 1; 0 is before the first action"""
+    """starts at 1; 0 is before the first action"""
 
     def __str__(self) -> str:
         where = f"episode of line {self.episode}, turn {self.turn}: " if self.episode else ""
@@ -132,32 +130,30 @@ class Failure:
 
 
 @dataclass
-class Examination:
-    """What came of it."""
-
+class CheckReport:
     episodes: int = 0
     won: int = 0
     turns: int = 0
     broke: int = 0
-    """episodes that it did not follow to their end"""
+    """episodes that the draft did not follow to the end"""
     longest: int = 0
-    """characters of a block"""
+    """characters of the longest state block"""
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    held: dict[str, bool] = field(default_factory=dict)
-    reached: str = "rewards"
-    """the last check that could be made"""
+    enforced_limits: dict[str, bool] = field(default_factory=dict)
+    last_check: str = "rewards"
+    """the last check that ran"""
     checks: tuple[str, ...] = CHECKS
-    """those that are asked of it"""
+    """checks that apply"""
 
     @property
     def passed(self) -> bool:
         return not self.failures
 
     def verdicts(self) -> dict[str, str]:
-        """check -> `held`, `held in 8 of 9 episodes` where it broke in one, `failed 3 times`, or `not reached`"""
+        """check -> `held`, `held in 8 of 9 episodes` if it broke in one, `failed 3 times`, or `not reached`"""
         times = Counter(failure.check for failure in self.failures)
-        known = CHECKS[: CHECKS.index(self.reached) + 1]
+        known = CHECKS[: CHECKS.index(self.last_check) + 1]
         held = f"held in {self.episodes - self.broke} of {self.episodes} episodes" if self.broke else "held"
         return {
             check: f"failed {times[check]} times" if times[check] else held if check in known else "not reached"
@@ -174,72 +170,74 @@ class Examination:
             "checks": self.verdicts(),
             "failures": [vars(failure) for failure in self.failures],
             "notes": self.notes,
-            "held_by_the_kernel": self.held,
+            "held_by_the_kernel": self.enforced_limits,
         }
 
 
-def examine(draft: Draft, episodes: Sequence[Recording]) -> Examination:
-    found = Examination(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
-    found.checks = CHECKS if draft.blocks is None else OF_REWARDS
+def check_draft(draft: Draft, episodes: Sequence[Recording]) -> CheckReport:
+    found = CheckReport(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
+    found.checks = CHECKS if draft.blocks is None else REWARD_CHECKS
     try:
-        _examine(draft, episodes, found)
-    except DraftFailed as error:  # it cannot be loaded; or could be, and then not again
+        _run_checks(draft, episodes, found)
+    except DraftError as error:  # it could not be loaded, at first or again
         found.failures.append(Failure("runs", str(error)))
-        found.reached = "runs"
+        found.last_check = "runs"
     return found
 
 
-def _examine(draft: Draft, episodes: Sequence[Recording], found: Examination) -> None:
+def _run_checks(draft: Draft, episodes: Sequence[Recording], found: CheckReport) -> None:
     whole = draft.blocks is None
-    with draft.fence() as fence:
-        found.held = dict(fence.held)
-        if fence.findings:
-            found.failures = [Failure("reads", reason) for reason in fence.findings]
-            found.reached = "reads"
+    with draft.sandbox() as sandbox:
+        found.enforced_limits = dict(sandbox.enforced_limits)
+        if sandbox.findings:
+            found.failures = [Failure("reads", reason) for reason in sandbox.findings]
+            found.last_check = "reads"
             return
-        terms = Terms.of(fence.constants, "tracker" if whole else "rewards")
-    courses = draft.follow_all(episodes)
-    for episode, course in zip(episodes, courses, strict=True):
-        if course is not None and course.broke:
-            turn = len(course.events) + (bool(course.blocks) if whole else 1)
+        rules = DraftRules.of(sandbox.constants, "tracker" if whole else "rewards")
+    traces = draft.follow_all(episodes)
+    for episode, trace in zip(episodes, traces, strict=True):
+        if trace is not None and trace.error:
+            turn = len(trace.events) + (bool(trace.blocks) if whole else 1)
             found.broke += 1
-            found.failures.append(Failure("runs", course.broke, episode.line, turn))
-    if left := sum(course is None for course in courses):
+            found.failures.append(Failure("runs", trace.error, episode.line, turn))
+    if left := sum(trace is None for trace in traces):
         found.failures.append(Failure("runs", f"given up: {left} episodes were not looked at any more"))
     if left or found.broke == found.episodes:
-        found.reached = "runs"
+        found.last_check = "runs"
         return
-    followed = [(e, c) for e, c in zip(episodes, courses, strict=True) if c is not None]
-    _compare(draft, followed, terms, found)
-    for episode, course in followed:
-        _check_rewards(episode, course, terms, found)
+    followed = [(e, c) for e, c in zip(episodes, traces, strict=True) if c is not None]
+    _check_determinism(draft, followed, rules, found)
+    for episode, trace in followed:
+        _check_rewards(episode, trace, rules, found)
         if whole:
-            _check_blocks(episode, course, terms, found)
-            _check_done(episode, course, found)
+            _check_blocks(episode, trace, rules, found)
+            _check_done(episode, trace, found)
     if whole:
-        _go_on(draft, episodes, terms, found)
-    _remark(draft, followed, found)
+        _check_long_episode(draft, episodes, rules, found)
+    _add_notes(draft, followed, found)
 
 
-def _compare(draft: Draft, followed: Sequence[tuple[Recording, Course]], terms: Terms, found: Examination) -> None:
-    """Once more, backwards, where sets have another order: only what was done before may matter."""
-    sound = [(e, c) for e, c in followed if not c.broke][::-1]
+def _check_determinism(
+    draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], rules: DraftRules, found: CheckReport
+) -> None:
+    """Run again with another hash seed and the episodes in reverse order; results must be the same."""
+    sound = [(e, c) for e, c in followed if not c.error][::-1]
     try:
-        with draft.fence(seed=1) as fence:
-            if Terms.of(fence.constants, "tracker" if draft.blocks is None else "rewards") != terms:
+        with draft.sandbox(seed=1) as sandbox:
+            if DraftRules.of(sandbox.constants, "tracker" if draft.blocks is None else "rewards") != rules:
                 found.failures.append(Failure("deterministic", "another BOUND, REWARDS or CLAIMS the second time"))
             for episode, before in sound:
-                if not fence.alive:
+                if not sandbox.alive:
                     return
-                if (turn := _parting(before, draft.follow(fence, episode))) is not None:
+                if (turn := _first_difference(before, draft.follow(sandbox, episode))) is not None:
                     what = "another block, `done` or reward the second time"
                     found.failures.append(Failure("deterministic", what, episode.line, turn))
-    except DraftFailed as error:
+    except DraftError as error:
         found.failures.append(Failure("deterministic", f"it could be loaded, and the second time it cannot: {error}"))
 
 
-def _parting(before: Course, again: Course) -> int | None:
-    """The first turn at which two courses of one episode are not the same."""
+def _first_difference(before: DraftTrace, again: DraftTrace) -> int | None:
+    """The first turn at which two traces of one episode differ."""
     pairs = zip(zip(before.blocks, before.done, strict=True), zip(again.blocks, again.done, strict=True), strict=False)
     turn = next((t for t, (one, other) in enumerate(pairs) if one != other), None)
     if turn is None and before.events != again.events:
@@ -248,88 +246,80 @@ def _parting(before: Course, again: Course) -> int | None:
     return turn
 
 
-def _check_blocks(episode: Recording, course: Course, terms: Terms, found: Examination) -> None:
-    for turn, block in enumerate(course.blocks):
+def _check_blocks(episode: Recording, trace: DraftTrace, rules: DraftRules, found: CheckReport) -> None:
+    for turn, block in enumerate(trace.blocks):
         found.longest = max(found.longest, len(block))
-        if len(block) > terms.bound:
-            what = f"a block of {len(block)} characters, over the BOUND of {terms.bound}"
+        if len(block) > rules.bound:
+            what = f"a block of {len(block)} characters, over the BOUND of {rules.bound}"
             found.failures.append(Failure("bounded", what, episode.line, turn))
             return
 
 
-def _check_done(episode: Recording, course: Course, found: Examination) -> None:
+def _check_done(episode: Recording, trace: DraftTrace, found: CheckReport) -> None:
     last = len(episode.actions)
-    early = next((turn for turn, done in enumerate(course.done) if done and turn < last), None)
+    early = next((turn for turn, done in enumerate(trace.done) if done and turn < last), None)
     if early is not None:
         found.failures.append(Failure("done", "done, and it was not won yet", episode.line, early))
-    if course.broke or len(episode.seen) <= last:
-        return  # what came of the last action is not on record
-    if course.done[last] != episode.success:
+    if trace.error or len(episode.seen) <= last:
+        return  # the observation after the last action was not recorded
+    if trace.done[last] != episode.success:
         what = "won, and not done" if episode.success else "done, and it was not won"
         found.failures.append(Failure("done", what, episode.line, last))
 
 
-def _check_rewards(episode: Recording, course: Course, terms: Terms, found: Examination) -> None:
-    for turn, events in enumerate(course.events, start=1):
-        if stranger := terms.unknown(tuple(events)):
+def _check_rewards(episode: Recording, trace: DraftTrace, rules: DraftRules, found: CheckReport) -> None:
+    for turn, events in enumerate(trace.events, start=1):
+        if stranger := rules.unknown(tuple(events)):
             found.failures.append(Failure("rewards", f"{stranger!r} is no rule of REWARDS", episode.line, turn))
             return
-    if course.broke:
+    if trace.error:
         return
     ended = len(episode.seen) > len(episode.actions)
-    times = Counter(event for events in course.events for event in events)
-    for rule, claim in terms.claims.items():
-        total = times[rule] * terms.progress[rule]
+    times = Counter(event for events in trace.events for event in events)
+    for rule, claim in rules.claims.items():
+        total = times[rule] * rules.progress[rule]
         if total > claim + CLOSE or (episode.success and ended and total < claim - CLOSE):
             kind = "won" if episode.success else "lost"
             what = f"{rule} adds up to {total:g} in a {kind} episode, and the claim is {claim:g}"
-            found.failures.append(Failure("rewards", what, episode.line, len(course.events)))
+            found.failures.append(Failure("rewards", what, episode.line, len(trace.events)))
 
 
-def _go_on(draft: Draft, episodes: Sequence[Recording], terms: Terms, found: Examination) -> None:
-    """One episode that goes on through the turns of all others: a block that grows with what was met is found out."""
+def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: DraftRules, found: CheckReport) -> None:
+    """Concatenate the turns of all episodes into one, to find a state block that keeps growing."""
     if not episodes:
         return
     turns = [(a, s) for e in episodes for a, s in zip(e.actions, (*e.seen[1:], e.seen[-1]), strict=False)][:LONG]
-    with draft.fence() as fence:
-        course = follow(fence, episodes[0].goal, [episodes[0].seen[0], *(s for _, s in turns)], [a for a, _ in turns])
-    long = next((turn for turn, block in enumerate(course.blocks) if len(block) > terms.bound), None)
-    where = f"turn {len(course.events) + 1} of an episode that goes on through the turns of the others"
-    if course.broke:
-        found.failures.append(Failure("bounded", f"{where}: {course.broke}"))
+    with draft.sandbox() as sandbox:
+        trace = run_tracker(sandbox, episodes[0].goal, [episodes[0].seen[0], *(s for _, s in turns)], [a for a, _ in turns])
+    long = next((turn for turn, block in enumerate(trace.blocks) if len(block) > rules.bound), None)
+    where = f"turn {len(trace.events) + 1} of an episode that goes on through the turns of the others"
+    if trace.error:
+        found.failures.append(Failure("bounded", f"{where}: {trace.error}"))
     elif long is not None:
-        what = f"turn {long} of an episode that goes on through the turns of the others: {len(course.blocks[long])} characters"
-        found.failures.append(Failure("bounded", f"{what}, over the BOUND of {terms.bound}"))
+        what = f"turn {long} of an episode that goes on through the turns of the others: {len(trace.blocks[long])} characters"
+        found.failures.append(Failure("bounded", f"{what}, over the BOUND of {rules.bound}"))
 
 
-def _remark(draft: Draft, followed: Sequence[tuple[Recording, Course]], found: Examination) -> None:
-    """What the episodes cannot show."""
+def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], found: CheckReport) -> None:
+    """Note what the episodes cannot show."""
+    ends = "`done` is" if draft.blocks is None else "the claims are"
     open_ended = sum(len(e.seen) <= len(e.actions) for e, _ in followed)
     if open_ended:
-        found.notes.append(
-            f"{open_ended} episodes do not say what came of their last action: {_ends(draft)} not checked at their end"
-        )
+        found.notes.append(f"{open_ended} episodes have no observation after the last action: {ends} not checked at their end")
     if found.won == found.episodes:
-        found.notes.append(f"no lost episode among them: {_ends(draft)} not held against one that ends without being won")
+        found.notes.append(f"no lost episodes: {ends} not checked against an episode that ends without success")
     if not found.won:
-        found.notes.append("no won episode among them: `done` and the claims are hardly checked")
+        found.notes.append("no won episodes: `done` and the claims are hardly checked")
     if draft.blocks is not None:
         return
     won = [e for e, c in followed if e.success and c.done and c.done[-1]]
     others = [(e, next((o.goal for o in won if o.goal != e.goal), "")) for e in won]
-    asked = [(e, goal) for e, goal in others if goal]
-    if asked:
-        with draft.fence() as fence:
-            still = sum(_ends_done(follow(fence, goal, e.seen, e.actions)) for e, goal in asked)
-        if still == len(asked):
+    swapped = [(e, goal) for e, goal in others if goal]
+    if swapped:
+        with draft.sandbox() as sandbox:
+            traces = [run_tracker(sandbox, goal, e.seen, e.actions) for e, goal in swapped]
+        still = sum(bool(trace.done and trace.done[-1] and not trace.error) for trace in traces)
+        if still == len(swapped):
             found.notes.append(
-                f"`done` does not depend on the goal: all {still} won episodes are also done when told with another's goal"
+                f"`done` does not depend on the goal: all {still} won episodes are also done with another episode's goal"
             )
-
-
-def _ends(draft: Draft) -> str:
-    return "`done` is" if draft.blocks is None else "the claims are"
-
-
-def _ends_done(course: Course) -> bool:
-    return bool(course.done and course.done[-1] and not course.broke)

@@ -1,6 +1,6 @@
-"""From logs to a draft that holds: ask, show, have it agreed to, examine, and ask again with what failed.
+"""Have a model draft a tracker or rewards: build the prompt, show the draft, get approval, check it, ask again with failures.
 
-Nothing of a draft is run before `agreed` was asked, and it is asked of every draft anew.
+No draft runs before `approve` returned True for it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from tacit.core.chat import Conversation, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Prompt
-from tacit.modules.drafting.checks import Draft, Examination, Failure, examine
-from tacit.modules.drafting.fence import read_only
+from tacit.modules.drafting.checks import CheckReport, Draft, Failure, check_draft
+from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.tracker import Fields
 from tacit.rollout.encoding import encode_prompt, fit_prompt, open_scheduler
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Recording
 
-# What a model is asked for a tracker, or for its rewards, and what is taken from its answer.
-#
-# The paper has a strong model draft its reward rules once, from the task and the state block, and then uses them as fixed
-# rules (§7.5): progress where a field comes nearer to done, errors for what is invalid, repeated, premature, misdirected or
-# undone, each computed from the state before, the action, the observation and the state after. The same is asked here in our
-# words, of functions that can be run, and of the tracker that keeps the state.
+# Prompts. The paper has a strong model draft reward rules once, from the task and the state block, and then uses them as fixed
+# rules (§7.5): progress when a field comes closer to done; errors for invalid, repeated, premature, misdirected or undone
+# actions; each computed from the state before, the action, the observation and the state after. We ask for the same as runnable
+# functions, and also for the tracker that keeps the state.
 
-LONGEST_TEXT = 1200
-"""characters of an observation that is shown"""
-MOST_ACTIONS = 60
+MAX_OBSERVATION = 1200
+"""characters of an observation in the prompt"""
+MAX_ACTIONS = 60
 _CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 
 _ROLE = """You write a small Python program that follows an agent at work. It keeps a state that says how far the agent has
@@ -75,24 +73,24 @@ It opens no file, asks nobody, uses no random numbers and no names that begin wi
 open, getattr, type. Calls must be quick. The same texts must always give the same result."""
 
 
-def ask_for_tracker(
+def build_tracker_prompt(
     family: str, shown: Sequence[Recording], actions: Sequence[str], before: str = "", failed: str = ""
 ) -> Prompt:
-    """`before` and `failed`: the last draft, and what was wrong with it."""
+    """`before` and `failed` are the last draft and its failures."""
     wanted = f"Write one Python file with exactly this in it:\n\n{_TRACKER_RULES}{_REWARD_RULES}\n\n{_LIMITS}"
     return _prompt(family, actions, shown, wanted, before, failed)
 
 
-def ask_for_rewards(
+def build_rewards_prompt(
     family: str, shown: Sequence[Recording], actions: Sequence[str], tracker: str, before: str = "", failed: str = ""
 ) -> Prompt:
-    """For the drafted tracker whose text is given."""
+    """For a drafted tracker with the given source."""
     there = f"The tracker is there:\n```python\n{tracker}\n```\nLeave it as it is, and write over its states."
     wanted = f"{there}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
     return _prompt(family, actions, shown, wanted, before, failed)
 
 
-def ask_for_rewards_of(
+def build_block_rewards_prompt(
     family: str,
     shown: Sequence[Recording],
     actions: Sequence[str],
@@ -100,7 +98,7 @@ def ask_for_rewards_of(
     before: str = "",
     failed: str = "",
 ) -> Prompt:
-    """For the state blocks of a world's own tracker: the episodes are shown with them."""
+    """For the state blocks of the world's own tracker, which are shown with the episodes."""
     names = ", ".join(dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block"))
     wanted = f"{_OWN_STATES.format(names=names)}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
     return _prompt(family, actions, shown, wanted, before, failed, blocks)
@@ -121,8 +119,8 @@ def _prompt(
         else ""
     )
     return Prompt(
-        task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MOST_ACTIONS])}",
-        history=tuple(_episode(number, told, (blocks or {}).get(told, ())) for number, told in enumerate(shown, start=1)),
+        task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MAX_ACTIONS])}",
+        history=tuple(_render_episode(n, each, (blocks or {}).get(each, ())) for n, each in enumerate(shown, start=1)),
         now="",
         request=f"{wanted}{again}\n\nAnswer with the file in one ```python block.",
         separator="\n\n",
@@ -130,11 +128,11 @@ def _prompt(
 
 
 def as_conversation(prompt: Prompt) -> Prompt:
-    """The same for a model with a template: all of it is one message."""
+    """The same prompt as a single chat message."""
     return Prompt(task="", now=prompt.text, conversation=Conversation())
 
 
-def _episode(number: int, recording: Recording, blocks: Sequence[Fields]) -> str:
+def _render_episode(number: int, recording: Recording, blocks: Sequence[Fields]) -> str:
     lines = [f"Episode {number}. Goal: {recording.goal}"]
     for turn, (saw, action) in enumerate(zip(recording.seen, recording.actions, strict=False), start=1):
         state = f"[{turn}] state block:\n{blocks[turn - 1]['block']}\n" if blocks else ""
@@ -148,11 +146,11 @@ def _episode(number: int, recording: Recording, blocks: Sequence[Fields]) -> str
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"
+    return text if len(text) <= MAX_OBSERVATION else f"{text[:MAX_OBSERVATION]} …"
 
 
-def action_kinds(episodes: Sequence[Recording]) -> list[str]:
-    """One action of each kind, by its first word and how many it has; the commonest first."""
+def list_action_kinds(episodes: Sequence[Recording]) -> list[str]:
+    """One example per kind of action (first word and number of words), most common first."""
     found: dict[tuple[str, int], list[str]] = {}
     for action in (action for episode in episodes for action in episode.actions):
         words = action.split()
@@ -161,16 +159,16 @@ def action_kinds(episodes: Sequence[Recording]) -> list[str]:
     return [alike[0] for alike in sorted(found.values(), key=len, reverse=True)]
 
 
-def choose_shown(episodes: Sequence[Recording], count: int) -> list[Recording]:
-    """A handful: the shortest won and lost ones of different goals, lost ones a third where there are any."""
+def choose_examples(episodes: Sequence[Recording], count: int) -> list[Recording]:
+    """The shortest episodes, with different goals first; up to a third are lost ones."""
     ordered = sorted(episodes, key=lambda episode: sum(map(len, episode.seen)))
-    lost = _different([e for e in ordered if not e.success])[: count // 3]
-    won = _different([e for e in ordered if e.success])[: count - len(lost)]
+    lost = _order_by_new_goal([e for e in ordered if not e.success])[: count // 3]
+    won = _order_by_new_goal([e for e in ordered if e.success])[: count - len(lost)]
     return [*won, *lost]
 
 
-def _different(episodes: Sequence[Recording]) -> list[Recording]:
-    """The first of each goal, then the others."""
+def _order_by_new_goal(episodes: Sequence[Recording]) -> list[Recording]:
+    """The first episode of each goal, then the others."""
     met: set[str] = set()
     first: list[Recording] = []
     others: list[Recording] = []
@@ -180,56 +178,58 @@ def _different(episodes: Sequence[Recording]) -> list[Recording]:
     return [*first, *others]
 
 
-def draft_in(answer: str) -> str:
-    """The Python of an answer: its longest block of code, or all of it where it has none."""
-    said = split_thought(answer)[1]
-    blocks = _CODE.findall(said)
-    return (max(blocks, key=len) if blocks else said).strip() + "\n"
+def extract_code(answer: str) -> str:
+    """The longest code block of an answer, or all of it if it has none."""
+    text = split_thought(answer)[1]
+    blocks = _CODE.findall(text)
+    return (max(blocks, key=len) if blocks else text).strip() + "\n"
 
 
-TOLD = 12
-"""failures that a model is told of"""
+MAX_FAILURES = 12
+"""failures in the next prompt"""
 
 
 @dataclass(frozen=True)
-class Drafted:
+class DraftResult:
     text: str
-    examination: Examination | None
-    """None where nobody agreed that it be run"""
+    report: CheckReport | None
+    """None if it was not approved to run"""
 
 
-def pursue(
+def draft_until_valid(
     ask: Callable[[str, str, int], str],
     attempts: int,
     episodes: Sequence[Recording],
     show: Callable[[str, int], None],
-    agreed: Callable[[], bool],
-    report: Callable[[Examination], None],
-    beside: Sequence[str] = (),
+    approve: Callable[[], bool],
+    report: Callable[[CheckReport], None],
+    preceding: Sequence[str] = (),
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
-) -> Drafted:
-    """`ask(the last draft, what was wrong with it, attempt)` writes a draft. `beside`: what stands before it, such as the
-    tracker that rewards are for; `blocks`: those of the world's own tracker that they are for. Ends with one that holds, with
-    the last, or with one that nobody wants to run."""
+) -> DraftResult:
+    """Ask for drafts until one passes, one is not approved, or `attempts` are used up.
+
+    `ask(last_draft, failures, attempt)` returns a draft. `preceding` is source that runs before it, such as the tracker that
+    rewards are for; `blocks` are the fields of the world's own tracker.
+    """
     text = failed = ""
     for attempt in range(attempts):
         text = ask(text, failed, attempt)
         show(text, attempt)
-        if reasons := read_only(text):
-            found = Examination(failures=[Failure("reads", reason) for reason in reasons], reached="reads")
-        elif not agreed():
-            return Drafted(text, None)
+        if reasons := check_source(text):
+            found = CheckReport(failures=[Failure("reads", reason) for reason in reasons], last_check="reads")
+        elif not approve():
+            return DraftResult(text, None)
         else:
-            found = examine(Draft([*beside, text], blocks=blocks), episodes)
+            found = check_draft(Draft([*preceding, text], blocks=blocks), episodes)
         report(found)
         if found.passed:
             break
-        failed = "\n".join(f"- {failure}" for failure in found.failures[:TOLD])
-    return Drafted(text, found)
+        failed = "\n".join(f"- {failure}" for failure in found.failures[:MAX_FAILURES])
+    return DraftResult(text, found)
 
 
 class Drafter:
-    """A model that is asked; every answer is kept, and nothing is asked twice."""
+    """Asks a model for drafts. Answers are cached on disk."""
 
     def __init__(self, policy: SamplingPolicy, kept: Path, max_tokens: int, temperature: float) -> None:
         self._policy, self._answers = policy, AnswerCache(kept)
@@ -243,41 +243,45 @@ class Drafter:
             prompt, tokens, fits = fit_prompt(prompt, policy, room)
             if not fits:
                 raise TacitError(
-                    f"the question has {len(tokens)} tokens, and {room} more for the answer do not fit in the model's "
-                    f"{policy.context_limit}; show fewer episodes (--shown) or lower --max-tokens."
+                    f"the prompt has {len(tokens)} tokens; with {room} more for the answer it exceeds the model's "
+                    f"{policy.context_limit}. Show fewer episodes (--shown) or lower --max-tokens."
                 )
-            with suppress(TacitError):  # a model without a template reads it as it stands
+            with suppress(TacitError):  # without a chat template, use plain text
                 tokens = encode_prompt(as_conversation(prompt), policy)
             with closing(open_scheduler(policy, self._sampling, None)) as scheduler:
                 scheduler.submit(Request(tokens, attempt))
                 completion = next(done for _, done in scheduler.wait())
             if completion.finish == "unusable":
-                reasons = getattr(policy, "broken", None) or ["no answer came"]
-                raise TacitError(f"the model gave no draft: {reasons[-1]}")
+                reasons = getattr(policy, "broken", None) or ["no answer"]
+                raise TacitError(f"the model returned no draft: {reasons[-1]}")
             self._answers.add(key, Answer(completion.text, completion.read or len(tokens), len(completion.tokens)))
-        return draft_in(self._answers[key].text)
+        return extract_code(self._answers[key].text)
 
 
-def keep(out: Path, name: str, kind: str, drafted: Drafted, world: str = "", tracker: str = "", block: str = "") -> list[Path]:
-    """Write what came of it: a draft that holds under its name, with a file that makes it a world; any other as `.refused`.
-    `kind` is `tracker` or `rewards`; rewards are for the file `tracker`, or for the world's own `block`."""
+def save_draft(
+    out: Path, name: str, kind: str, drafted: DraftResult, world: str = "", tracker: str = "", block: str = ""
+) -> list[Path]:
+    """Write a draft that passed, with a file that makes it a world; or a failed draft with the suffix `.refused`.
+
+    `kind` is `tracker` or `rewards`. Rewards are for the file `tracker`, or for the world's own `block`. Returns the files.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    found = drafted.examination
+    found = drafted.report
     report = out / f"{name}_{kind}_checks.json"
     if found is not None:
         write_json(report, found.to_json())
     if found is None or not found.passed:
-        place = out / f"{name}_{kind}.py.refused"
-        write_text(place, drafted.text)
-        return [place, *([report] if found else [])]
-    place, work = out / f"{name}_{kind}.py", out / f"{name}_work.py"
-    write_text(place, drafted.text)
-    own = {"rewards": place.name, "world": world, "block": block} if kind == "rewards" else {"world": world}
-    first = repr(place.name if kind == "tracker" else tracker)
+        file = out / f"{name}_{kind}.py.refused"
+        write_text(file, drafted.text)
+        return [file, *([report] if found else [])]
+    file, work = out / f"{name}_{kind}.py", out / f"{name}_work.py"
+    write_text(file, drafted.text)
+    own = {"rewards": file.name, "world": world, "block": block} if kind == "rewards" else {"world": world}
+    first = repr(file.name if kind == "tracker" else tracker)
     more = ", ".join([first, "beside=__file__", *(f"{name}={value!r}" for name, value in own.items() if value)])
     write_text(
         work,
         f'"""Work with a drafted tracker: --world {work.name}:ENVIRONMENT."""\n\n'
         f"from tacit.modules.logs import work_of\n\nENVIRONMENT = work_of({more})\n",
     )
-    return [place, work, report]
+    return [file, work, report]

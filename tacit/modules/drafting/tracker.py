@@ -1,18 +1,18 @@
-"""A drafted tracker as a `Tracker`: every call goes through the fence, and what it pays is looked up in its own table.
+"""A drafted tracker as a `Tracker`. Every call goes through the sandbox; rewards come from the draft's own table.
 
-A draft is plain Python with no more than this in it (`asking.py` tells a model the same):
+A draft is a Python file with these definitions (`draft.py` has the prompt for the model):
 
-    BOUND = 300                                             the most characters its block ever has
+    BOUND = 300                                             maximum length of the state block, in characters
     REWARDS = {"progress": {"subgoal": 1.0}, "error": {"repeated": 0.2}}
-    CLAIMS = {"subgoal": 3.0}                               rule -> what it adds up to in every won episode
+    CLAIMS = {"subgoal": 3.0}                               rule -> its total in every won episode
 
     start(goal, observation) -> state                       a dict of plain JSON
     update(state, action, observation) -> state
     render(state) -> text                                   the state block
     done(state) -> bool                                     exactly when the task is achieved
-    events(before, action, observation, after) -> names     which rules came up on this step
+    events(before, action, observation, after) -> names     rules that apply to this step
 
-It sees texts and actions alone: no list of actions, and never whether the episode was won.
+It sees only texts and actions: no list of valid actions, and never whether the episode was won.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import ERROR, PROGRESS, component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Tracker
-from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Kind, Limits
+from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
 from tacit.training.recordings import Known, Recording
 
 LONGEST_BLOCK = 2000
-"""characters that a draft may allow itself"""
+"""largest BOUND"""
 CALLS_PER_PROCESS = 100_000
-"""then another takes its place: a process has only so much processor time, and a server lives for long. No state is in it"""
+"""then a new process starts: CPU time per process is limited, and it keeps no state"""
 HIGHEST = 100.0
-"""what a rule may be worth"""
+"""largest reward of a rule"""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a draft says of itself."""
+class DraftRules:
+    """The constants of a draft."""
 
     bound: int
     progress: Mapping[str, float]
@@ -51,44 +51,44 @@ class Terms:
     claims: Mapping[str, float]
 
     @classmethod
-    def of(cls, constants: Mapping[str, Any], kind: Kind = "tracker") -> Terms:
-        """Refused, with the reason, where a constant is not what it must be. Rewards alone bound no block."""
+    def of(cls, constants: Mapping[str, Any], kind: Kind = "tracker") -> DraftRules:
+        """Check and convert the constants. A draft with only rewards needs no BOUND."""
         bound, rewards, claims = (constants.get(name) for name in ("BOUND", "REWARDS", "CLAIMS"))
         bound = LONGEST_BLOCK if kind == "rewards" else bound
         if not isinstance(bound, int) or isinstance(bound, bool) or not 0 < bound <= LONGEST_BLOCK:
-            raise DraftFailed(f"BOUND must be a number of characters, 1 to {LONGEST_BLOCK}, and is {bound!r}")
+            raise DraftError(f"BOUND must be a number of characters, 1 to {LONGEST_BLOCK}, and is {bound!r}")
         if not isinstance(rewards, dict) or set(rewards) - {PROGRESS, ERROR}:
-            raise DraftFailed('REWARDS must be {"progress": {rule: amount}, "error": {rule: amount}}')
+            raise DraftError('REWARDS must be {"progress": {rule: amount}, "error": {rule: amount}}')
         progress, errors = _amounts(rewards.get(PROGRESS, {})), _amounts(rewards.get(ERROR, {}))
         if both := set(progress) & set(errors):
-            raise DraftFailed(f"REWARDS has the rule {min(both)!r} both as progress and as error")
+            raise DraftError(f"REWARDS has the rule {min(both)!r} both as progress and as error")
         claimed = _amounts(claims)
         if not claimed:
-            raise DraftFailed("CLAIMS is empty: at least one rule must say what it adds up to in a won episode")
+            raise DraftError("CLAIMS is empty: at least one rule must say what it adds up to in a won episode")
         for rule in claimed:
             if rule not in progress:
-                raise DraftFailed(f"CLAIMS names {rule!r}, which is no rule of progress")
+                raise DraftError(f"CLAIMS names {rule!r}, which is no rule of progress")
         return cls(bound, progress, errors, claimed)
 
     def signals(self, events: tuple[str, ...]) -> Mapping[str, float]:
-        """tacit/core/hindsight.py"""
+        """Reward components of a step (`core/hindsight.py`)."""
         return summed(
             counted((e for e in events if e in self.progress), self.progress),
             counted((e for e in events if e in self.errors), self.errors),
         )
 
     def unknown(self, events: tuple[str, ...]) -> str:
-        """The first name that is no rule, or nothing."""
+        """The first event that is not a rule, or an empty string."""
         return next((event for event in events if event not in self.progress and event not in self.errors), "")
 
 
 def _amounts(table: Any) -> dict[str, float]:
     if not isinstance(table, dict):
-        raise DraftFailed(f"a table of rules and amounts is needed, and {table!r} is none")
+        raise DraftError(f"a table of rules and amounts is needed, and {table!r} is none")
     for rule, amount in table.items():
         sound = isinstance(amount, int | float) and not isinstance(amount, bool) and math.isfinite(amount)
         if not sound or not 0 <= amount <= HIGHEST:
-            raise DraftFailed(f"{rule!r} is worth {amount!r}; amounts are positive numbers up to {HIGHEST:g}, errors too")
+            raise DraftError(f"{rule!r} is worth {amount!r}; amounts are positive numbers up to {HIGHEST:g}, errors too")
     return {str(rule): float(amount) for rule, amount in table.items()}
 
 
@@ -101,75 +101,74 @@ class DraftState:
     """of the step that led here"""
 
 
-class FencedDraft:
-    """Texts that are run behind a fence when they are first needed, and the terms they set."""
+class SandboxedDraft:
+    """A draft that starts its sandbox at the first call."""
 
     kind: Kind = "tracker"
 
     def __init__(self, sources: tuple[str, ...], name: str, limits: Limits | None = None, world: str = "") -> None:
-        """`world`: the name of the world that it is for, where there is one."""
+        """`world` is the name of the draft's world, if it has one."""
         self.sources, self.name, self.limits, self.world = sources, name, limits or Limits(), world
         self._lock = threading.Lock()
-        self._fence: Fence | None = None
-        self._terms: Terms | None = None
+        self._sandbox: Sandbox | None = None
+        self._rules: DraftRules | None = None
         self._calls = 0
         written = "\0".join(self.sources).encode()
         self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"
-        """changes with every character of the draft: a module has learned to read this one"""
+        """changes with every character of the draft"""
 
     @property
-    def terms(self) -> Terms:
+    def rules(self) -> DraftRules:
         with self._lock:
             self._open()
-            assert self._terms is not None
-            return self._terms
+            assert self._rules is not None
+            return self._rules
 
     @property
     def components(self) -> tuple[str, ...]:
-        return component_names(self.terms.progress, self.terms.errors)
+        return component_names(self.rules.progress, self.rules.errors)
 
-    def known(self, events: Sequence[str]) -> tuple[str, ...]:
-        """The events, where all are rules of its table."""
-        if stranger := self.terms.unknown(tuple(events)):
-            raise TacitError(f"the drafted tracker {self.name} named a rule it has not: {stranger!r}.")
+    def check_events(self, events: Sequence[str]) -> tuple[str, ...]:
+        if name := self.rules.unknown(tuple(events)):
+            raise TacitError(f"the drafted tracker {self.name} returned an event that is not in its REWARDS: {name!r}.")
         return tuple(events)
 
     def close(self) -> None:
         with self._lock:
-            if self._fence is not None:
-                self._fence.close()
-            self._fence = None
+            if self._sandbox is not None:
+                self._sandbox.close()
+            self._sandbox = None
 
     def call(self, name: str, **arguments: Any) -> Any:
         with self._lock:
-            if self._fence is not None and self._calls >= CALLS_PER_PROCESS:
-                self._fence.close()
-                self._fence = None
-            fence = self._open()
+            if self._sandbox is not None and self._calls >= CALLS_PER_PROCESS:
+                self._sandbox.close()
+                self._sandbox = None
+            sandbox = self._open()
             self._calls += 1
             try:
-                return fence.call(name, **arguments)
-            except DraftHung as error:
-                self._fence = None  # the next episode begins with another process
-                raise DraftHung(f"the drafted tracker {self.name}: {error}.") from error
-            except DraftFailed as error:
-                raise DraftFailed(f"the drafted tracker {self.name}: {error}.") from error
+                return sandbox.call(name, **arguments)
+            except DraftTimeout as error:
+                self._sandbox = None  # the next call starts a new process
+                raise DraftTimeout(f"the drafted tracker {self.name}: {error}.") from error
+            except DraftError as error:
+                raise DraftError(f"the drafted tracker {self.name}: {error}.") from error
 
-    def _open(self) -> Fence:
-        if self._fence is None:
-            fence = Fence(self.sources, self.limits, kind=self.kind)
+    def _open(self) -> Sandbox:
+        if self._sandbox is None:
+            sandbox = Sandbox(self.sources, self.limits, kind=self.kind)
             try:
-                if fence.findings:
-                    raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(fence.findings)}.")
-                self._terms = Terms.of(fence.constants, self.kind)
+                if sandbox.findings:
+                    raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(sandbox.findings)}.")
+                self._rules = DraftRules.of(sandbox.constants, self.kind)
             except TacitError:
-                fence.close()
+                sandbox.close()
                 raise
-            self._fence, self._calls = fence, 0
-        return self._fence
+            self._sandbox, self._calls = sandbox, 0
+        return self._sandbox
 
 
-class DraftedTracker(FencedDraft):
+class DraftedTracker(SandboxedDraft):
     @classmethod
     def read(cls, tracker: Path, rewards: Path | None = None, world: str = "") -> DraftedTracker:
         return cls(tuple(read_draft(path) for path in (tracker, rewards) if path is not None), tracker.stem, world=world)
@@ -179,10 +178,10 @@ class DraftedTracker(FencedDraft):
 
     def update(self, state: DraftState, action: str, transition: Transition) -> DraftState:
         fields, block, done, events = self.call("update", state=state.fields, action=action, saw=transition.observation.text)
-        return DraftState(fields, block, done, self.known(events))
+        return DraftState(fields, block, done, self.check_events(events))
 
     def render(self, state: DraftState) -> str:
-        bound = self.terms.bound
+        bound = self.rules.bound
         if len(state.block) > bound:
             raise TacitError(
                 f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
@@ -190,7 +189,7 @@ class DraftedTracker(FencedDraft):
         return state.block
 
     def signals(self, before: DraftState, after: DraftState) -> Mapping[str, float]:
-        return self.terms.signals(after.events)
+        return self.rules.signals(after.events)
 
 
 def read_draft(path: Path) -> str:
@@ -200,23 +199,23 @@ def read_draft(path: Path) -> str:
         raise TacitError(f"cannot read the draft {path}: {error}.") from error
 
 
-# Rewards drafted over a tracker that a world has already: the block stays the world's own, what a step pays is the draft's.
+# Drafted rewards for the world's own tracker.
 #
-# As in the paper, whose reward rules were drafted from the schema of the state block (§7.5), a draft sees no more than an agent
-# does: the block before and after, the action, and what was then seen. A block is handed over as its fields,
+# As in the paper, where reward rules were drafted from the schema of the state block (§7.5), a draft sees only what an agent
+# sees: the state block before and after, the action, and the observation. The block
 #
 #     subgoal: find_object
-#     holding: nothing              {"subgoal": "find_object", "holding": "nothing", "block": <all of it>, "came_up": {"took":
-# 1}}
+#     holding: nothing
 #
-# and with `came_up`, how often each rule has come up before this step, so that a subgoal can be paid once.
+# is passed as {"subgoal": "find_object", "holding": "nothing", "block": <all of it>, "came_up": {"took": 1}}. `came_up` counts
+# earlier events, so that a subgoal can be rewarded once.
 
 Fields = dict[str, Any]
 COUNTS = "came_up"
 
 
-def fields_of(block: str) -> Fields:
-    """The lines of a block that have a name; and the block."""
+def parse_block(block: str) -> Fields:
+    """The block's `name: value` lines, and the block itself."""
     lines = (line.partition(": ") for line in block.splitlines())
     return {**{name: value for name, colon, value in lines if colon}, "block": block}
 
@@ -224,44 +223,46 @@ def fields_of(block: str) -> Fields:
 @dataclass(frozen=True)
 class RewardedState:
     own: Any
-    """the world's tracker's"""
+    """state of the world's tracker"""
     fields: Fields
     events: tuple[str, ...] = ()
     """of the step that led here"""
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class RewardedTracker(FencedDraft):
+class RewardedTracker(SandboxedDraft):
     kind: Kind = "rewards"
 
     def __init__(self, inner: Tracker, source: str, name: str, world: str, block: str, limits: Limits | None = None) -> None:
-        """`inner` is the tracker of the world's block of that form."""
+        """`inner` is the world's tracker for the form `block`."""
         super().__init__((source,), name, limits, world)
         self.inner, self.block = inner, block
         self.version = f"{inner.version}+{self.version}"
 
     def start(self, task: Task, observation: Observation) -> RewardedState:
         own = self.inner.start(task, observation)
-        return RewardedState(own, fields_of(self.inner.render(own)))
+        return RewardedState(own, parse_block(self.inner.render(own)))
 
     def update(self, state: RewardedState, action: str, transition: Transition) -> RewardedState:
         own = self.inner.update(state.own, action, transition)
-        after = fields_of(self.inner.render(own))
+        after = parse_block(self.inner.render(own))
         before = {**state.fields, COUNTS: dict(state.counts)}
-        events = self.known(self.call("events", state=before, action=action, saw=transition.observation.text, after=after))
+        events = self.check_events(
+            self.call("events", state=before, action=action, saw=transition.observation.text, after=after)
+        )
         return RewardedState(own, after, events, Counter(state.counts) + Counter(events))
 
     def render(self, state: RewardedState) -> str:
         return self.inner.render(state.own)
 
     def signals(self, before: RewardedState, after: RewardedState) -> Mapping[str, float]:
-        return self.terms.signals(after.events)
+        return self.rules.signals(after.events)
 
 
-def fields_along(
+def render_fields(
     world: Environment, tracker: Tracker, episodes: Sequence[Recording], tasks: Sequence[Any]
 ) -> tuple[dict[Recording, list[Fields]], list[str]]:
-    """What the world's tracker makes of every episode, turn by turn; and of which it can make nothing, with the reason."""
+    """Run the world's tracker over recorded episodes. Return its fields per turn, and messages for episodes it cannot read."""
     known, found, failed = Known(world, tasks), {}, []
     for episode in episodes:
         try:
@@ -271,8 +272,8 @@ def fields_along(
             for _, action, transition, _ in course:
                 state = tracker.update(state, action, transition)
                 blocks.append(tracker.render(state))
-            found[episode] = [fields_of(block) for block in blocks]
-        except Exception as error:  # a tracker meets texts that its world never wrote
+            found[episode] = [parse_block(block) for block in blocks]
+        except Exception as error:  # a log may contain texts that the world never writes
             failed.append(f"line {episode.line}: {type(error).__name__}: {error}")
     known.close()
     return found, failed

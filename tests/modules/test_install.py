@@ -23,8 +23,8 @@ import pytest
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import read_module
-from tacit.modules.module import MANIFEST, OWN, Base, licence_of
-from tacit.modules.sharing import PACKAGE, pack
+from tacit.modules.archive import PACKAGE, pack
+from tacit.modules.module import MANIFEST, OWN_LICENSE, Base, find_license
 from tacit.modules.verify import Verdict
 from tacit.worlds import get_environment
 
@@ -83,13 +83,16 @@ def test_a_packed_module_comes_out_as_it_went_in(modules, package, tmp_path, cap
     assert install(package, out) == 0
     assert f"heat: installed in {out / 'heat'}, for heat" in capsys.readouterr().out
     before, after = read_module(modules / "heat"), read_module(out / "heat")
-    assert after.to_json() == before.to_json() and not after.damage()
+    assert after.to_json() == before.to_json() and not after.find_damage()
     with zipfile.ZipFile(package) as archive:
         told, card = json.loads(archive.read(PACKAGE)), archive.read("README.md").decode()
     score = before.scores["rl"]
     assert told["scores"]["rl"]["panel_hash"] == score["panel_hash"] in card and "alfworld/seen/4[heat]" in card
-    assert told["base"] == {"model": "tiny", "fingerprint": before.fingerprint, "licence": OWN} and before.fingerprint in card
-    assert f"license: {OWN}" in card and (out / "heat" / "README.md").read_text() == card
+    assert (
+        told["base"] == {"model": "tiny", "fingerprint": before.fingerprint, "licence": OWN_LICENSE}
+        and before.fingerprint in card
+    )
+    assert f"license: {OWN_LICENSE}" in card and (out / "heat" / "README.md").read_text() == card
     assert install(package, out) == 0 and "already in" in capsys.readouterr().out
     assert main(["modules", "verify", str(out)]) == 0 and main(["modules", "list", str(out)]) == 0
 
@@ -118,10 +121,14 @@ def test_a_changed_file_is_refused_whoever_changed_the_list(package, tmp_path, c
     out = tmp_path / "out"
     assert "'adapter_model.safetensors' in" in refused(capsys, rewritten(package, tmp_path / "a", flip), out)
     assert "is damaged (sha256" in refused(capsys, rewritten(package, tmp_path / "b", flip_and_list), out)
-    assert "does not hold what" in refused(capsys, rewritten(package, tmp_path / "c", lambda e: e.pop("README.md")), out)
-    assert "does not hold what" in refused(capsys, rewritten(package, tmp_path / "d", lambda e: e.update({"x.json": b""})), out)
+    assert "do not match its package.json" in refused(
+        capsys, rewritten(package, tmp_path / "c", lambda e: e.pop("README.md")), out
+    )
+    assert "do not match its package.json" in refused(
+        capsys, rewritten(package, tmp_path / "d", lambda e: e.update({"x.json": b""})), out
+    )
     (tmp_path / "half").write_bytes(package.read_bytes()[:5000])
-    assert "is no package of a module, or is damaged" in refused(capsys, tmp_path / "half", out)
+    assert "is not a module archive, or is damaged" in refused(capsys, tmp_path / "half", out)
     told = "0" * 64
     assert f"not {told}" in refused(capsys, package, out, "--sha256", told)
 
@@ -134,14 +141,12 @@ def test_no_name_leads_out_of_the_package(package, tmp_path, capsys, name):
         entries[name] = b"{}"
         relisted(entries)
 
-    assert "could end up elsewhere" in refused(capsys, rewritten(package, tmp_path / "p", escape), tmp_path / "out")
-    assert "no name of a directory" in refused(
+    assert "unsafe name" in refused(capsys, rewritten(package, tmp_path / "p", escape), tmp_path / "out")
+    assert "cannot be used as a directory name" in refused(
         capsys, rewritten(package, tmp_path / "q", manifest_with(skill=name.removesuffix(".json") + "/x")), tmp_path / "out"
     )
     files = {name: "0" * 64}
-    assert "could end up elsewhere" in refused(
-        capsys, rewritten(package, tmp_path / "r", manifest_with(files=files)), tmp_path / "out"
-    )
+    assert "unsafe name" in refused(capsys, rewritten(package, tmp_path / "r", manifest_with(files=files)), tmp_path / "out")
     assert not list(tmp_path.parent.rglob("evil*")) and not Path("/tmp/evil.json").exists()
 
 
@@ -157,17 +162,17 @@ def test_links_code_compression_twins_and_giants_are_refused(package, tmp_path, 
 
     link = zipfile.ZipInfo("link.json")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    assert "has a link" in refused(capsys, crafted("link", (link, b"/etc/passwd")), out)
+    assert "contains the link" in refused(capsys, crafted("link", (link, b"/etc/passwd")), out)
     packed = zipfile.ZipInfo("bomb.json")
     packed.compress_type = zipfile.ZIP_DEFLATED
     assert "is compressed or encrypted" in refused(capsys, crafted("bomb", (packed, b"0" * 10_000_000)), out)
     with pytest.warns(UserWarning, match="Duplicate name"):
         twin = crafted("twin", (zipfile.ZipInfo(MANIFEST), b"{}"))
     assert "twice" in refused(capsys, twin, out)
-    assert "nothing that could be run" in refused(capsys, crafted("code", (zipfile.ZipInfo("world.py"), b"x")), out)
-    assert "nothing that could be run" in refused(capsys, crafted("pickle", (zipfile.ZipInfo("model.bin"), b"x")), out)
+    assert "may only contain tensors and text" in refused(capsys, crafted("code", (zipfile.ZipInfo("world.py"), b"x")), out)
+    assert "may only contain tensors and text" in refused(capsys, crafted("pickle", (zipfile.ZipInfo("model.bin"), b"x")), out)
     giant = crafted("giant", (zipfile.ZipInfo("big.json"), b"0" * 2_000_000))
-    assert "1,000,000 are taken at most; --max-mb allows more" in refused(capsys, giant, out, "--max-mb", "1")
+    assert "more than the limit of 1,000,000; raise it with --max-mb" in refused(capsys, giant, out, "--max-mb", "1")
 
 
 def test_what_does_not_fit_this_machine_is_refused(package, modules, tmp_path, capsys):
@@ -208,7 +213,7 @@ def test_another_module_of_the_skill_is_not_written_over_unasked(modules, packag
     shutil.copytree(modules / "heat", out / "heat")
     manifest = json.loads((out / "heat" / MANIFEST).read_text())
     (out / "heat" / MANIFEST).write_text(json.dumps({**manifest, "max_steps": 3}))
-    assert install(package, out) == 2 and "is another module; --replace" in capsys.readouterr().err
+    assert install(package, out) == 2 and "is another module; use --replace" in capsys.readouterr().err
     assert read_module(out / "heat").max_steps == 3
     assert install(package, out, "--replace") == 0 and read_module(out / "heat").max_steps == 4
     assert not list(out.glob(".*"))
@@ -222,7 +227,7 @@ def test_a_directory_of_modules_is_installed_and_links_in_it_are_not_followed(mo
     (linked / "adapter_model.safetensors").unlink()
     (linked / "adapter_model.safetensors").symlink_to(modules / "heat" / "adapter_model.safetensors")
     assert "is a link or is missing" in refused(capsys, linked, tmp_path / "other")
-    assert "there is no package or directory" in refused(capsys, tmp_path / "nowhere", tmp_path / "other")
+    assert "no archive or directory" in refused(capsys, tmp_path / "nowhere", tmp_path / "other")
     assert "--sha256 is for one file" in refused(capsys, modules, tmp_path / "other", "--sha256", "0")
 
 
@@ -232,33 +237,33 @@ def test_the_score_is_played_again_on_request(package, modules, tmp_path, capsys
     assert f"{score['successes']} of 4 won here on alfworld/seen/4[heat]" in capsys.readouterr().out
     scores = {"rl": {**score, "successes": 4 - score["successes"], "panel_hash": "0" * 16}}
     other = refused(capsys, rewritten(package, tmp_path / "a", manifest_with(scores=scores)), tmp_path / "b", "--verify")
-    assert "hash 0000000000000000, 4 episodes), and here that is" in other
+    assert "hash 0000000000000000, 4 episodes), but here the panel is" in other
     none = refused(capsys, rewritten(package, tmp_path / "c", manifest_with(scores={})), tmp_path / "b", "--verify")
     assert "has no score of its own weights (rl-000002)" in none
 
 
 def test_a_verdict_allows_for_chance_and_no_more():
-    assert Verdict("p", 100, 90, 90).holds and str(Verdict("p", 100, 90, 90)).endswith("as it says")
+    assert Verdict("p", 100, 90, 90).holds and str(Verdict("p", 100, 90, 90)).endswith("as its manifest says")
     near, far = Verdict("p", 100, 90, 85), Verdict("p", 100, 90, 60)
-    assert near.holds and "it says 90: within chance" in str(near)
+    assert near.holds and "its manifest says 90: within chance" in str(near)
     assert not far.holds and "does not hold" in str(far) and "[50.2%, 69.1%]" in str(far)
 
 
 def test_the_licence_of_the_base_is_found_or_asked_for(modules, tmp_path, capsys):
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == OWN
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == OWN_LICENSE
     world, place = get_environment("alfworld"), tmp_path / "base"
     place.mkdir()
     (place / "config.json").write_text("{}")
     base = Base(str(place))
     with pytest.raises(TacitError, match="--base-licence NAME"):
-        licence_of(base, world)
-    assert licence_of(base, world, "MIT") == "MIT"
+        find_license(base, world)
+    assert find_license(base, world, "MIT") == "MIT"
     (place / "LICENSE").write_text("\n  Llama 3.2 Community License\nmore\n")
-    assert licence_of(base, world) == "Llama 3.2 Community License"
+    assert find_license(base, world) == "Llama 3.2 Community License"
     (place / "README.md").write_text("---\ntags: [a]\nlicense: 'apache-2.0'\n---\nlicense: not this\n")
-    assert licence_of(base, world) == "apache-2.0"
+    assert find_license(base, world) == "apache-2.0"
     (place / "README.md").write_text("no front matter\nlicense: not this\n")
-    assert licence_of(base, world) == "Llama 3.2 Community License"
+    assert find_license(base, world) == "Llama 3.2 Community License"
 
 
 @pytest.fixture
@@ -301,12 +306,12 @@ def serving(handler: Any) -> Iterator[str]:
 def test_from_an_address(shelf, package, tmp_path, capsys):
     digest = hashlib.sha256(package.read_bytes()).hexdigest()
     assert install(f"{shelf}/heat.tacit", tmp_path / "out", "--sha256", digest) == 0
-    assert not read_module(tmp_path / "out" / "heat").damage()
+    assert not read_module(tmp_path / "out" / "heat").find_damage()
     out = tmp_path / "other"
     assert "404" in refused(capsys, f"{shelf}/nothing", out)
     assert "ended after 2 of 100000 bytes" in refused(capsys, f"{shelf}/short", out)
     assert "cannot fetch" in refused(capsys, f"{shelf}/local", out), "a server does not send one into one's own files"
-    assert "begins with https://" in refused(capsys, f"file://{package}", out)
+    assert "starts with https://" in refused(capsys, f"file://{package}", out)
     assert "cannot fetch http://127.0.0.1:1/x" in refused(capsys, "http://127.0.0.1:1/x", out)
 
 
@@ -379,8 +384,8 @@ for name in {["packed", "plain", "two", "two:pick.tacit", "empty", "evil", "nobo
     assert "heat: installed in" in ran.stdout.partition("two")[0], ran.stdout
     assert {path.name for path in out.iterdir()} == {"packed", "plain", "two-pick.tacit"}, ran.stdout
     for place in out.iterdir():
-        assert not read_module(place / "heat").damage()
-    assert "There are hf:me/two:pick.tacit, hf:me/two:skills/heat; name one of them." in ran.stdout
-    assert "hf:me/empty is no module. It holds none." in ran.stdout and "could end up elsewhere" in ran.stdout
+        assert not read_module(place / "heat").find_damage()
+    assert "Choose one of hf:me/two:pick.tacit, hf:me/two:skills/heat." in ran.stdout
+    assert "hf:me/empty is not a module. The repository has none." in ran.stdout and "unsafe name" in ran.stdout
     assert "cannot fetch hf:me/nobody" in ran.stdout and "Traceback" not in ran.stdout
     assert not list(tmp_path.rglob("evil.json"))

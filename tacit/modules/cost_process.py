@@ -1,6 +1,6 @@
-"""One player in a process of its own, so that memory and connections are its alone: `python -m tacit.modules.cost_player`.
+"""Measure one agent in its own process, so that memory and connections are its own: `python -m tacit.modules.cost_process`.
 
-Reads an order as JSON from standard input and writes what was measured to the file that the order names.
+Reads a `CostJob` as JSON from standard input and writes the result to the file it names.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Order:
+class CostJob:
     target: str
-    """modules, or a model; of an endpoint nothing"""
+    """modules or a model; empty for an endpoint"""
     said: list[tuple[list[str], Any]]
-    """settings: [place, value]"""
+    """settings: [key, value]"""
     react: str = ""
-    """ReAct-1step or ReAct-full, and how: a key of `react_contexts`; empty: the modules' own context"""
+    """prompt format, a key of `react_contexts`; empty: the modules' own"""
     endpoint: dict[str, Any] | None = None
     base: str | None = None
     fallback: str | None = None
     batch: int = 1
     out: str = ""
-    """where the answer goes"""
+    """file for the result"""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Connections:
-    """Every address that this process looks up or connects to, from the moment this is made."""
+    """Records every host that this process looks up or connects to."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, None] = {}
-        sys.addaudithook(self._heard)
+        sys.addaudithook(self._record)
 
-    def _heard(self, event: str, told: tuple[Any, ...]) -> None:
-        address = told[1] if event == "socket.connect" else told[:1] if event == "socket.getaddrinfo" else None
-        if isinstance(address, tuple) and address and address[0]:  # a path is a socket of this machine's own
+    def _record(self, event: str, arguments: tuple[Any, ...]) -> None:
+        address = arguments[1] if event == "socket.connect" else arguments[:1] if event == "socket.getaddrinfo" else None
+        if isinstance(address, tuple) and address and address[0]:  # a path is a local socket
             self.hosts[address[0].decode() if isinstance(address[0], bytes) else str(address[0])] = None
 
 
-def measure(order: Order) -> dict[str, Any]:
+def measure(job: CostJob) -> dict[str, Any]:
     from tacit.config.measuring import Sitting
     from tacit.rollout.episodes import RolloutObserver
 
@@ -61,13 +61,13 @@ def measure(order: Order) -> dict[str, Any]:
             self.ended = time.perf_counter()
 
     started, clock, sent = time.perf_counter(), Clock(), [0]
-    said = {tuple(place): value for place, value in order.said}
-    target = _open(order, said, sent)
+    said = {tuple(key): value for key, value in job.said}
+    target = _open_target(job, said, sent)
     loaded = time.perf_counter() - started
-    with tempfile.TemporaryDirectory(prefix="tacit-cost-") as place:
-        sitting = Sitting(target, out=Path(place), fresh=True, said=said)
-        measured = sitting.play(order.batch, clock, clock.begin)
-        uses = [] if order.react else [use.to_json() for use in sitting.account(measured)[0]]
+    with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
+        sitting = Sitting(target, out=Path(directory), fresh=True, said=said)
+        measured = sitting.play(job.batch, clock, clock.begin)
+        uses = [] if job.react else [use.to_json() for use in sitting.account(measured)[0]]
     score, episodes = measured.score.to_json(), len(measured.played)
     return {
         "score": score,
@@ -76,21 +76,21 @@ def measure(order: Order) -> dict[str, Any]:
         "seconds_to_load": loaded,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         "device_peak_bytes": _device_peak(),
-        "sent_bytes_per_episode": sent[0] / episodes if order.endpoint else 0.0,
+        "sent_bytes_per_episode": sent[0] / episodes if job.endpoint else 0.0,
         "uses": uses,
     }
 
 
-def _open(order: Order, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
+def _open_target(job: CostJob, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
     from tacit.config.agents import Endpoint, open_endpoint, open_target
     from tacit.evaluation.tokens import react_contexts
     from tacit.modules.router import open_agent
     from tacit.training.setup import completion_limit, evaluation_sampling
 
-    if not order.react:
-        return open_agent(order.target, said, base=order.base, fallback=order.fallback)
-    target = open_endpoint(Endpoint(**order.endpoint), said) if order.endpoint else open_target(order.target, said)
-    context = react_contexts(target.world.wording(target.recipe.settings.wording))[order.react]
+    if not job.react:
+        return open_agent(job.target, said, base=job.base, fallback=job.fallback)
+    target = open_endpoint(Endpoint(**job.endpoint), said) if job.endpoint else open_target(job.target, said)
+    context = react_contexts(target.world.wording(target.recipe.settings.wording))[job.react]
     train = target.recipe.train
     target = replace(
         target, context=context, sampling=evaluation_sampling(train, completion_limit(train, context, target.world))
@@ -100,7 +100,7 @@ def _open(order: Order, said: dict[tuple[str, ...], Any], sent: list[int]) -> An
     settle = target.settle
 
     def counting(trajectory: Any) -> Any:
-        sent[0] += sum(len(step.prompt_tokens) for step in trajectory.steps)  # bytes, until the server's counts replace them
+        sent[0] += sum(len(step.prompt_tokens) for step in trajectory.steps)  # bytes, before `settle` puts the server's counts
         return settle(trajectory)
 
     return replace(target, settle=counting)
@@ -115,12 +115,12 @@ def main() -> int:
     connections = Connections()
     from tacit.core.errors import TacitError
 
-    told = json.load(sys.stdin)
+    job = CostJob(**json.load(sys.stdin))
     try:
-        answer = measure(Order(**told))
+        result = measure(job)
     except TacitError as error:
-        answer = {"error": str(error)}
-    Path(told["out"]).write_text(json.dumps({**answer, "hosts": list(connections.hosts)}), encoding="utf-8")
+        result = {"error": str(error)}
+    Path(job.out).write_text(json.dumps({**result, "hosts": list(connections.hosts)}), encoding="utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The fence, layer by layer: what the text of a draft may not have, and what is refused where the text gets past that."""
+"""The sandbox, layer by layer: what the text of a draft may not have, and what is refused where the text gets past that."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from drafts import GOOD
 
 from tacit.core.errors import TacitError
-from tacit.modules.drafting import cell
-from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Limits, read_only
+from tacit.modules.drafting import sandbox_process
+from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Limits, Sandbox, check_source
 
 FIRST = {"goal": "put a mug in shelf.", "saw": "You are in a room."}
 
@@ -24,12 +24,14 @@ def started(line: str) -> str:
 
 
 def test_a_sound_draft_is_run() -> None:
-    with Fence([GOOD]) as fence:
-        state, block, done = fence.call("start", **FIRST)
+    with Sandbox([GOOD]) as sandbox:
+        state, block, done = sandbox.call("start", **FIRST)
         assert state["target"] == "mug" and block.startswith("target_object: mug\ndestination: shelf") and done is False
-        state, _, done, events = fence.call("update", state=state, action="take mug 1 from bed 1", saw="You pick up the mug 1.")
+        state, _, done, events = sandbox.call(
+            "update", state=state, action="take mug 1 from bed 1", saw="You pick up the mug 1."
+        )
         assert (state["holding"], done, events) == ("mug", False, ["subgoal"])
-        assert fence.constants["BOUND"] == 400
+        assert sandbox.constants["BOUND"] == 400
 
 
 @pytest.mark.parametrize(
@@ -55,11 +57,11 @@ def test_a_sound_draft_is_run() -> None:
     ],
 )
 def test_what_a_text_may_not_have_is_named_with_its_line_and_not_run(line: str, reason: str) -> None:
-    found = read_only(f"MARK = 1\n{line}\n")
+    found = check_source(f"MARK = 1\n{line}\n")
     assert found and reason in found[0]
     assert found[0].startswith(("line 2", "line 3")) or "characters" in found[0]
-    with Fence([started("pass"), line]) as fence:
-        assert fence.findings and not fence.constants
+    with Sandbox([started("pass"), line]) as sandbox:
+        assert sandbox.findings and not sandbox.constants
 
 
 @pytest.mark.parametrize(
@@ -79,15 +81,15 @@ def test_what_a_text_may_not_have_is_named_with_its_line_and_not_run(line: str, 
 def test_below_the_text_there_are_no_names_for_it_either(line: str, error: type[Exception]) -> None:
     """Run without anybody having read it."""
     with pytest.raises(error):
-        exec(compile(line, "<draft>", "exec"), cell.namespace())
+        exec(compile(line, "<draft>", "exec"), sandbox_process.make_namespace())
 
 
 BELOW = """
 import json, sys
 sys.path.insert(0, {place!r})
-import cell
+import sandbox_process
 import socket, os, subprocess
-held = cell.enclose({{"memory": 512 << 20, "cpu_s": 5}})
+enforced = sandbox_process.apply_limits({{"memory": 512 << 20, "cpu_s": 5}})
 tried = {{}}
 for name, act in {{
     "read": lambda: open("/etc/hostname"),
@@ -104,13 +106,13 @@ for name, act in {{
         tried[name] = "done"
     except BaseException as error:
         tried[name] = type(error).__name__
-print(json.dumps([held, tried]))
+print(json.dumps([enforced, tried]))
 """
 
 
 def test_below_the_names_python_itself_refuses() -> None:
-    """Somebody in the cell's process who has every name there is."""
-    code = BELOW.format(place=str(Path(cell.__file__).parent))
+    """Somebody in the sandbox_process's process who has every name there is."""
+    code = BELOW.format(place=str(Path(sandbox_process.__file__).parent))
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=True)
     _, tried = json.loads(done.stdout)
     assert set(tried.values()) == {"PermissionError"}, tried
@@ -119,34 +121,34 @@ def test_below_the_names_python_itself_refuses() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's limits are Linux's")
 def test_below_python_the_kernel_refuses() -> None:
     """The same without the audit hook: no file and no socket can be had, since no more descriptors are given out."""
-    code = BELOW.format(place=str(Path(cell.__file__).parent)).replace(
-        "import cell", "import cell\nsys.addaudithook = lambda hook: 0"
+    code = BELOW.format(place=str(Path(sandbox_process.__file__).parent)).replace(
+        "import sandbox_process", "import sandbox_process\nsys.addaudithook = lambda hook: 0"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    held, tried = json.loads(done.stdout)
-    assert all(held[name] for name in ("AS", "CPU", "FSIZE", "NOFILE"))
+    enforced, tried = json.loads(done.stdout)
+    assert all(enforced[name] for name in ("AS", "CPU", "FSIZE", "NOFILE"))
     assert {tried[name] for name in ("read", "low", "write", "connect", "start")} == {"OSError"}, tried
 
 
 def test_one_that_never_ends_is_ended_and_the_rest_of_the_house_goes_on() -> None:
     began = time.monotonic()
-    fence = Fence([started("while True: pass")], Limits(call_s=0.3))
-    with pytest.raises(DraftHung, match=r"no answer within 0.3 s"):
-        fence.call("start", **FIRST)
-    assert time.monotonic() - began < 10 and not fence.alive
-    with pytest.raises(DraftHung):
-        fence.call("start", **FIRST)
+    sandbox = Sandbox([started("while True: pass")], Limits(call_s=0.3))
+    with pytest.raises(DraftTimeout, match=r"no answer within 0.3 s"):
+        sandbox.call("start", **FIRST)
+    assert time.monotonic() - began < 10 and not sandbox.alive
+    with pytest.raises(DraftTimeout):
+        sandbox.call("start", **FIRST)
 
 
 def test_one_that_wants_all_memory_gets_an_error() -> None:
-    with Fence([started("x = 'x' * (1 << 33)")]) as fence, pytest.raises(DraftFailed, match="MemoryError"):
-        fence.call("start", **FIRST)
+    with Sandbox([started("x = 'x' * (1 << 33)")]) as sandbox, pytest.raises(DraftError, match="MemoryError"):
+        sandbox.call("start", **FIRST)
 
 
 def test_one_that_answers_without_measure_is_ended() -> None:
     long = GOOD.replace('return "\\n".join', 'return "x" * 5_000_000 + "\\n".join')
-    with Fence([long]) as fence, pytest.raises(DraftHung, match="more than 1000000 bytes"):
-        fence.call("start", **FIRST)
+    with Sandbox([long]) as sandbox, pytest.raises(DraftTimeout, match="more than 1000000 bytes"):
+        sandbox.call("start", **FIRST)
 
 
 @pytest.mark.parametrize(
@@ -161,19 +163,19 @@ def test_one_that_answers_without_measure_is_ended() -> None:
     ],
 )
 def test_a_state_that_is_none_is_explained(line: str, message: str) -> None:
-    with Fence([started(line)]) as fence:
-        with pytest.raises(DraftFailed, match=message):
-            fence.call("start", **FIRST)
-        assert fence.alive, "an error is an answer"
+    with Sandbox([started(line)]) as sandbox:
+        with pytest.raises(DraftError, match=message):
+            sandbox.call("start", **FIRST)
+        assert sandbox.alive, "an error is an answer"
 
 
 def test_what_it_lacks_is_said() -> None:
-    with pytest.raises(DraftFailed, match="it has no done, CLAIMS"):
-        Fence([GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM =")])
+    with pytest.raises(DraftError, match="it has no done, CLAIMS"):
+        Sandbox([GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM =")])
     with pytest.raises(TacitError, match="ZeroDivisionError"):
-        Fence([GOOD + "\n1 / 0\n"])
+        Sandbox([GOOD + "\n1 / 0\n"])
 
 
 def test_of_a_thousand_mistakes_the_first_are_named() -> None:
-    found = read_only("\n".join(["import os"] * 1000))
+    found = check_source("\n".join(["import os"] * 1000))
     assert found[0] == "line 1: imports os" and len(found) == 21 and found[-1] == "and 980 more of such"

@@ -1,14 +1,14 @@
-"""Inside the fence: the process that reads and runs a draft. It is started by `fence.py` as a file of its own, without the
-house's packages, and talks in lines of JSON: first `{"sources": […], "kind": "tracker", "limits": {…}, "run": true}`, then a
-line for each call.
+"""The process that runs a draft. `sandbox.py` starts this file by itself, without site-packages.
 
-What keeps a draft in, from the outside in:
+The protocol is JSON lines: first `{"sources": […], "kind": "tracker", "limits": {…}, "run": true}`, then one line per call.
 
-    the kernel     no more files or sockets (RLIMIT_NOFILE), nothing written (RLIMIT_FSIZE), so much memory (RLIMIT_AS) and
-                   processor time (RLIMIT_CPU); a network of its own, with nothing in it, where a user may make one
-    an audit hook  no opening, connecting, starting, deleting, loading, whoever in this process asks
-    its names      a short list of builtins, and of modules a short list of what they have
-    its text       what reaches for more is refused before it runs
+Layers of protection, from the outside in:
+
+    kernel         no new files or sockets (RLIMIT_NOFILE), no writing (RLIMIT_FSIZE), limited memory (RLIMIT_AS) and CPU time
+                   (RLIMIT_CPU); an empty network namespace where users may create one
+    audit hook     no opening, connecting, starting, deleting or loading, whatever code in this process asks
+    namespace      an allowlist of builtins, modules and module attributes
+    source check   forbidden names and attributes are refused before anything runs
 """
 
 import ast
@@ -51,14 +51,14 @@ REFUSED = frozenset(
     "open eval exec compile input getattr setattr delattr hasattr vars globals locals dir type memoryview breakpoint exit quit "  # noqa: SIM905
     "help id __import__ __builtins__ __loader__ __spec__ __file__".split()
 )
-OWN = ("__name__", "__doc__", "__slots__")
-"""names with two underscores that lead nowhere; `__match_args__` has a pattern reach for what it lists"""
+HARMLESS_DUNDERS = ("__name__", "__doc__", "__slots__")
+"""not `__match_args__`, which makes a pattern read the attributes it lists"""
 FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
 PARTS = {
     "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
     "rewards": (("events",), ("REWARDS", "CLAIMS")),
 }
-"""kind of draft -> the functions and constants that it must have"""
+"""kind of draft -> required functions and constants"""
 DENIED = (
     "open",
     "socket.",
@@ -93,22 +93,22 @@ DENIED = (
     "code.__new__",
     "function.__new__",
 )
-LONGEST_SOURCE = 60_000
-MOST_NAMED = 20
+MAX_SOURCE = 60_000
+MAX_FINDINGS = 20
 
 
 def findings(source):
-    """What a draft may not have in it, line by line, the first of it; empty where its text is sound."""
+    """Forbidden code in a source, at most MAX_FINDINGS messages."""
     found = all_findings(source)
-    more = len(found) - MOST_NAMED
-    return found if more <= 0 else [*found[:MOST_NAMED], f"and {more} more of such"]
+    more = len(found) - MAX_FINDINGS
+    return found if more <= 0 else [*found[:MAX_FINDINGS], f"and {more} more of such"]
 
 
 def all_findings(source):
-    if len(source) > LONGEST_SOURCE:
-        return [f"{len(source)} characters, more than {LONGEST_SOURCE}"]
+    if len(source) > MAX_SOURCE:
+        return [f"{len(source)} characters, more than {MAX_SOURCE}"]
     hidden = [number for number, line in enumerate(source.split("\n"), 1) if not line.replace("\t", " ").isprintable()]
-    if hidden:  # it could look like something else to whoever is shown it
+    if hidden:  # the reader could be shown something else than what runs
         return [f"line {number}: a character that cannot be seen" for number in hidden]
     try:
         tree = ast.parse(source)
@@ -118,12 +118,12 @@ def all_findings(source):
         ]
     found = []
     for node in ast.walk(tree):
-        for reason in _reasons(node):
+        for reason in _check_node(node):
             found.append(f"line {getattr(node, 'lineno', 1)}: {reason}")
     return found
 
 
-def _reasons(node):
+def _check_node(node):
     if isinstance(node, ast.Import):
         yield from (f"imports {alias.name}" for alias in node.names if alias.name not in MODULES)
     elif isinstance(node, ast.ImportFrom) and node.module != FUTURE:
@@ -132,27 +132,21 @@ def _reasons(node):
     elif isinstance(node, ast.Attribute | ast.MatchClass):
         names = [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs
         yield from (f"reaches for .{name}" for name in names if name.startswith("_") or name in FRAMES)
-    elif isinstance(node, ast.Name) and (node.id in REFUSED or (node.id.startswith("__") and node.id not in OWN)):
+    elif isinstance(node, ast.Name) and (node.id in REFUSED or (node.id.startswith("__") and node.id not in HARMLESS_DUNDERS)):
         yield f"uses {node.id}"
 
 
-def lent(name):
-    """A module with no more in it than a draft may have."""
-    whole, names = MODULES[name]
-    module = types.ModuleType(name)
-    for each in names:
-        if hasattr(whole, each):
-            setattr(module, each, getattr(whole, each))
-    return module
-
-
-def namespace():
-    modules = {name: lent(name) for name in MODULES}
+def make_namespace():
+    """Globals for a draft: allowed builtins, and an import that offers only allowed attributes."""
+    modules = {}
+    for name, (whole, names) in MODULES.items():
+        modules[name] = types.ModuleType(name)
+        vars(modules[name]).update({each: getattr(whole, each) for each in names if hasattr(whole, each)})
     modules["collections"].abc = modules["collections.abc"]
     future = types.ModuleType(FUTURE)
     vars(future)["annotations"] = None
 
-    def bring(name, globals=None, locals=None, fromlist=(), level=0):
+    def import_allowed(name, globals=None, locals=None, fromlist=(), level=0):
         if name == FUTURE:
             return future
         if level or name not in modules:
@@ -162,19 +156,18 @@ def namespace():
     real = vars(__import__("builtins"))
     own = {name: real[name] for name in BUILTINS if name in real}
     own |= {name: value for name, value in real.items() if isinstance(value, type) and issubclass(value, Exception)}
-    own |= {"__import__": bring, "print": lambda *words, **more: None}
+    own |= {"__import__": import_allowed, "print": lambda *words, **more: None}
     return {"__builtins__": own, "__name__": "draft"}
 
 
-def enclose(limits):
-    """Everything that is needed has been loaded: from here on nothing else can be. Returns what holds here, by name."""
+def apply_limits(limits):
+    """Set all limits; nothing can be loaded afterwards. Return limit -> whether it is enforced."""
     held = {}
     try:
         import ctypes
 
-        held["network"] = (
-            ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000) == 0
-        )  # CLONE_NEWUSER | CLONE_NEWNET
+        flags = 0x10000000 | 0x40000000  # CLONE_NEWUSER | CLONE_NEWNET
+        held["network"] = ctypes.CDLL(None, use_errno=True).unshare(flags) == 0
     except (ImportError, OSError, AttributeError):
         held["network"] = False
     import resource
@@ -194,7 +187,7 @@ def enclose(limits):
     return held
 
 
-def checked_state(state):
+def check_state(state):
     if not isinstance(state, dict):
         raise TypeError(f"the state must be a dict, and is {type(state).__name__}")
     if json.loads(json.dumps(state, allow_nan=False)) != state:
@@ -202,9 +195,9 @@ def checked_state(state):
     return state
 
 
-def told(draft, state):
+def describe_state(draft, state):
     """[state, block, done]"""
-    checked_state(state)
+    check_state(state)
     block, done = draft["render"](copy.deepcopy(state)), draft["done"](copy.deepcopy(state))
     if not isinstance(block, str):
         raise TypeError(f"render must return text, and returned {type(block).__name__}")
@@ -215,16 +208,16 @@ def told(draft, state):
 
 def answer(draft, call):
     if call["call"] == "start":
-        return told(draft, draft["start"](call["goal"], call["saw"]))
+        return describe_state(draft, draft["start"](call["goal"], call["saw"]))
     before, action, saw = call["state"], call["action"], call["saw"]
     if call["call"] == "events":
-        return named(draft, before, action, saw, call["after"])
-    after = checked_state(draft["update"](copy.deepcopy(before), action, saw))
-    return [*told(draft, after), named(draft, before, action, saw, after)]
+        return find_events(draft, before, action, saw, call["after"])
+    after = check_state(draft["update"](copy.deepcopy(before), action, saw))
+    return [*describe_state(draft, after), find_events(draft, before, action, saw, after)]
 
 
-def named(draft, before, action, saw, after):
-    """The rules that came up on a step."""
+def find_events(draft, before, action, saw, after):
+    """Names of the rules that apply to a step."""
     events = draft["events"](copy.deepcopy(before), action, saw, copy.deepcopy(after))
     if not isinstance(events, (list, tuple)) or not all(isinstance(event, str) for event in events):
         raise TypeError("events must return a list of names of rules")
@@ -232,8 +225,8 @@ def named(draft, before, action, saw, after):
 
 
 def load(sources, kind):
-    """The draft's functions and constants. What it lacks is said."""
-    draft, (functions, constants) = namespace(), PARTS[kind]
+    """Execute the sources and return their namespace. Missing functions and constants are errors."""
+    draft, (functions, constants) = make_namespace(), PARTS[kind]
     for number, source in enumerate(sources):
         exec(compile(source, f"<draft {number + 1}>", "exec"), draft)
     lacking = [name for name in functions if not callable(draft.get(name))] + [name for name in constants if name not in draft]
@@ -242,8 +235,8 @@ def load(sources, kind):
     return draft
 
 
-def where(error):
-    """The error, and the line of the draft that it came from."""
+def describe_error(error):
+    """The error and the line of the draft that raised it."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith("<draft"):
@@ -256,27 +249,27 @@ def where(error):
 def main():
     lines, out = sys.stdin.buffer, sys.stdout
 
-    def say(document):
+    def send(document):
         out.write(json.dumps(document, allow_nan=False) + "\n")
         out.flush()
 
     begin = json.loads(lines.readline())
-    held = enclose(begin["limits"])
+    held = apply_limits(begin["limits"])
     found = [reason for source in begin["sources"] for reason in findings(source)]
     if found or not begin["run"]:
-        say({"findings": found, "held": held})
+        send({"findings": found, "held": held})
         return
     try:
         draft = load(begin["sources"], begin["kind"])
-        say({"findings": [], "held": held, "constants": {name: draft[name] for name in PARTS[begin["kind"]][1]}})
+        send({"findings": [], "held": held, "constants": {name: draft[name] for name in PARTS[begin["kind"]][1]}})
     except BaseException as error:
-        say({"findings": [], "held": held, "error": where(error)})
+        send({"findings": [], "held": held, "error": describe_error(error)})
         return
     for line in lines:
         try:
-            say({"answer": answer(draft, json.loads(line))})
+            send({"answer": answer(draft, json.loads(line))})
         except BaseException as error:
-            say({"error": where(error)})
+            send({"error": describe_error(error)})
 
 
 if __name__ == "__main__":
