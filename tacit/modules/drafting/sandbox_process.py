@@ -142,7 +142,7 @@ def make_namespace():
     for name, (whole, names) in MODULES.items():
         modules[name] = types.ModuleType(name)
         vars(modules[name]).update({each: getattr(whole, each) for each in names if hasattr(whole, each)})
-    modules["collections"].abc = modules["collections.abc"]
+    vars(modules["collections"])["abc"] = modules["collections.abc"]
     future = types.ModuleType(FUTURE)
     vars(future)["annotations"] = None
 
