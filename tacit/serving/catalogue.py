@@ -101,7 +101,7 @@ class Bodies:
         try:
             view.load_adapter(module.path)
         except BaseException:
-            body.engine.forget(view.name)  # refused at every refresh, it would stay in memory each time
+            body.engine.remove_adapter(view.name)  # refused at every refresh, it would stay in memory each time
             raise
         return view
 
@@ -113,7 +113,7 @@ class Bodies:
     def close(self, policy: LocalPolicy) -> None:
         """Give up a module's weights; the base stays."""
         if policy.engine.adapters is not None:
-            policy.engine.forget(policy.name)
+            policy.engine.remove_adapter(policy.name)
         else:
             self._loaded = {key: body for key, body in self._loaded.items() if body is not policy}
 

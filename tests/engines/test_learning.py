@@ -176,7 +176,7 @@ def test_a_loss_that_is_no_number_moves_nothing(make_policy, batch, poison: floa
     before = policy.digest()
     bad = [a.copy() for a in batch.advantages]
     bad[3][2] = poison
-    with pytest.raises(NonFiniteLoss, match="no weight has been changed") as caught:
+    with pytest.raises(NonFiniteLoss, match="no weight was changed") as caught:
         policy.update(replace(batch, advantages=bad), [PolicyGradient()], 1e-3)
     assert caught.value.batch.advantages is bad
     assert policy.digest() == before
@@ -226,9 +226,9 @@ def test_an_empty_batch_is_no_step(make_policy, batch) -> None:
 
 
 def test_a_missing_value_head_is_named(make_policy, batch) -> None:
-    with pytest.raises(TacitError, match="value_head"):
+    with pytest.raises(TacitError, match="value-head"):
         make_policy().update(batch, [Everything()], 1e-3)
-    with pytest.raises(TacitError, match="value_head"):
+    with pytest.raises(TacitError, match="value-head"):
         make_policy().values(batch.prompts)
 
 

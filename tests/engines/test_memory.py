@@ -44,8 +44,8 @@ def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
             raise no_room(budget)
         return "done"
 
-    with pytest.warns(UserWarning, match="out of GPU memory in a test of 1000; it goes on with 500"):
-        assert budget.fit(work, 10, "a test of {}", let_go=lambda: rooms.append(len(tried))) == "done"
+    with pytest.warns(UserWarning, match="out of GPU memory in a test of 1000; retrying with 500"):
+        assert budget.run(work, 10, "a test of {}", clean_up=lambda: rooms.append(len(tried))) == "done"
     assert tried == [1000, 500, 250] and rooms == [1, 2] and (budget.current, budget.limit) == (250, 1000)
 
 
@@ -57,7 +57,7 @@ def test_where_nothing_is_left_to_cut_the_error_is_raised():
         raise no_room(budget)
 
     with pytest.raises(torch.OutOfMemoryError):
-        AdaptiveBudget(100, CPU).fit(work, 30, "a test")
+        AdaptiveBudget(100, CPU).run(work, 30, "a test")
     assert tried == [100, 50, 30]
 
 
@@ -73,7 +73,7 @@ def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
     def make_room() -> None:
         assert kept[-1]() is None
 
-    AdaptiveBudget(2, CPU).fit(work, 1, "a test", let_go=make_room)
+    AdaptiveBudget(2, CPU).run(work, 1, "a test", clean_up=make_room)
     assert len(kept) == 2
 
 
@@ -98,7 +98,7 @@ def test_a_failed_attempt_is_gone_even_if_its_error_is_held_by_a_frame_of_its_ow
     gc.disable()
     try:
         with pytest.warns(UserWarning, match="out of GPU memory"):
-            assert budget.fit(attempt, 1, "an attempt of {}") == 2
+            assert budget.run(attempt, 1, "an attempt of {}") == 2
     finally:
         gc.enable()
     assert len(attempts) == 3
@@ -183,7 +183,7 @@ def test_what_can_be_made_again_is_given_up_first(make_policy, rows):
 def test_an_update_that_never_fits_says_so_and_moves_nothing(make_policy, rows):
     policy = make_policy(token_budget=80)
     before = policy.digest()
-    with pytest.raises(TacitError, match="out of GPU memory in an update, cut as finely as its longest row of 37 tokens"):
+    with pytest.raises(TacitError, match=r"out of GPU memory in an update, even with a single row .* 37 tokens"):
         policy.update(Batch.imitation(*rows), [Short(most=0)], 1e-2)
     assert policy.digest() == before and all(p.grad is None for p in policy.engine.model.hf.parameters())
 

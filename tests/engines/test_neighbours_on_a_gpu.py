@@ -65,7 +65,7 @@ def policy(texts: list[str], own_cache: None):
     made = load_policy("tiny", EngineSettings(device="cuda", token_budget=BUDGET), 0, texts, sizes)
     made.sample([Request(np.arange(3, 40))], Sampling(max_tokens=4))
     yield made
-    made.engine.make_room()
+    made.engine.free_memory()
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_an_update_that_was_planned_small_is_large_again_when_the_neighbour_has_
 def test_an_update_waits_until_the_neighbour_goes(policy, batch):
     with (
         neighbour(left_gib=0.1, seconds=10) as other,
-        pytest.warns(UserWarning, match="other processes hold .* It waits for them"),
+        pytest.warns(UserWarning, match="other processes hold .* waiting for them"),
     ):
         metrics = policy.update(batch, [Imitation()], 1e-5)
         assert other.poll() is not None
@@ -102,7 +102,7 @@ def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, bat
     scoring, places = policy.engine.scoring_budget, policy.engine.sampler.places
     with neighbour(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
         policy.logprobs(batch.prompts, batch.completions)
-        policy.engine.make_room()
+        policy.engine.free_memory()
         policy.sample(requests, Sampling(max_tokens=16))
     few = scoring.current, places.current
     print(*(str(warning.message) for warning in said), sep="\n")

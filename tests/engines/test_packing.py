@@ -34,13 +34,6 @@ def test_the_docstring_example() -> None:
     assert packed.prompt_ends_R.tolist() == [2, 4]
 
 
-def test_width_rounds_up() -> None:
-    assert make_padded_batch([np.array([1, 2, 3])], [np.array([4, 5])], np.array([0]), pad=0, multiple=8).input_ids.shape == (
-        1,
-        8,
-    )
-
-
 def test_the_last_token_is_predicted_but_not_read() -> None:
     assert input_lengths([np.arange(3), np.arange(3)], [np.arange(2), np.arange(0)], 10).tolist() == [4, 3]
 

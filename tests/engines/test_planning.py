@@ -39,7 +39,7 @@ def test_nothing_of_what_was_counted_stays(make_policy) -> None:
     """Operations that keep their own answer (an exponential, attention) must not hold themselves, and all below them."""
     weight = torch.randn(64, 64, requires_grad=True)
     assert net_bytes(lambda: count_saved_bytes(lambda: (torch.randn(1000, 64) @ weight).exp().sum(), [weight])) == 0
-    rng, learning = np.random.default_rng(0), make_policy().engine.learning("default")
+    rng, learning = np.random.default_rng(0), make_policy().engine.make_updater("default")
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     count = lambda: measure_activation_bytes(learning, batch, [Imitation()], np.arange(len(batch)))  # noqa: E731
     count()  # what is only made once is there now
@@ -61,7 +61,7 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     policy, rooms = make_policy(token_budget=500), []
-    learning = policy.engine.learning("default")
+    learning = policy.engine.make_updater("default")
     there = {"free": 10**12}
     monkeypatch.setattr(update, "free_bytes", lambda device: there["free"])
     monkeypatch.setattr(update, "free_memory", lambda device: rooms.append(1))
@@ -85,7 +85,7 @@ def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, mo
     """They would be kept of few tokens and not of many, and are planned for by themselves."""
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=5) for _ in range(8)], [rng.integers(2, 250, size=20) for _ in range(8)])
-    learning = make_policy().engine.learning("default")
+    learning = make_policy().engine.make_updater("default")
     monkeypatch.setattr(update, "PROBE_TOKENS", 60)
     chunks = {}
     for size in (10**6, 1):
@@ -99,7 +99,10 @@ def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_p
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
     monkeypatch.setattr(update, "PROBE_TOKENS", 60)
-    chosen, left_open = make_policy(token_budget=2000).engine.learning("default"), make_policy().engine.learning("default")
+    chosen, left_open = (
+        make_policy(token_budget=2000).engine.make_updater("default"),
+        make_policy().engine.make_updater("default"),
+    )
     _, per_token = measure_activation_bytes(left_open, batch, [Imitation()], np.arange(8))
     for learning, plenty, expected in ((left_open, 100, 100), (left_open, 5, 60), (left_open, 9999, 2048), (chosen, 100, 2000)):
         monkeypatch.setattr(update, "SHARE", (plenty + 0.5) * per_token / 10**12)
@@ -108,7 +111,7 @@ def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_p
 
 def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_as_few(make_policy, rows, monkeypatch) -> None:
     policy, rooms = make_policy(token_budget=10**6), []
-    learning = policy.engine.learning("default")
+    learning = policy.engine.make_updater("default")
 
     def too_much(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory: others have it")

@@ -160,7 +160,7 @@ def test_all_adapters_are_saved_and_loaded(make_policy, rows, tmp_path: Path) ->
 
 
 def test_full_parameters_have_no_second_adapter(make_policy) -> None:
-    with pytest.raises(TacitError, match="lora_rank"):
+    with pytest.raises(TacitError, match="lora-rank"):
         make_policy().adapter("extractor")
     with pytest.raises(TacitError, match="letters, digits"):
         make_policy(lora_rank=4).adapter("a.b")
@@ -308,5 +308,5 @@ def test_a_compiled_decoder_is_only_wrapped(make_policy, monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda f, **options: seen.append((f, options)) or f)
     hf = make_policy().engine.model.hf
     assert LanguageModel(hf, compiled=True).packed_decoder is not None and not seen
-    model = LanguageModel(hf, compiled=True, packed_decoder=False)
+    model = LanguageModel(hf, compiled=True, packed=False)
     assert seen == [(model.decoder, {"dynamic": True})]

@@ -23,7 +23,7 @@ from tacit.engines.local.scheduler import LocalSampler
 @pytest.fixture
 def everywhere(monkeypatch) -> None:
     """As on a GPU: attention is then what its kernel computes, row by row."""
-    monkeypatch.setattr(VarlenDecoder, "suits", staticmethod(lambda hf: True))
+    monkeypatch.setattr(VarlenDecoder, "can_run", staticmethod(lambda hf: True))
     monkeypatch.setattr(LlamaForward, "takes_flat", True)
 
 
@@ -217,7 +217,7 @@ def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_poli
     batch, moved = Batch.imitation(prompts, completions), []
     policies = [make_policy(token_budget=80, **settings), make_policy(token_budget=30, **settings)]
     assert all(isinstance(policy.engine.model.packed_decoder, VarlenDecoder) for policy in policies)
-    monkeypatch.setattr(VarlenDecoder, "suits", staticmethod(lambda hf: False))
+    monkeypatch.setattr(VarlenDecoder, "can_run", staticmethod(lambda hf: False))
     policies.append(make_policy(token_budget=80, **settings))
     assert not isinstance(policies[-1].engine.model.packed_decoder, VarlenDecoder)
     for policy in policies:

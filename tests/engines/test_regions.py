@@ -32,7 +32,7 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_it(f, backend="aot_eager"))
     monkeypatch.setattr(packed, "can_compile", lambda device: True)
     monkeypatch.setattr(packed, "MIN_TOKENS_FOR_REGIONS", 2)
-    monkeypatch.setattr(VarlenDecoder, "suits", staticmethod(lambda hf: True))
+    monkeypatch.setattr(VarlenDecoder, "can_run", staticmethod(lambda hf: True))
     yield
     torch._dynamo.reset()
 
@@ -117,7 +117,7 @@ def test_a_policy_plans_and_learns_with_them_as_without(own_cache, texts, rows, 
         settings = EngineSettings(device="cpu", threads=1, token_budget=60, compile=compiled, lora_rank=2)
         policy = load_policy("tiny", settings, 0, texts, deep)
         assert (policy.engine.model.varlen_decoder._regions is not None) == compiled
-        learning = policy.engine.learning("default")
+        learning = policy.engine.make_updater("default")
         counted = [measure_activation_bytes(learning, batch, [Imitation()], np.array([0, 1, 2, 3, 5, 6, 7])) for _ in range(2)]
         assert counted[0] == counted[1]
         kept.append(counted[0][1])

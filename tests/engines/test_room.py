@@ -103,7 +103,7 @@ def test_a_pass_keeps_what_is_said_of_it(texts, own_cache, tmp_path, monkeypatch
     monkeypatch.setattr(update, "PROBE_TOKENS", 200)
     engine = load_policy("tiny", EngineSettings(device="cpu"), 0, texts, TinySettings(layers=12)).engine
     engine.model.hf.save_pretrained(tmp_path)
-    fixed, per_token = update.measure_activation_bytes(engine.learning("default"), batch, [Imitation()], np.arange(9))
+    fixed, per_token = update.measure_activation_bytes(engine.make_updater("default"), batch, [Imitation()], np.arange(9))
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert per_token == pytest.approx(found.token_bytes(4, False), rel=0.15)

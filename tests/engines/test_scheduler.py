@@ -378,7 +378,7 @@ def test_rows_whose_memory_is_wanted_begin_again(make_policy):
     policy = make_policy()
     expected = policy.sample(LONG, WARM)
     scheduler, found = begun(policy, LONG)
-    policy.engine.make_room()
+    policy.engine.free_memory()
     assert scheduler._table is None
     found |= the_rest(scheduler)
     for i in range(4):

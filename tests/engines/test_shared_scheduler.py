@@ -85,7 +85,7 @@ def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
     engine = policies[0].engine
     scheduler = engine.open_shared_scheduler(WARM)
     first = scheduler.submit(lines[0][0], policies[0].name)
-    engine.forget(policies[2].name)
+    engine.remove_adapter(policies[2].name)
     other = engine.sampler._lean.forward._layers[0].qkv._of
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
     alike(dict(scheduler.wait())[first], before[0, 0])

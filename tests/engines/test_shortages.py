@@ -63,7 +63,7 @@ class ShortInBackward:
 
 def weights(policy) -> dict[str, torch.Tensor]:
     member = policy.engine.member("default")
-    return {name: p.detach().clone() for name, p in member.trained().items()}
+    return {name: p.detach().clone() for name, p in member.trained_tensors().items()}
 
 
 def a_batch(seed: int = 0) -> Batch:
@@ -108,7 +108,7 @@ def test_a_step_that_ends_half_way_is_not_taken_for_one_that_did_not_begin(make_
     policy.update(a_batch(), [Imitation()], 1e-2)
     optimizer = policy.engine.member("default").weights.optimizer
     monkeypatch.setattr(optimizer, "step", short_once(optimizer.step, error=RuntimeError(LOADING), late=True))
-    with pytest.raises(NoRoom, match="in the middle of an optimiser step: some weights have moved and others have not"):
+    with pytest.raises(NoRoom, match="in the middle of an optimizer step: some weights have moved and others have not"):
         policy.update(a_batch(), [Imitation()], 1e-2)
 
 
@@ -206,5 +206,5 @@ def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy
         return answer
 
     monkeypatch.setattr(update, "count_saved_bytes", counted)
-    update.measure_activation_bytes(policy.engine.learning("default"), a_batch(), [Imitation()], np.arange(8))
+    update.measure_activation_bytes(policy.engine.make_updater("default"), a_batch(), [Imitation()], np.arange(8))
     assert len(before) == 2

@@ -25,7 +25,7 @@ def batch_of(rows, taught=None) -> Batch:
 
 def gradients(policy, batch, losses) -> dict[str, torch.Tensor]:
     """Of the whole batch, without a step."""
-    learning = policy.engine.learning(MAIN)
+    learning = policy.engine.make_updater(MAIN)
     kept = [i for i, c in enumerate(batch.completions) if len(c)]
     needs = frozenset().union(*(loss.needs for loss in losses))
     learning._accumulate_gradient(batch, losses, np.array(kept), needs, learning.budget.current)

@@ -1,4 +1,4 @@
-"""Named LoRA adapters on one base: made deterministically, switched only when another one is wanted."""
+"""Named LoRA adapters on one base model, initialized from a seed of their own."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ FROZEN_SUFFIX = "--frozen"
 
 
 class LoraAdapters:
-    """The LoRA adapters inside one model. One is active at a time, or none."""
+    """The LoRA adapters inside one model. At most one is active. `on_switch` is called when another one becomes active."""
 
-    def __init__(self, hf: Any, settings: EngineSettings, seed: int, switched: Callable[[], None]):
-        self.hf, self.settings, self.seed, self._switched = hf, settings, seed, switched
+    def __init__(self, hf: Any, settings: EngineSettings, seed: int, on_switch: Callable[[], None]):
+        self.hf, self.settings, self.seed, self._on_switch = hf, settings, seed, on_switch
         self.names: list[str] = []
         self.peft: Any = None
         self._active: str | None = None
-        self.make(MAIN)
+        self.add(MAIN)
 
-    def make(self, name: str) -> None:
-        """A new adapter that changes nothing yet (its B matrices are zero); a seed of its own, so that order does not
-        matter."""
+    def add(self, name: str) -> None:
+        """Create an adapter that changes nothing yet (B is zero). Its seed depends on its name only."""
         import peft
 
         if name in self.names:
@@ -49,7 +48,7 @@ class LoraAdapters:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, "adapter", name))
             try:
-                # Adapters in the base's own format: the float32 masters of TrainedWeights keep the precision.
+                # In the base model's dtype: MasterWeights holds the float32 copies.
                 if self.peft is None:
                     self.peft = peft.get_peft_model(self.hf, config, adapter_name=name, autocast_adapter_dtype=False)
                 else:
@@ -62,16 +61,15 @@ class LoraAdapters:
                 ) from error
         self.peft.eval()
         self.names.append(name)
-        self._active = ""  # adding an adapter may have moved the switch: set it anew on the next use
+        self._active = ""  # peft may have activated it: set the active adapter anew on the next use
 
-    def drop(self, name: str) -> None:
-        """Take an adapter off the model and give up its memory."""
+    def remove(self, name: str) -> None:
         self.peft.delete_adapter(name)
         self.names.remove(name)
         self._active = ""
 
     def activate(self, name: str | None) -> None:
-        """Make this adapter the active one, or none: the bare base."""
+        """Activate this adapter; None activates the bare base model."""
         if name == self._active:
             return
         if name is None:
@@ -80,7 +78,7 @@ class LoraAdapters:
             self.peft.base_model.enable_adapter_layers()
             self.peft.set_adapter(name)
         self._active = name
-        self._switched()
+        self._on_switch()
 
     def parameters(self, name: str) -> dict[str, nn.Parameter]:
         mark = f".{name}."
@@ -88,10 +86,10 @@ class LoraAdapters:
 
     @torch.no_grad()
     def copy(self, source: str, target: str) -> None:
-        """Make `target` (on first use) and give it the weights of `source`."""
-        self.make(target)
+        """Copy the weights of `source` to `target`, which is created if needed."""
+        self.add(target)
         theirs = self.parameters(target)
         for name, parameter in self.parameters(source).items():
             theirs[name.replace(f".{source}.", f".{target}.")].copy_(parameter)
         if self._active in (target, ""):
-            self._switched()
+            self._on_switch()

@@ -118,7 +118,7 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
         return free
 
     try:
-        free = AdaptiveBudget(1, device).fit(enough, 1, "loading the model")
+        free = AdaptiveBudget(1, device).run(enough, 1, "loading the model")
     except torch.OutOfMemoryError as error:
         raise NoRoom(str(error)) from None
     asked = _TrainingPlan(found, dtype, settings)

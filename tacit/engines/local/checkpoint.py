@@ -156,7 +156,7 @@ def _reference_state(engine: LocalEngine, member: AdapterState) -> dict[str, tor
 def _load_reference(engine: LocalEngine, name: str, member: AdapterState, file: Path) -> None:
     state = _read(file)
     if engine.adapters:
-        engine.adapters.make(name + FROZEN_SUFFIX)
+        engine.adapters.add(name + FROZEN_SUFFIX)
         _copy_into(_adapter_state(engine, name + FROZEN_SUFFIX), state, file)
         member.reference = name + FROZEN_SUFFIX
         return

@@ -1,4 +1,5 @@
-"""Models as the engine uses them: a decoder, a head applied only where logits are wanted, and a way to speak to it."""
+"""A transformers causal LM as the engine uses it: micro-batch in, hidden states at predicted positions out, logits on demand.
+Also device selection, threads, determinism and loading."""
 
 from __future__ import annotations
 
@@ -30,18 +31,18 @@ from tacit.engines.models.sources import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
 
 LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
-"""most float32 logits held at once, [tokens × vocabulary]; larger requests are cut into chunks of tokens"""
+"""most float32 logits held at once, [tokens × vocabulary]; more are computed in chunks of tokens"""
 
 
 class LanguageModel:
-    """A causal LM in two halves. `hidden` runs the decoder; `logits` runs the head on chosen positions only.
+    """A causal LM in two halves: `forward_hidden` runs the decoder, `logits` the head on chosen positions only.
 
-    `hf` is always the plain transformers model; LoRA layers sit inside it, so adapters change nothing here.
+    `hf` is the transformers model. LoRA layers sit inside it.
     """
 
-    def __init__(self, hf: Any, compiled: bool = False, lean: bool = True):
-        """`lean` takes our own forward pass where the architecture allows; `compiled` compiles regions of it on a GPU, and the
-        whole decoder where there is no such pass."""
+    def __init__(self, hf: Any, compiled: bool = False, packed: bool = True):
+        """`packed` uses the packed (varlen) forward pass if the architecture supports it. `compiled` compiles regions of it on
+        a GPU, or the whole transformers decoder if there is no packed pass."""
         self.hf: Any = hf
         self.decoder: Any = hf.base_model
         self.head: Any = hf.get_output_embeddings()
@@ -51,34 +52,34 @@ class LanguageModel:
         self.vocabulary = int(self.head.weight.shape[0])
         self.device: torch.device = self.head.weight.device
         self._decode = self.decoder
-        # Cohere multiplies logits, Granite divides them, Gemma squashes them; everyone else does none of it.
+        # Cohere multiplies logits, Granite divides them, Gemma applies a soft cap.
         scale = getattr(self.config, "logit_scale", None)
         divisor = getattr(self.config, "logits_scaling", None)
         self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
         self.packed_decoder: PackedDecoder | None = None
-        if lean and PackedDecoder.supports(hf):
-            ragged = [VarlenDecoder(hf, regions=compiled)] if VarlenDecoder.suits(hf) else []
-            self.packed_decoder = next((ours for ours in (*ragged, PackedDecoder(hf)) if self._agrees(ours)), None)
+        if packed and PackedDecoder.supports(hf):
+            varlen = [VarlenDecoder(hf, regions=compiled)] if VarlenDecoder.can_run(hf) else []
+            self.packed_decoder = next((d for d in (*varlen, PackedDecoder(hf)) if self._matches_transformers(d)), None)
         if compiled and self.packed_decoder is None:
             self._decode = torch.compile(self.decoder, dynamic=True)
 
     def forward_padded(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
-        """[R, S, D] states after the last layer and its norm."""
+        """[R, S, D] hidden states after the final norm."""
         return self._decode(input_ids=input_ids_RS, use_cache=False).last_hidden_state
 
     def micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
     ) -> Iterator[PackedBatch | PaddedBatch]:
-        """The rows (none with an empty completion) as micro-batches for `predicting`."""
+        """The rows as micro-batches for `forward_hidden`. No completion may be empty."""
         for part in self.plan_micro_batches(prompts, completions, rows, budget):
             yield self.make_micro_batch(prompts, completions, part, pad)
 
     def plan_micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int
     ) -> list[np.ndarray]:
-        """Which rows each micro-batch has."""
+        """Row indices of each micro-batch."""
         if self.packed_decoder is not None:
             return plan_packed_batches(prompts, completions, rows, budget)
         lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]
@@ -88,11 +89,12 @@ class LanguageModel:
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int
     ) -> PackedBatch | PaddedBatch:
         """The given rows as one micro-batch."""
-        lean = self.packed_decoder is not None
-        return make_packed_batch(prompts, completions, rows) if lean else make_padded_batch(prompts, completions, rows, pad)
+        if self.packed_decoder is not None:
+            return make_packed_batch(prompts, completions, rows)
+        return make_padded_batch(prompts, completions, rows, pad)
 
     def forward_hidden(self, packed: PackedBatch | PaddedBatch) -> torch.Tensor:
-        """[T, D] the states from which the completion tokens are predicted."""
+        """[T, D] hidden states that predict the completion tokens."""
         if isinstance(packed, PackedBatch):
             assert self.packed_decoder is not None
             return self.packed_decoder(packed)
@@ -100,12 +102,12 @@ class LanguageModel:
         return hidden_RSD.flatten(0, 1).index_select(0, to_device(packed.positions_T, self.device))
 
     def all_hidden_states(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
-        """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""
+        """[R, S, D] hidden states of every layer: 0 the embeddings, `layers` (or −1) the last."""
         return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
 
     @property
     def varlen_decoder(self) -> VarlenDecoder | None:
-        """the pass that also gives states of every layer without padding, where there is one"""
+        """the GPU packed pass, which also returns hidden states of every layer"""
         return self.packed_decoder if isinstance(self.packed_decoder, VarlenDecoder) else None
 
     def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
@@ -119,12 +121,12 @@ class LanguageModel:
 
     @property
     def linear_head(self) -> torch.Tensor | None:
-        """[V, D] where logits are the states' product with it, and nothing else happens to them"""
+        """[V, D] if logits are the plain product with it, without scale or soft cap; else None"""
         return None if self._scale != 1.0 or self._softcap else self._head_matrix
 
     @property
     def _head_matrix(self) -> torch.Tensor | None:
-        """None: a head with an adapter, say, or in shards"""
+        """None if the head has a bias or an adapter, or is sharded"""
         weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
         return weight if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter else None
 
@@ -134,7 +136,7 @@ class LanguageModel:
 
     @property
     def chunk_tokens(self) -> int:
-        """tokens whose logits are held at once"""
+        """tokens whose logits are computed at once"""
         return max(1, LOGIT_ELEMENTS.get(self.device.type, 1 << 25) // self.vocabulary)
 
     def check_layer(self, layer: int) -> int:
@@ -147,59 +149,58 @@ class LanguageModel:
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """An architecture with a head we do not know must be refused, not trained on wrong probabilities."""
+        """Refuse an architecture whose logits we do not reproduce."""
         probe = torch.arange(1, 5, device=self.device).remainder(self.vocabulary)[None]
         ours = self.logits(self.decoder(input_ids=probe, use_cache=False).last_hidden_state[0, -1:])
         theirs = self.hf(input_ids=probe, use_cache=False).logits[0, -1:].float()
         if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
             raise TacitError(
-                f"architecture {type(self.hf).__name__} computes its logits in a way the local engine does not know "
+                f"architecture {type(self.hf).__name__} computes its logits in a way the local engine does not support "
                 f"(differs by {float((ours - theirs).abs().max()):.3g} on a probe); use another model."
             )
 
     @torch.no_grad()
-    def _agrees(self, ours: PackedDecoder) -> bool:
-        """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
-        # Tokens from all over the vocabulary: the first ids are often special ones, of which bfloat16 makes nothing stable.
+    def _matches_transformers(self, decoder: PackedDecoder) -> bool:
+        """Compare with the model's own forward on a small batch, with and without shared prompts."""
+        # Tokens from all over the vocabulary: the first ids are often special tokens, unstable in bfloat16.
         tokens = (np.arange(1, 40) * 7919) % self.vocabulary
         prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
         completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
         for rows in (np.arange(4), np.arange(1, 4)):
-            found = ours(make_packed_batch(prompts, completions, rows)).float()
+            ours = decoder(make_packed_batch(prompts, completions, rows)).float()
             theirs = self.forward_hidden(make_padded_batch(prompts, completions, rows, 0)).float()
-            apart_T = (found - theirs).norm(dim=-1) / theirs.norm(dim=-1)
-            # Layers of bfloat16 rounding add up to some per cent; another formula is off by far more.
+            error_T = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+            # bfloat16 rounding adds up to a few percent over the layers; a wrong formula is off by far more.
             exact = self.head.weight.dtype == torch.float32
-            if not (apart_T.max() < 1e-3 if exact else apart_T.median() < 0.1):
+            if not (error_T.max() < 1e-3 if exact else error_T.median() < 0.1):
                 return False
         return True
 
 
 def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]:
-    """The device and weight format that `auto` stands for here."""
+    """Resolve `auto` for device and dtype."""
     available = torch.cuda.is_available()
     if settings.device == "cuda" and not available:
-        raise TacitError("device 'cuda' was asked for, but torch sees no GPU here; use device cpu, or auto.")
+        raise TacitError("--engine.device cuda, but torch finds no GPU; use cpu or auto.")
     on_gpu = settings.device == "cuda" or (settings.device == "auto" and available)
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if on_gpu else "float32")
     return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, dtype)
 
 
 def set_threads(threads: int) -> None:
-    """0: what OMP_NUM_THREADS says, else the CPUs this process may use. More threads than CPUs are far slower than one."""
+    """0: OMP_NUM_THREADS if set, else the CPUs this process may use. More threads than CPUs are far slower than one."""
     if threads == 0 and os.environ.get("OMP_NUM_THREADS"):
         return
     torch.set_num_threads(threads or usable_cpus())
 
 
 def enable_determinism(device: torch.device) -> None:
-    """From here on this process adds up in a fixed order on a GPU, which by itself does not: gradients of keys that several
-    rows read, say, come in whatever order they are ready. An operation that cannot is named in a warning; torch's attention
-    could and only warns, so our passes ask for it (`ragged_attention`), and a model's own has no fixed order."""
+    """Deterministic GPU algorithms for this process: sums in a fixed order. Operations without a deterministic version warn.
+    Torch's flash attention backward would only warn, so `varlen_attention` makes it strict around that call."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it unwritten
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no code reads it unwritten
 
 
 def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -216,8 +217,8 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
         remedy = (
             "Check the files in it."
             if Path(source).is_dir()
-            else "It is no local directory, so it was looked up on the model hub. Check the name and the network, or give the "
-            "path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
+            else "It is not a local directory, so it was looked up on the model hub. Check the name and the network, or give "
+            "the path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
         )
         raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
     return retry_on_oom(lambda: hf.to(device), device, "loading the model").eval(), tokenizer

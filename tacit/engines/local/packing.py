@@ -1,4 +1,8 @@
-"""Cut ragged rows into rectangles of bounded size: rows of similar length together, so that little is padding."""
+"""Micro-batches: how rows of (prompt, completion) tokens are split by a token budget and laid out for one forward pass.
+
+`PaddedBatch` is a right-padded rectangle for any architecture. `PackedBatch` is a flat (varlen) token sequence without padding,
+in which rows that share a prompt store it once.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ from tacit.core.errors import TacitError
 
 
 def next_power_of_two(count: int) -> int:
-    """The least power of two that is not below it."""
+    """The smallest power of two ≥ count."""
     return 1 << (count - 1).bit_length()
 
 
 def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Row indices of each micro-batch: rows × longest row ≤ token_budget, longest rows first.
+    """Row indices of each micro-batch: rows × longest row ≤ token_budget.
 
-    Every row is in exactly one bucket. A row longer than the whole budget gets a bucket of its own. Longest first, so
-    that what is going to run out of memory does so at once. Ties keep their order: the same lengths give the same cut.
+    Every row is in exactly one micro-batch. A row longer than the budget gets one of its own. Longest rows come first, so a
+    shortage of memory shows at once. Ties keep their order.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
@@ -35,12 +39,10 @@ def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) 
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """One micro-batch as a right-padded rectangle, and where in it the completion tokens are predicted.
+    """A right-padded micro-batch. The causal mask hides the padding, so no attention mask is needed.
 
-    Right padding under a causal mask needs no attention mask: no real token ever sees a pad.
-
-        prompt [5 6 7], completion [8 9]:  inputs  5 6 7 8      (9 is predicted, never read)
-                                           predict . . 8 9      at positions 2 and 3
+    prompt [5 6 7], completion [8 9]:  inputs  5 6 7 8      (9 is predicted, never an input)
+                                       targets . . 8 9      at positions 2 and 3
     """
 
     rows: np.ndarray
@@ -54,42 +56,41 @@ class PaddedBatch:
     lengths_R: np.ndarray
     """completion tokens per row"""
     first_R: np.ndarray
-    """each row's first predicted token, as an index into T: it is predicted from the last prompt token"""
+    """each row's first target, as an index into T; the last prompt token predicts it"""
     prompt_ends_R: np.ndarray
     """the last prompt token of each row, as an index into the flattened [R·S]"""
 
     @property
     def num_tokens(self) -> int:
-        """tokens the decoder runs over, padding included"""
+        """tokens in the forward pass, padding included"""
         return self.input_ids.size
 
 
 def input_lengths(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], context_limit: int) -> np.ndarray:
-    """Tokens each row has to read. The last completion token is only predicted."""
+    """Input tokens of each row: prompt + completion − 1, since the last completion token is only predicted."""
     if len(prompts) != len(completions):
         raise ValueError(f"{len(prompts)} prompts but {len(completions)} completions")
     prompt_R = np.array([len(p) for p in prompts], dtype=np.int64)
     completion_R = np.array([len(c) for c in completions], dtype=np.int64)
     if len(prompt_R) and prompt_R.min() == 0:
-        raise ValueError(f"prompt {int(prompt_R.argmin())} is empty; a model needs at least one token to start from")
+        raise ValueError(f"prompt {int(prompt_R.argmin())} is empty; a prompt needs at least one token")
     total_R = prompt_R + completion_R
     if len(total_R) and total_R.max() > context_limit:
         row = int(total_R.argmax())
         raise TacitError(
             f"row {row} has {prompt_R[row]} prompt and {completion_R[row]} completion tokens, over the model's context of "
-            f"{context_limit}. Shorten the prompt (less history) or take a model with a longer context."
+            f"{context_limit}. Shorten the prompt (less history) or use a model with a longer context."
         )
     return prompt_R + np.maximum(completion_R - 1, 0)
 
 
 def make_padded_batch(
-    prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int, multiple: int = 1
+    prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int
 ) -> PaddedBatch:
-    """The given rows as one rectangle; its width is rounded up to a `multiple` (few shapes, for compiled code)."""
+    """The given rows as one right-padded micro-batch."""
     prompt_R = np.array([len(prompts[r]) for r in rows], dtype=np.int64)
     lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
     width = int((prompt_R + np.maximum(lengths_R - 1, 0)).max())
-    width = -(-width // multiple) * multiple
     input_ids = np.full((len(rows), width), pad, dtype=np.int64)
     for i, r in enumerate(rows):
         input_ids[i, : prompt_R[i]] = prompts[r]
@@ -111,7 +112,7 @@ def make_padded_batch(
 
 
 def concat_column(column: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """A ragged column end to end."""
+    """A ragged column as one flat array."""
     return np.concatenate([np.asarray(c, dtype=dtype) for c in column]) if len(column) else np.zeros(0, dtype)
 
 
@@ -120,72 +121,69 @@ def ragged_arange(lengths: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-# Micro-batches as flat tokens: no padding outside attention, and a prompt that several rows share appears once.
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
-    """One rectangle of attention over flat tokens: `queries` [B, Q] look at `keys` [B, K], both indices of tokens.
+    """One causal attention call over flat tokens: `queries` [B, Q] attend to `keys` [B, K], both token indices, padded.
 
-    Query i of row b sees keys up to `reach[b] + i`; without `reach` it sees keys up to i. `slots` names the places of the
-    rectangle [B·Q] whose answers are wanted, in order; the rest is padding.
+    Query i of row b sees keys up to `diagonal[b] + i`; without `diagonal`, up to i. `outputs` are the unpadded positions of the
+    flattened [B·Q], in order.
     """
 
     queries: np.ndarray
     keys: np.ndarray
     diagonal: np.ndarray | None
-    slots: np.ndarray
+    outputs: np.ndarray
     queries_in_order: bool
-    """the rectangle is the tokens as they lie: nothing to gather"""
+    """the rectangle is the tokens in order, so no gather is needed"""
     keys_in_order: bool
-    slots_in_order: bool
+    outputs_in_order: bool
     query_lengths: np.ndarray
-    """[B] queries of each row that are real"""
+    """[B] queries of each row without padding"""
     key_lengths: np.ndarray
-    """[B] keys of each row, the same without padding"""
+    """[B] keys of each row without padding"""
 
     @property
     def flat_keys(self) -> np.ndarray:
-        """The rows' keys end to end."""
+        """All rows' keys without padding, concatenated."""
         return self.keys[np.arange(self.keys.shape[1]) < self.key_lengths[:, None]]
 
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """One micro-batch as flat tokens without padding, each distinct prompt once where prompts are shared."""
+    """A packed (varlen) micro-batch: flat tokens without padding. Rows that share a prompt store it once."""
 
     rows: np.ndarray
     tokens_N: np.ndarray
     positions_N: np.ndarray
     lower_attention: tuple[AttentionPlan, ...]
-    """their answers, one after the other, are the tokens in order"""
+    """of every layer but the top one; the outputs, concatenated, are the tokens in order"""
     top_attention: AttentionPlan
-    """its answers are the predicted tokens in order"""
+    """of the top layer, which runs only at `source_T`"""
     source_T: np.ndarray
-    """the token from which each completion token is predicted"""
+    """index of the token that predicts each completion token"""
     targets_T: np.ndarray
     row_T: np.ndarray
     lengths_R: np.ndarray
     first_R: np.ndarray
-    """each row's first predicted token, as an index into T: it is predicted from the last prompt token"""
+    """each row's first target, as an index into T; the last prompt token predicts it"""
 
     @property
     def num_tokens(self) -> int:
-        """tokens the decoder runs over"""
+        """tokens in the forward pass"""
         return len(self.tokens_N)
 
 
 def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray) -> PackedBatch:
-    """The given rows (none with an empty completion) as flat tokens.
+    """The given rows as a packed micro-batch. No completion may be empty.
 
     prompts [5 6] and [5 6], completions [7 8] and [9]:   tokens    5 6 7
-                                                          predict   . 7 8   for the first row
-                                                          predict   . 9     for the second
+                                                          targets   . 7 8   of the first row
+                                                          targets   . 9     of the second
     """
     distinct: dict[bytes, int] = {}
     of_R = np.array([distinct.setdefault(np.asarray(prompts[r], np.int64).tobytes(), len(distinct)) for r in rows])
     firsts = np.unique(of_R, return_index=True)[1]
-    heads = [np.asarray(prompts[rows[i]], np.int64) for i in firsts]
+    heads = [np.asarray(prompts[rows[i]], np.int64) for i in firsts]  # the U distinct prompts
     tails = [np.asarray(completions[r], np.int64)[:-1] for r in rows]
     lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
     prompt_R = np.array([len(heads[u]) for u in of_R], dtype=np.int64)
@@ -215,14 +213,14 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
         starts_R = starts_U[of_R]
     first_R = np.cumsum(lengths_R) - lengths_R
     top = _plan_attention(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
-    asking = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
+    sources = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
     return PackedBatch(
         rows=rows,
         tokens_N=np.concatenate(parts),
         positions_N=positions_N,
         lower_attention=inner,
         top_attention=top,
-        source_T=asking.ravel()[top.slots],
+        source_T=sources.ravel()[top.outputs],
         targets_T=concat_column([completions[r] for r in rows], np.int64),
         row_T=np.repeat(np.arange(len(rows)), lengths_R),
         lengths_R=lengths_R,
@@ -233,9 +231,9 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
 def plan_packed_batches(
     prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, token_budget: int
 ) -> list[np.ndarray]:
-    """Rows of each micro-batch, at most `token_budget` tokens where more than one row is in it.
+    """Row indices of each micro-batch: at most `token_budget` tokens, unless a single row has more.
 
-    Rows that share a prompt are neighbours and count it once; rows with a prompt of their own are bucketed by length.
+    Rows that share a prompt stay together and count it once. The others are grouped by length (`plan_padded_batches`).
     """
     keys = {int(r): np.asarray(prompts[r], np.int64).tobytes() for r in rows}
     counts: dict[bytes, int] = {}
@@ -261,12 +259,12 @@ def plan_packed_batches(
 
 
 def _plan_attention(
-    queries: np.ndarray, keys: np.ndarray, reach: np.ndarray | None, lengths: np.ndarray, key_lengths: np.ndarray
+    queries: np.ndarray, keys: np.ndarray, diagonal: np.ndarray | None, lengths: np.ndarray, key_lengths: np.ndarray
 ) -> AttentionPlan:
-    """`lengths` queries of each row are real, and `key_lengths` keys."""
-    slots = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + ragged_arange(lengths)
-    in_order = _is_arange(queries), _is_arange(keys), len(slots) == queries.size
-    return AttentionPlan(queries, keys, reach, slots, *in_order, lengths, key_lengths)
+    """`lengths` and `key_lengths`: queries and keys of each row without padding."""
+    outputs = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + ragged_arange(lengths)
+    in_order = _is_arange(queries), _is_arange(keys), len(outputs) == queries.size
+    return AttentionPlan(queries, keys, diagonal, outputs, *in_order, lengths, key_lengths)
 
 
 def _is_arange(index: np.ndarray) -> bool:
@@ -274,27 +272,23 @@ def _is_arange(index: np.ndarray) -> bool:
 
 
 def _padded_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[B, max length]: start, start + 1, …; beyond a row's length its last index again. An empty row reads token 0: its own
-    start may lie past the end."""
+    """[B, max length]: start, start + 1, …, padded with the row's last index. An empty row gets index 0, since its start may
+    be past the end."""
     starts = np.where(lengths > 0, starts, 0)
     offsets = np.arange(max(1, int(lengths.max())))
     return starts[:, None] + np.minimum(offsets, np.maximum(lengths - 1, 0)[:, None])
 
 
 def _concat_ranges(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_lengths: np.ndarray) -> np.ndarray:
-    """[B, max of both]: each row's range a, then its range b; beyond them the first index of a again."""
+    """[B, max of both]: each row's range a, then its range b, padded with the first index of a."""
     offsets = np.arange(int((a_lengths + b_lengths).max()))[None]
     in_a, in_b = offsets < a_lengths[:, None], offsets < (a_lengths + b_lengths)[:, None]
     second = b[:, None] + offsets - a_lengths[:, None]
     return np.where(in_a, a[:, None] + offsets, np.where(in_b, second, a[:, None]))
 
 
-# From the host to a device that is at work, without waiting for it.
-
-
 def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """On the device once it has done what it was told before. A GPU fetches it from memory that stays until then; of any other
-    it would be waited for."""
+    """An asynchronous copy. Only pinned memory copies to a GPU without blocking the host."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda" and array.size:
         tensor = tensor.pin_memory()

@@ -1,4 +1,4 @@
-"""The local policy: sampling, scoring and learning with one copy of the weights in this process, on CPU or one GPU."""
+"""`LocalPolicy`: sampling, scoring and updates with one copy of the weights in this process, on CPU or one GPU."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tacit.engines.models.sources import Texts, find_checkpoint
 from tacit.engines.models.tiny import TinySettings
 
 NO_REFERENCE = (
-    "this policy trains all its parameters, so there is no base to compare with; call freeze_reference() before training, or "
-    "train a LoRA adapter (lora_rank)."
+    "this policy trains all its parameters, so it has no frozen base as reference; call freeze_reference() before training, or "
+    "train a LoRA adapter (--engine.lora-rank)."
 )
 
 
@@ -39,8 +39,8 @@ def load_policy(
 ) -> LocalPolicy:
     """A policy from a checkpoint directory, a hub id, a packaged base (`tiny-base`), or a tiny size (`tiny`, `tiny-4m`).
 
-    A tiny policy trains its tokenizer on `world_texts` (texts, or a function that makes them) and takes its weights from
-    the seed; `tiny` overrides its sizes. The seed also initialises LoRA adapters.
+    A tiny policy trains its tokenizer on `world_texts` (texts, or a function that returns them) and draws its weights from the
+    seed; `tiny` overrides its sizes. The seed also initializes LoRA adapters.
     """
     settings = settings or EngineSettings()
     device, dtype = resolve_device(settings)
@@ -56,8 +56,8 @@ def load_policy(
 class LocalPolicy(PolicyBase):
     """One adapter of a local model, or the whole model where all parameters are trained.
 
-    Views made by `adapter` share the base, and each has its own adapter, optimiser, value head and reference. `save` and
-    `load` always take all of them; `digest` covers all of them on the policy that was loaded, and one on a view.
+    Views made by `adapter` share the base model; each has its own adapter, optimizer, value head and reference. `save` and
+    `load` cover all adapters. `digest` covers all on the policy that was loaded, and one on a view.
     """
 
     def __init__(self, engine: LocalEngine, name: str = MAIN):
@@ -77,31 +77,30 @@ class LocalPolicy(PolicyBase):
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
-        """`hidden_states` of many layers and poolings from one pass: what a calibration looks at."""
+        """`hidden_states` of many layers and poolings from one pass."""
         return self._scorer.hidden_scan(prompts, layers, poolings)
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """How a prompt's states can be pooled here; `attention` needs weights that not every architecture gives."""
+        """The poolings this model supports; `attention` is not available for every architecture."""
         return self._scorer.poolings
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         head = self._member.value_head
         if head is None:
-            raise TacitError("this policy has no value head; set the engine setting value_head.")
+            raise TacitError("this policy has no value head; set --engine.value-head.")
         return self._scorer.values(prompts, head)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch. Where that does not fit in memory, as planned before the first or found out later,
-        it is cut finer, until there is more room, and the metrics say how finely (`token_budget`). The gradient is the same
-        however it is cut (where there is dropout, in expectation), so the cut may change from update to update."""
+        """One AdamW step on the whole batch, in as many micro-batches as memory requires; `token_budget` appears in the metrics
+        when it was lowered. The gradient does not depend on the split (with dropout, in expectation)."""
         engine = self.engine
         engine.activate(self.name)
-        engine.enter("learning")
-        learning, budget = engine.learning(self.name), engine.update_budget
+        engine.enter_phase("update")
+        updater, budget = engine.make_updater(self.name), engine.update_budget
         if budget.can_grow:
-            budget.set_current(plan_token_budget(learning, batch, losses))
-        metrics = learning.update(batch, losses, lr)
+            budget.set_current(plan_token_budget(updater, batch, losses))
+        metrics = updater.update(batch, losses, lr)
         engine.weights_changed(self.name)
         return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
 
@@ -132,37 +131,37 @@ class LocalPolicy(PolicyBase):
 
     @property
     def numbers(self) -> str:
-        """What it computes with: `float32 on cpu`. The same weights in another format, or elsewhere, round otherwise."""
+        """Dtype and device, e.g. `float32 on cpu`: the same weights round differently elsewhere."""
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
     @property
     def written_tokens(self) -> int:
-        """How many tokens have been decoded here, up to this moment."""
+        """Tokens sampled so far."""
         return self.engine.sampler.written_tokens if self.engine.sampler else 0
 
     @property
     def version(self) -> int:
-        """How often these weights have moved; completions carry the version that wrote them."""
+        """How often the weights have changed; completions carry the version that sampled them."""
         return self._member.version
 
     def digest(self) -> str:
         return self.engine.digest(None if self.name == MAIN else self.name)
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
+        """Without the optimizer, the saved weights (and their digest) are the model's own, not the float32 masters."""
         engine = self.engine
 
-        def saved() -> None:
+        def save() -> None:
             checkpoint.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
 
-        retry_on_oom(saved, engine.device, "saving a checkpoint")
+        retry_on_oom(save, engine.device, "saving a checkpoint")
 
     def load_adapter(self, directory: Path) -> None:
-        """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
+        """Load the adapter of a peft directory for sampling. Optimizer state and reference are dropped."""
         checkpoint.load_adapter(self.engine, self.name, Path(directory))
 
     def load(self, directory: Path) -> None:
-        loaded = partial(checkpoint.load, self.engine, Path(directory))
-        expected = retry_on_oom(loaded, self.engine.device, "loading a checkpoint")
+        load = partial(checkpoint.load, self.engine, Path(directory))
+        expected = retry_on_oom(load, self.engine.device, "loading a checkpoint")
         if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

@@ -122,7 +122,7 @@ class LocalScheduler:
     def _go_on_as_room_allows(self, asked: int) -> None:
         sampler = self._sampler
         try:
-            sampler.places.fit(self._go_on, 1, "sampling with a max_batch of {}", most=asked)
+            sampler.places.run(self._go_on, 1, "sampling with a max_batch of {}", most=asked)
         except torch.OutOfMemoryError as error:
             self.let_go()
             raise TacitError(

@@ -1,4 +1,4 @@
-"""Scoring: log-probabilities, distributions, hidden states and values of given text. Answers come in the order asked."""
+"""Scoring: log-probabilities, distributions, hidden states and values of given tokens. Results keep the order of the inputs."""
 
 from __future__ import annotations
 
@@ -30,33 +30,29 @@ from tacit.engines.local.packing import (
 )
 from tacit.engines.local.tokenizer import TextCodec
 
-# Where a prompt's last token looks: the attention weights of one layer of the Llama family, from the model's own projections.
-#
-#     w_s = mean over heads of softmax_s(q · k_s / √d),   q of the last token, k_s of token s, both rotated to their positions
-#
-# A fused attention kernel never has these weights, so they are computed here, for the last token alone.
-
 
 def has_attention_pooling(hf: Any) -> bool:
-    """Whether the weights can be had: the Llama family, each token seeing all that came before it."""
+    """Attention weights can be recomputed for the Llama family without sliding windows."""
     return PackedDecoder.supports(hf)
 
 
 def check_attention_pooling(hf: Any, layer: int) -> None:
-    """Refuse what has no weights; `layer` counts from 0, the embeddings."""
+    """Raise if attention weights are not available; layer 0 is the embeddings."""
     if not has_attention_pooling(hf):
         raise TacitError(
-            f"pooling 'attention' weighs a prompt's states by the layer's own attention weights, which are read from "
-            f"{', '.join(FAMILY)} models without a sliding window; this is a {hf.config.model_type!r} model. Use last or mean."
+            f"pooling 'attention' needs the layer's attention weights, which are available for {', '.join(FAMILY)} models "
+            f"without a sliding window; this is a {hf.config.model_type!r} model. Use pooling last or mean."
         )
     if layer == 0:
-        raise TacitError("layer 0 is the embeddings, which attend to nothing: choose a later layer, or pooling last or mean.")
+        raise TacitError("layer 0 is the embeddings and has no attention: choose a later layer, or pooling last or mean.")
 
 
 def last_token_attention(hf: Any, layer: int, before_RSD: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
-    """[R, S] float32 weights of each row's last token; a row sums to 1, and what lies behind its length gets 0.
+    """[R, S] float32 attention weights of each row's last token, averaged over heads; 0 beyond the row's length.
 
-    `before_RSD` is what the layer read: the states of the layer below.
+        w_s = mean over heads of softmax_s(q · k_s / √d)        q of the last token, k_s of token s, both with RoPE
+
+    `before_RSD` is the layer's input. Fused attention kernels do not return these weights, so they are recomputed here.
     """
     block = hf.model.layers[layer - 1]
     attention = block.self_attn
@@ -74,8 +70,8 @@ def last_token_attention(hf: Any, layer: int, before_RSD: torch.Tensor, lengths_
     k_RSHK = _rotate(k_RSHK.float(), cos_SK[None, :, None], sin_SK[None, :, None])
     k_RSHK = k_RSHK.repeat_interleave(q_RHK.shape[1] // k_RSHK.shape[2], dim=2)
     scores_RHS = torch.einsum("rhk,rshk->rhs", q_RHK, k_RSHK) * attention.scaling
-    hidden_RS = positions_S[None] >= lengths_R[:, None]
-    return scores_RHS.masked_fill(hidden_RS[:, None], -torch.inf).softmax(-1).mean(1)
+    padding_RS = positions_S[None] >= lengths_R[:, None]
+    return scores_RHS.masked_fill(padding_RS[:, None], -torch.inf).softmax(-1).mean(1)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -97,8 +93,8 @@ def token_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(log π(target), entropy of π) at each position, π = softmax(logits / temperature), in float32.
 
-    Cut into chunks of tokens, so that a large vocabulary never exists for all tokens at once; under autograd the logits of
-    a chunk are computed again in the backward pass instead of kept, where they are needed there (head.py).
+    Uses the fused linear log-softmax kernels where available. Otherwise logits are computed in chunks of tokens, and under
+    autograd recomputed in the backward pass, so [tokens, vocabulary] never exists in full.
     """
     size, weight_VD = model.chunk_tokens, model.linear_head
     if weight_VD is not None and has_logprob_kernels(weight_VD.device, weight_VD.dtype):
@@ -135,7 +131,7 @@ def logprobs_from_logits(
 def _positive(temperature: float) -> float:
     if temperature <= 0:
         raise TacitError(f"log-probabilities need a temperature above 0, got {temperature}.")
-    return float(temperature)  # of numpy's numbers a kernel takes none
+    return float(temperature)  # Triton kernels do not accept numpy scalars
 
 
 Rest = ParamSpec("Rest")
@@ -144,28 +140,28 @@ Scoring = Callable[Concatenate["ModelScorer", Sequence[np.ndarray], Rest], Answe
 
 
 def _retry_with_smaller_batches(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
-    """Where memory runs out, rows are cut finer."""
+    """On out of memory, run the scoring method again with a smaller token budget."""
 
     @wraps(score)
-    def fitting(self: ModelScorer, prompts: Sequence[np.ndarray], /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
+    def run(self: ModelScorer, prompts: Sequence[np.ndarray], /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
         def work(token_budget: int) -> Answer:
             self.token_budget = token_budget
             return score(self, prompts, *rest, **more)
 
         least = max((len(prompt) for prompt in prompts), default=1)
         try:
-            return self._budget.fit(work, least, "a scoring pass with a token_budget of {}")
+            return self._budget.run(work, least, "a scoring pass with a token_budget of {}")
         except torch.OutOfMemoryError as error:
             raise TacitError(
-                f"out of GPU memory in a scoring pass, cut as finely as its longest prompt of {least} tokens allows; shorten "
-                "the prompts, or let fewer runs share the GPU."
+                f"out of GPU memory in a scoring pass, even with a single row per pass (the longest prompt has {least} "
+                "tokens); shorten the prompts, or run fewer processes on this GPU."
             ) from error
 
-    return fitting
+    return run
 
 
 class ModelScorer:
-    """Scores text under one model. `ready` is called before each pass: it makes the right adapter active."""
+    """Scores tokens under one model. `ready` is called before each pass and activates the right adapter."""
 
     def __init__(
         self,
@@ -183,33 +179,32 @@ class ModelScorer:
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
         """log π(completion token | prompt, earlier tokens) at the temperature, one float32 array per row."""
-        answers: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
-        for packed, hidden_TD in self._predicting(prompts, completions):
+        results: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
+        for packed, hidden_TD in self._forward(prompts, completions):
             targets_T = to_device(packed.targets_T, self.model.device)
             logprobs_T, _ = token_logprobs(self.model, hidden_TD, targets_T, temperature)
             for row, part in zip(packed.rows, _per_row(logprobs_T.cpu().numpy(), packed), strict=True):
-                answers[row] = part
-        return answers
+                results[row] = part
+        return results
 
     @_retry_with_smaller_batches
     @torch.no_grad()
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per row (token ids [T, K], log-probabilities [T, K]), likeliest first; the whole vocabulary in its own order
-        where `top_k` is None."""
+        """Per row (token ids [T, K], log-probabilities [T, K]), likeliest first. `top_k` None: the whole vocabulary, by id."""
         if top_k is not None and not 1 <= top_k <= self.model.vocabulary:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {self.model.vocabulary}.")
         width = top_k or self.model.vocabulary
-        nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
-        answers: list[tuple[np.ndarray, np.ndarray]] = [nothing] * len(prompts)
-        everything = np.arange(self.model.vocabulary)
-        for packed, hidden_TD in self._predicting(prompts, completions):
+        empty = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
+        results: list[tuple[np.ndarray, np.ndarray]] = [empty] * len(prompts)
+        all_ids = np.arange(self.model.vocabulary)
+        for packed, hidden_TD in self._forward(prompts, completions):
             ids, values = [], []
             for hidden_CD in hidden_TD.split(self.model.chunk_tokens):
                 logps_CV = torch.log_softmax(self.model.logits(hidden_CD), dim=-1)
                 if top_k is None:
-                    ids.append(np.broadcast_to(everything, tuple(logps_CV.shape)))
+                    ids.append(np.broadcast_to(all_ids, tuple(logps_CV.shape)))
                     values.append(logps_CV.cpu().numpy())
                 else:
                     best = logps_CV.topk(top_k, dim=-1)
@@ -218,14 +213,13 @@ class ModelScorer:
             ids_per_row = _per_row(np.concatenate(ids) if len(ids) > 1 else ids[0], packed)
             values_per_row = _per_row(np.concatenate(values), packed)
             for row, row_ids, row_values in zip(packed.rows, ids_per_row, values_per_row, strict=True):
-                answers[row] = (row_ids, row_values)
-        return answers
+                results[row] = (row_ids, row_values)
+        return results
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         """[N, D] float32 states of one layer. Layer 0 is the embeddings, −1 the last.
 
-        Pooling: `last` token; `mean` over the prompt; `attention`, the mean weighted by the layer's own attention weights of
-        the last token, averaged over heads.
+        Pooling: `last` token; `mean` over the prompt; `attention`, the mean weighted by `last_token_attention`.
         """
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
 
@@ -243,40 +237,40 @@ class ModelScorer:
             if "attention" in poolings:
                 check_attention_pooling(self.model.hf, layer % (self.model.layers + 1))
         states = {(i, p): np.zeros((len(prompts), self.model.width), np.float32) for i in layers for p in poolings}
-        nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
-        lengths = input_lengths(prompts, nothing, self.codec.context_limit)
+        no_completions: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
+        lengths = input_lengths(prompts, no_completions, self.codec.context_limit)
         self._ready()
         if self.model.varlen_decoder is not None and "attention" not in poolings:
-            self._scan_flat(self.model.varlen_decoder, prompts, states)
+            self._scan_packed(self.model.varlen_decoder, prompts, states)
             return states
         for rows in plan_padded_batches(lengths, self.token_budget):
-            packed = make_padded_batch(prompts, nothing, rows, self.codec.pad)
+            packed = make_padded_batch(prompts, no_completions, rows, self.codec.pad)
             ends_R = to_device(packed.prompt_ends_R, self.model.device)
-            every = self.model.all_hidden_states(to_device(packed.input_ids, self.model.device))
+            by_layer = self.model.all_hidden_states(to_device(packed.input_ids, self.model.device))
             for (layer, pooling), states_ND in states.items():
-                states_ND[rows] = self._pool(every, layer, ends_R, pooling).cpu().numpy()
+                states_ND[rows] = self._pool(by_layer, layer, ends_R, pooling).cpu().numpy()
         return states
 
-    def _scan_flat(
+    def _scan_packed(
         self, decoder: VarlenDecoder, prompts: Sequence[np.ndarray], states: dict[tuple[int, str], np.ndarray]
     ) -> None:
-        """Each distinct prompt once, without padding, and no layer above those asked for."""
-        anything = [np.zeros(1, np.int64)] * len(prompts)  # one token to predict, and it is predicted from the prompt's end
+        """Fills `states` from packed passes: each distinct prompt once, and no layer above the highest requested."""
+        one_token = [np.zeros(1, np.int64)] * len(prompts)  # the prompt's last token predicts it
         depths = {layer: layer % (self.model.layers + 1) for layer, _ in states}
-        for rows in plan_packed_batches(prompts, anything, np.arange(len(prompts)), self.token_budget):
-            packed = make_packed_batch(prompts, anything, rows)
+        for rows in plan_packed_batches(prompts, one_token, np.arange(len(prompts)), self.token_budget):
+            packed = make_packed_batch(prompts, one_token, rows)
             ends_U, of_R = np.unique(packed.source_T, return_inverse=True)
-            found = decoder.states(packed, list(depths.values()))
+            by_layer = decoder.states(packed, list(depths.values()))
             for (layer, pooling), states_ND in states.items():
-                states_ND[rows] = _pooled(found[depths[layer]].float(), ends_U, pooling).cpu().numpy()[of_R]
+                states_ND[rows] = _pool_packed(by_layer[depths[layer]].float(), ends_U, pooling).cpu().numpy()[of_R]
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """Those this model's states can be pooled by."""
+        """The poolings this model supports."""
         return tuple(pooling for pooling in POOLINGS if pooling != "attention" or has_attention_pooling(self.model.hf))
 
-    def _pool(self, every: Sequence[torch.Tensor], layer: int, ends_R: torch.Tensor, pooling: str) -> torch.Tensor:
-        hidden_RSD = every[layer].float()
+    def _pool(self, by_layer: Sequence[torch.Tensor], layer: int, ends_R: torch.Tensor, pooling: str) -> torch.Tensor:
+        hidden_RSD = by_layer[layer].float()
         width = hidden_RSD.shape[1]
         if pooling == "last":
             return hidden_RSD.flatten(0, 1).index_select(0, ends_R)
@@ -286,23 +280,23 @@ class ModelScorer:
             weights_RS = inside_RS / lengths_R[:, None]
         else:
             depth = layer % (self.model.layers + 1)
-            weights_RS = last_token_attention(self.model.hf, depth, every[depth - 1], lengths_R)
+            weights_RS = last_token_attention(self.model.hf, depth, by_layer[depth - 1], lengths_R)
         return (weights_RS[:, None] @ hidden_RSD).squeeze(1)
 
     @_retry_with_smaller_batches
     @torch.no_grad()
     def values(self, prompts: Sequence[np.ndarray], head: nn.Module) -> np.ndarray:
-        """[N] what a value head says of the last hidden state at each one's last prompt token."""
-        anything = [np.zeros(1, np.int64)] * len(prompts)  # one token to predict, and it is predicted from there
+        """[N] the value head applied to the last hidden state at each prompt's last token."""
+        one_token = [np.zeros(1, np.int64)] * len(prompts)  # the prompt's last token predicts it
         values_N = np.zeros(len(prompts), np.float32)
-        for packed, hidden_TD in self._predicting(prompts, anything):
+        for packed, hidden_TD in self._forward(prompts, one_token):
             values_N[packed.rows] = head(hidden_TD.float()).squeeze(-1).cpu().numpy()
         return values_N
 
-    def _predicting(
+    def _forward(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]
     ) -> Iterator[tuple[PackedBatch | PaddedBatch, torch.Tensor]]:
-        """Micro-batches with the hidden states that predict their completion tokens. Empty completions are left out."""
+        """Micro-batches with the hidden states [T, D] that predict their completion tokens. Empty completions are skipped."""
         input_lengths(prompts, completions, self.codec.context_limit)
         self._ready()
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
@@ -310,8 +304,8 @@ class ModelScorer:
             yield packed, self.model.forward_hidden(packed)
 
 
-def _pooled(hidden_ND: torch.Tensor, ends_U: np.ndarray, pooling: str) -> torch.Tensor:
-    """[U, D] of prompts that lie end to end, each up to its end."""
+def _pool_packed(hidden_ND: torch.Tensor, ends_U: np.ndarray, pooling: str) -> torch.Tensor:
+    """[U, D] of concatenated prompts; `ends_U` are their last tokens."""
     if pooling == "last":
         return hidden_ND.index_select(0, to_device(ends_U, hidden_ND.device))
     lengths_U = to_device(np.diff(ends_U, prepend=-1), hidden_ND.device)
@@ -322,24 +316,23 @@ def _per_row(values_T: np.ndarray, packed: PackedBatch | PaddedBatch) -> list[np
     return np.split(values_T, np.cumsum(packed.lengths_R)[:-1])
 
 
-# Learning from oneself under another prompt: whole distributions side by side, in memory the vocabulary does not decide.
+# Self-distillation: the teacher is the current policy under another prompt. Distributions are compared chunk by chunk.
 
 TEACHER_PROMPTS = "taught"
-"""the column of prompts that the teacher reads"""
+"""the batch column of teacher prompts"""
 
 
 def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
-    """The prompts by which a batch is cut: where a teacher reads it too, the longer of the two. So one pass of the teacher fits
-    wherever one of the student does, and every rank of many makes as many passes as the others, which wait for each other."""
+    """The prompts that decide how a batch is split: with a teacher, the longer of the two. So a teacher pass fits wherever a
+    student pass does, and all ranks of a sharded run make the same number of passes."""
     if "teacher" not in needs:
         return batch.prompts
-    return [max(own, taught, key=len) for own, taught in zip(batch.prompts, _teacher_prompts(batch), strict=True)]
+    return [max(own, teacher, key=len) for own, teacher in zip(batch.prompts, _teacher_prompts(batch), strict=True)]
 
 
 @torch.no_grad()
 def teacher_hidden_states(model: LanguageModel, batch: Batch, packed: PackedBatch | PaddedBatch, pad: int) -> torch.Tensor:
-    """[T, D] the states from which the teacher predicts the completion tokens of one micro-batch, in its order. The teacher is
-    the policy as it stands at this step; only what it reads is another."""
+    """[T, D] hidden states from which the teacher predicts the completion tokens of one micro-batch."""
     return model.forward_hidden(model.make_micro_batch(_teacher_prompts(batch), batch.completions, packed.rows, pad))
 
 
@@ -350,7 +343,7 @@ def compare_with_teacher(
     temperature: float,
     compare: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """[T] `compare` of both log-distributions, chunk by chunk; a chunk's logits are computed again in the backward pass."""
+    """[T] `compare(student, teacher)` of log-distributions, chunk by chunk; logits are recomputed in the backward pass."""
 
     def chunk(student_CD: torch.Tensor, teacher_CD: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -360,13 +353,13 @@ def compare_with_teacher(
     size = model.chunk_tokens
     return torch.cat(
         [
-            checkpoint(chunk, own, other, use_reentrant=False, preserve_rng_state=False)
-            for own, other in zip(student_TD.split(size), teacher_TD.split(size), strict=True)
+            checkpoint(chunk, student_CD, teacher_CD, use_reentrant=False, preserve_rng_state=False)
+            for student_CD, teacher_CD in zip(student_TD.split(size), teacher_TD.split(size), strict=True)
         ]
     )
 
 
 def _teacher_prompts(batch: Batch) -> Sequence[np.ndarray]:
     if TEACHER_PROMPTS not in batch.contexts:
-        raise TacitError(f"a loss compares with a teacher, but the batch has no column {TEACHER_PROMPTS!r} of prompts for it.")
+        raise TacitError(f"a loss needs a teacher, but the batch has no column {TEACHER_PROMPTS!r} of teacher prompts.")
     return batch.contexts[TEACHER_PROMPTS]

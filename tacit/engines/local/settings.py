@@ -1,4 +1,4 @@
-"""Settings of the local engine. Importing this file imports no torch, so `--help` stays quick."""
+"""Settings and registration of the local engine. No torch import here, so `--help` stays quick."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the local engine holds a model, trains it and samples from it."""
+    """How the local engine loads, trains and samples a model."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where the model lives; auto takes a GPU where there is one"""
+    """device of the model; auto uses a GPU if there is one"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """number format of the weights in use; auto is float32 on CPU and bfloat16 on a GPU (trained in float32 either way)"""
+    """dtype of the weights; auto is float32 on CPU and bfloat16 on a GPU (with float32 master weights)"""
     threads: int = 0
-    """CPU threads; 0 takes OMP_NUM_THREADS where it is set, else the CPUs this process may use"""
+    """CPU threads; 0 uses OMP_NUM_THREADS if set, else the CPUs this process may use"""
     lora_rank: int = 0
     """rank of the LoRA adapters; 0 trains all parameters"""
     lora_alpha: float = 0.0
-    """scale of the LoRA adapters; 0 is twice the rank"""
+    """alpha of the LoRA adapters; 0 is twice the rank"""
     lora_dropout: float = 0.0
-    """dropout on the LoRA input while imitating; off in practice, where ratios are taken against what the sampler saw. Its
-    masks are drawn pass by pass: above 0, and only then, a gradient depends on how its batch is cut (token_budget, ranks)"""
+    """dropout on the LoRA input during imitation; off in RL training. Above 0, gradients depend on how a batch is split into
+    micro-batches (token_budget, ranks), because masks are drawn per forward pass"""
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: int = 0
-    """most tokens in one pass; 0 is 2,048 on CPU, on a GPU 65,536 or, in an update, what two fifths of what is free hold"""
+    """most tokens per micro-batch; 0 is 2,048 on CPU, 65,536 on a GPU (an update uses at most two fifths of the free memory)"""
     max_batch: int = 256
     """most sequences sampled at once"""
     clip_norm: float = 1.0
-    """largest global norm of the gradient; 0 does not clip"""
+    """clip the global gradient norm to this; 0 does not clip"""
     weight_decay: float = 0.01
     """AdamW weight decay on matrices; vectors (norms, biases) have none"""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW moment decays"""
     value_head: bool = False
-    """add a linear value head on the last hidden state of the prompt, as PPO needs"""
+    """add a linear value head on the last hidden state of the prompt (for PPO)"""
     compile: bool = False
-    """on a GPU compile all that lies between two attentions as one (torch.compile), for passes that wait for the host; of an
-    architecture that has no lean pass here the whole decoder, wherever it runs: minutes of warm-up"""
+    """torch.compile everything between two attentions in updates on a GPU (helps small models); for architectures without a
+    packed forward pass, the whole decoder. Takes minutes of warm-up"""
     repeatable: bool = False
-    """on a GPU: sums in a fixed order, so that a run again has the same bits there; give token_budget too. Some slower"""
+    """deterministic GPU algorithms: a repeated run gives the same bits, somewhat slower; set token_budget too"""
     gradient_checkpointing: bool = False
-    """recompute activations in the backward pass: less memory, about a third more time"""
+    """recompute activations in the backward pass: less memory, about a third slower"""
 
     def __post_init__(self) -> None:
         for name in ("threads", "lora_rank", "lora_alpha", "token_budget", "clip_norm", "weight_decay"):
@@ -67,9 +67,6 @@ class EngineSettings:
                 raise TacitError(f"engine setting {name} = {getattr(self, name)!r} must be one of {', '.join(choices)}.")
 
 
-# The local engine, as it is found by name. No torch is imported here.
-
-
 def _load(model: ModelSource, settings: EngineSettings) -> Policy:
     from tacit.engines.local.policy import load_policy
 
@@ -77,7 +74,7 @@ def _load(model: ModelSource, settings: EngineSettings) -> Policy:
 
 
 def with_value_head(settings: EngineSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:
-    """A method that learns a value needs a head for it."""
+    """Turn on `value_head` for methods that learn a value function."""
     if VALUES not in needs or settings.value_head:
         return settings, ()
     return replace(settings, value_head=True), ("the method learns a value, so engine.value_head = true",)

@@ -1,7 +1,13 @@
-"""Learning: one AdamW step on a whole batch, however it has to be cut up to fit.
+"""One policy update: `Batch` -> micro-batches -> loss terms -> accumulated gradient -> one AdamW step on master weights.
 
-Every loss term divides by totals of the whole batch, so micro-batch gradients simply add up to the gradient of the batch. With
-LoRA dropout they do so in expectation: masks are drawn pass by pass, in the order in which the parts are computed.
+    Updater.update                 checks the batch, retries with smaller micro-batches on out of memory, takes the step
+      _accumulate_gradient         for each micro-batch: forward, loss, backward, accumulate
+        _forward                   packed forward pass, log-probabilities and entropies -> TokenView
+        LossMetrics.add            the loss terms and their statistics
+      MasterWeights.step           clip, AdamW, copy into the model
+
+Every loss term divides by totals of the whole batch, so micro-batch gradients add up to the batch gradient. With LoRA dropout
+this holds in expectation: masks are drawn micro-batch by micro-batch.
 """
 
 from __future__ import annotations
@@ -36,22 +42,20 @@ from tacit.engines.local.scoring import (
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec
 
-# The weights that are trained: their gradients, their optimiser, and the precision that small steps need.
-
 
 class MasterWeights:
-    """The parameters that move, their AdamW state, and float32 masters where the model itself is held in bfloat16.
+    """Trainable parameters, their AdamW state, and float32 master copies of bfloat16 parameters.
 
-    A step of lr 1e-6 is far below the spacing of bfloat16 numbers and would be rounded away; so gradients are summed and
-    steps taken in float32, and the model gets the rounded result. It stays one model, in the precision it samples with.
+    An lr of 1e-6 is far below the spacing of bfloat16 numbers, so gradients are accumulated and steps taken in float32 and the
+    model gets the rounded result.
 
-    A model that comes in bfloat16 lies on its grid, and there a master has half a spacing to go before its weight shows that it
-    moved: half of SmolLM2's have 2.4e-4 or more, over two hundred steps of the published 1e-6. So before the first step each
-    master goes to a place of its own among those that are rounded to its weight,
+    A master that starts exactly at its bfloat16 weight must move half a spacing before the weight changes: 2.4e-4 or more for
+    half of SmolLM2's weights, over two hundred steps of 1e-6. So before the first step each master is dithered within the
+    interval that rounds to its weight,
 
         m = w + u · spacing(w) / 2        u uniform in (−1, 1)
 
-    and of many weights that move by a little, as many change as make up for it: E[Δw] = Δm.
+    and the rounded weights move by the right amount on average: E[Δw] = Δm.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], settings: EngineSettings):
@@ -74,12 +78,12 @@ class MasterWeights:
         self.steps = 0
 
     def reset_optimizer(self) -> None:
-        """Begin another stage: the optimiser starts as new, from the weights as they are."""
+        """Drop the AdamW moments; the weights stay."""
         self.optimizer.state.clear()
 
     def allocate_moments(self) -> None:
-        """Of what has a gradient and none yet, as AdamW would, and with the first of them a step of a single number, for which
-        the device loads what a step runs: a real one must not run out of memory half-way."""
+        """Allocate missing AdamW moments now, and load the optimizer kernels with a one-element step: the real step must not
+        run out of memory halfway."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
                 if not self.optimizer.state:
@@ -89,7 +93,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def dither_masters(self) -> None:
-        """Before the first step. A function of names and weights alone: done again, it comes to the same."""
+        """Before the first step. Depends on names and weights only, so a retry gives the same result."""
         if self.steps:
             return
         for name, weight in self.live.items():
@@ -100,7 +104,7 @@ class MasterWeights:
     def accumulate_gradients(self) -> None:
         """Add the gradients of one micro-batch to the masters'."""
         if not self.split:
-            return  # the masters are the parameters: autograd has already added them up
+            return  # the masters are the parameters: autograd already accumulates
         for name, p in self.live.items():
             master = self.master[name]
             if p.grad is None or master is p:
@@ -115,32 +119,29 @@ class MasterWeights:
         return torch.nn.utils.get_total_norm(gradients)
 
     def step(self, lr: float, norm: float) -> None:
-        """Clip by the global norm and move. Nothing in it asks for memory that `make_moments` has not seen to; should it run
-        out all the same, nobody may go on with these weights as if nothing had happened."""
+        """Clip by the global norm, take an AdamW step, copy into the model. `allocate_moments` has reserved the memory; an out
+        of memory error here is fatal, since some weights may have moved."""
         try:
-            self._move(lr, norm)
+            with torch.no_grad():
+                if self.clip_norm and norm > self.clip_norm:
+                    gradients = [p.grad for p in self.master.values() if p.grad is not None]
+                    torch._foreach_mul_(gradients, self.clip_norm / (norm + 1e-6))
+                for group in self.optimizer.param_groups:
+                    group["lr"] = lr
+                self.optimizer.step()
+                self.steps += 1
+                self.copy_masters_to_model()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             raise NoRoom(
-                "out of GPU memory in the middle of an optimiser step: some weights have moved and others have not. Go on from "
-                "the last checkpoint, and let fewer runs share the GPU."
+                "out of GPU memory in the middle of an optimizer step: some weights have moved and others have not. Resume "
+                "from the last checkpoint, and run fewer processes on this GPU."
             ) from error
 
     @torch.no_grad()
-    def _move(self, lr: float, norm: float) -> None:
-        if self.clip_norm and norm > self.clip_norm:
-            gradients = [p.grad for p in self.master.values() if p.grad is not None]
-            torch._foreach_mul_(gradients, self.clip_norm / (norm + 1e-6))
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        self.steps += 1
-        self.copy_masters_to_model()
-
-    @torch.no_grad()
     def copy_masters_to_model(self) -> None:
-        """Round the masters into the model, in place: whoever holds its tensors sees the new weights."""
+        """Round the masters into the model's own tensors, in place."""
         if self.split:
             torch._foreach_copy_(list(self.live.values()), list(self.master.values()))
 
@@ -150,21 +151,21 @@ class MasterWeights:
 
 
 def dither_noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
-    """u of each weight of a parameter, uniform in (−1, 1): always the same."""
+    """u of each weight of a parameter, uniform in (−1, 1); a function of the name."""
     generator = torch.Generator(device).manual_seed(derive(0, "place within its rounding", name))
     return torch.rand(shape, generator=generator, device=device).mul_(2).sub_(1)
 
 
-def dither(weights: torch.Tensor, places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """w + u · spacing(w) / 2 of float32 weights that are numbers of `dtype`, where that is rounded to w. Others stay."""
-    # w = mantissa · 2^exponent with a mantissa of at least ½, so that half a spacing is 2^exponent · eps / 4
-    moved = torch.ldexp(places * (torch.finfo(dtype).eps / 4), torch.frexp(weights).exponent).add_(weights)
+def dither(weights: torch.Tensor, noise: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """w + u · spacing(w) / 2 where that rounds to w in `dtype`, else w."""
+    # w = mantissa · 2^exponent with a mantissa of at least ½, so half a spacing is 2^exponent · eps / 4
+    moved = torch.ldexp(noise * (torch.finfo(dtype).eps / 4), torch.frexp(weights).exponent).add_(weights)
     return torch.where(moved.to(dtype) == weights, moved, weights)
 
 
 @torch.no_grad()
 def _warm_up_optimizer(device: torch.device) -> None:
-    """All that `step` does, with one number."""
+    """Everything `MasterWeights.step` launches, on one element."""
     number, rounded = nn.Parameter(torch.zeros(1, device=device)), torch.zeros(1, dtype=torch.bfloat16, device=device)
     number.grad = torch.zeros_like(number)
     torch._foreach_mul_([number.grad], 1.0)
@@ -173,7 +174,7 @@ def _warm_up_optimizer(device: torch.device) -> None:
 
 
 class Updater:
-    """Updates of one set of weights (all parameters, or one adapter) of one model."""
+    """Updates one set of weights (all parameters, or one adapter) of one model."""
 
     def __init__(
         self,
@@ -189,15 +190,15 @@ class Updater:
         self.budget, self.seed, self.value_head = budget, seed, value_head
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One step on the whole batch. Rows without completion tokens have nothing to learn from and are left out.
+        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped.
 
-        Where memory runs out, the batch is cut finer and gone through again; the budget stays at what did fit."""
+        On out of memory the whole gradient is computed again with half the token budget, and the budget stays there."""
         rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
         _check_columns(batch)
         lengths = input_lengths(batch.prompts, batch.completions, self.codec.context_limit)[rows]
         needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
         if "values" in needs and self.value_head is None:
-            raise TacitError("this method's loss needs a value head; set the engine setting value_head.")
+            raise TacitError("this method's loss needs a value head; set --engine.value-head.")
         if not len(rows):
             return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
 
@@ -208,9 +209,9 @@ class Updater:
             metrics, computed = self._run_within_budget(gradient, int(lengths.max()))
             if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
                 failure = NonFiniteLoss(
-                    f"the loss is {metrics['loss']} and its gradient's norm {metrics['grad_norm']}, after "
-                    f"{self.weights.steps} updates; no weight has been changed. Lower the learning rate, or look for "
-                    "extreme advantages and log-probabilities in the batch."
+                    f"the loss is {metrics['loss']} and its gradient norm {metrics['grad_norm']}, after {self.weights.steps} "
+                    "updates; no weight was changed. Lower the learning rate, or look for extreme advantages and "
+                    "log-probabilities in the batch."
                 )
                 failure.batch = batch
                 raise failure
@@ -218,29 +219,28 @@ class Updater:
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
             raise NoRoom(
-                f"out of GPU memory in an update, cut as finely as its longest row of {lengths.max()} tokens allows; "
-                f"{'' if self.settings.lora_rank else 'train adapters (--engine.lora-rank), '}turn on gradient_checkpointing, "
-                "shorten the prompts, or let fewer runs share the GPU."
+                f"out of GPU memory in an update, even with a single row per pass (the longest has {lengths.max()} tokens); "
+                f"{'' if self.settings.lora_rank else 'train adapters (--engine.lora-rank), '}turn on "
+                "--engine.gradient-checkpointing, shorten the prompts, or run fewer processes on this GPU."
             ) from error
         finally:
             self.weights.zero_grad()
-        # above 1 some was padding, below 1 some prompts were shared
+        # above 1: padding; below 1: shared prompts
         share = computed / float(lengths.sum())
         return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
 
     def _run_within_budget(
         self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int
     ) -> tuple[dict[str, float], int]:
-        """The gradient, of a batch cut as finely as memory asks for."""
-        # Nobody waits with half a gradient in his hands.
-        return self.budget.fit(gradient, least, "an update with a token_budget of {}", let_go=self.weights.zero_grad)
+        """`gradient(token_budget)`, retried with smaller budgets on out of memory. The sharded engine overrides this."""
+        return self.budget.run(gradient, least, "an update with a token_budget of {}", clean_up=self.weights.zero_grad)
 
     def _accumulate_gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
     ) -> tuple[dict[str, float], int]:
-        """Leaves the batch's gradient with the masters; (what there is to say of it, tokens that were computed)."""
-        self.weights.zero_grad()  # of what an attempt before this one may have left
-        tally, computed = LossMetrics(losses, batch.total_tokens), 0
+        """Accumulate the batch gradient in the masters; returns (metrics, tokens in the forward passes)."""
+        self.weights.zero_grad()  # of a failed attempt
+        loss_metrics, computed = LossMetrics(losses, batch.total_tokens), 0
         sampled = batch.sampled
         seed = derive(self.seed, "dropout", self.weights.steps)
         with training_mode(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
@@ -248,15 +248,16 @@ class Updater:
                 packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
                 computed += packed.num_tokens
                 view = self._forward(batch, packed, needs, len(rows))
-                total = tally.add(view, sampled)
-                if total.requires_grad:
-                    total.backward()
+                loss = loss_metrics.add(view, sampled)
+                if loss.requires_grad:
+                    loss.backward()
                     self.weights.accumulate_gradients()
-                del view, total  # before the next pass begins
+                del view, loss  # free the activations before the next forward pass
         self.weights.allocate_moments()
-        return tally.metrics(tally.read(self.weights.gradient_norm())), computed
+        return loss_metrics.metrics(loss_metrics.read(self.weights.gradient_norm())), computed
 
     def _forward(self, batch: Batch, packed: PackedBatch | PaddedBatch, needs: frozenset[str], total_rows: int) -> TokenView:
+        """One micro-batch through the model: what the loss terms see."""
         device = self.model.device
         targets_T = to_device(packed.targets_T, device)
         hidden_TD = self.model.forward_hidden(packed)
@@ -268,8 +269,12 @@ class Updater:
             logprobs_T, entropy_T = token_logprobs(self.model, hidden_TD, targets_T, batch.temperature, entropy)
         values_R = None
         if "values" in needs and self.value_head is not None:
-            ends_RD = hidden_TD.index_select(0, to_device(packed.first_R, device))
-            values_R = self.value_head(ends_RD.float()).squeeze(-1)
+            prompt_ends_RD = hidden_TD.index_select(0, to_device(packed.first_R, device))
+            values_R = self.value_head(prompt_ends_RD.float()).squeeze(-1)
+        compare_teacher = None
+        if "teacher" in needs:
+            teacher_TD = teacher_hidden_states(self.model, batch, packed, self.codec.pad)
+            compare_teacher = partial(compare_with_teacher, self.model, hidden_TD, teacher_TD, batch.temperature)
 
         def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
             return _column(np.concatenate([column[r] for r in packed.rows]), device)
@@ -287,18 +292,12 @@ class Updater:
             entropy_T=entropy_T,
             values_R=values_R,
             logits_TV=logits_TV,
-            beside_teacher=self._teacher(batch, packed, hidden_TD) if "teacher" in needs else None,
+            beside_teacher=compare_teacher,
         )
-
-    def _teacher(
-        self, batch: Batch, packed: PackedBatch | PaddedBatch, hidden_TD: torch.Tensor
-    ) -> Callable[[Any], torch.Tensor]:
-        taught_TD = teacher_hidden_states(self.model, batch, packed, self.codec.pad)
-        return partial(compare_with_teacher, self.model, hidden_TD, taught_TD, batch.temperature)
 
 
 class LossMetrics:
-    """Adds up losses and statistics over micro-batches on the device; reads them back once, at the end."""
+    """Sums losses and statistics over micro-batches on the device and reads them back once, at the end."""
 
     def __init__(self, losses: Sequence[LossTerm], total_tokens: int):
         self.losses, self.names, self.total_tokens = losses, _names(losses), total_tokens
@@ -308,13 +307,14 @@ class LossMetrics:
         self.owner: dict[str, str] = {}
 
     def add(self, view: TokenView, sampled: bool) -> torch.Tensor:
+        """The micro-batch loss: the sum of all terms."""
         total = view.logprobs_T.new_zeros(())
         for name, term in zip(self.names, self.losses, strict=True):
             value, statistics = term(view)
             total = total + value
             self.parts[name] = self.parts.get(name, 0.0) + value.detach()
             for key, number in statistics.items():
-                # Two terms may report the same word; the second says whose it is.
+                # Where two terms report the same key, the second prefixes its own name.
                 mine = self.owner.setdefault(key, name) == name
                 self._count(key if mine else f"{name}/{key}", number)
         with torch.no_grad():
@@ -328,7 +328,7 @@ class LossMetrics:
         return total
 
     def read(self, norm: torch.Tensor) -> dict[str, float]:
-        """All that was counted, and the norm, from the device in one reading."""
+        """All sums, maxima and the gradient norm, in one transfer from the device."""
         columns = {f"sum:{k}": v for k, v in self.sums.items()} | {f"max:{k}": v for k, v in self.peaks.items()}
         columns |= {f"part:{k}": v for k, v in self.parts.items()} | {"norm": norm}
         numbers = torch.stack([v.detach().to(norm.device, torch.float64).reshape(()) for v in columns.values()]).tolist()
@@ -351,8 +351,9 @@ class LossMetrics:
 
 @contextmanager
 def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
-    """Gradient checkpointing on, and LoRA dropout where rows are imitated; not where they were sampled, since ratios are taken
-    against what the sampler saw, and the base model's own never. Its randomness is the seed's and the update's alone."""
+    """Turns on gradient checkpointing and, if `dropout`, LoRA dropout seeded with `seed`. The base model's own stays off.
+
+    RL batches get no dropout, because importance ratios compare with log-probabilities of the sampler."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     switched = [
@@ -376,7 +377,7 @@ def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool,
 
 
 def _names(losses: Sequence[LossTerm]) -> list[str]:
-    """`ClippedSurrogate` is reported as `clipped_surrogate`, or by its own `name`."""
+    """Metric names: a term's own `name`, or `clipped_surrogate` for `ClippedSurrogate`."""
     names: list[str] = []
     for loss in losses:
         given = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
@@ -401,51 +402,48 @@ def _check_columns(batch: Batch) -> None:
             raise ValueError(f"row column {name!r} has {len(values)} entries for {len(batch)} rows")
 
 
-# Memory planned before the first update, and again when there is more, instead of found out by one that fails.
+# Planning the token budget before the first update, instead of finding it by failing.
 #
-# A few rows are gone through, then twice as many, and what autograd keeps of them is counted:
+# Two forward passes, one with twice the tokens, measure what autograd saves:
 #
-#     kept(tokens) = fixed + per_token · tokens
-#     tokens of a pass  ≤  (what is free − what an update needs anyway − fixed) / (per_token · SLACK)
-#     tokens of a pass  ≤  plenty / per_token                where no token budget was chosen; plenty a SHARE of what is free
-#
-# What it needs anyway: gradients, the optimiser's moments where it has none yet, and the logits of one chunk.
+#     saved(tokens) = fixed + per_token · tokens
+#     tokens per pass ≤ (free − gradients and moments − logits of one chunk − fixed) / (per_token · SLACK)
+#     tokens per pass ≤ SHARE · free / per_token                if the user set no token_budget
 
 PROBE_TOKENS = MIN_TOKENS_TO_COMPILE
-"""tokens that are gone through: enough for the pass to be that of a whole micro-batch"""
+"""tokens of the first probe: enough that it runs the same code as a full micro-batch"""
 SLACK = 1.2
-"""the backward pass has a layer's gradients beside what is kept, and memory comes in blocks"""
+"""the backward pass also holds one layer's gradients, and memory comes in blocks"""
 LOGIT_COPIES = 4
 """logits, their softmax, and the gradients of both"""
 SHARE = 0.4
-"""of the free memory that a pass may keep, so that whoever comes first leaves room for others. On an empty H200 that is 65,536
-tokens of SmolLM2-135M (0.78 MB each, 48 GiB). A pass of a third of that computes half as many tokens a second: the host, which
-launches as much for each pass, is then slower than the GPU"""
+"""of the free memory that one pass may save, which leaves memory for other processes. On an empty H200 that is 65,536 tokens of
+SmolLM2-135M (0.78 MB each, 48 GiB). A third of that halves the throughput: launches on the host become the bottleneck"""
 
 
-def plan_token_budget(learning: Updater, batch: Batch, losses: Sequence[LossTerm]) -> int:
-    """The token budget that was chosen, or less where so much does not fit or is not needed. Room is made before it is lowered
-    for want of it, and never to less than has been tried: the update itself cuts finer where it must."""
-    model, budget = learning.model, learning.budget.limit
+def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]) -> int:
+    """The token budget's limit, or less if that does not fit. Caches are freed before it is lowered. Never below PROBE_TOKENS:
+    the update itself retries with less if it must."""
+    model, budget = updater.model, updater.budget.limit
     rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
     if not len(rows):
         return budget
     try:
-        fixed, per_token = measure_activation_bytes(learning, batch, losses, rows)
+        fixed, per_token = measure_activation_bytes(updater, batch, losses, rows)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         fixed = per_token = 0.0
-    if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, and cut finer
+    if not per_token:  # not even the probe fits while others hold the GPU: start with as little
         free_memory(model.device)
         return min(budget, PROBE_TOKENS)
-    if not learning.settings.token_budget:
+    if not updater.settings.token_budget:
         budget = min(budget, max(PROBE_TOKENS, int(SHARE * free_bytes(model.device) / per_token)))
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
     def fits() -> int:
         return int(
-            (free_bytes(model.device) - gradient_and_moment_bytes(learning.weights) - logits - fixed) / (SLACK * per_token)
+            (free_bytes(model.device) - gradient_and_moment_bytes(updater.weights) - logits - fixed) / (SLACK * per_token)
         )
 
     if fits() < budget:
@@ -454,7 +452,7 @@ def plan_token_budget(learning: Updater, batch: Batch, losses: Sequence[LossTerm
 
 
 def gradient_and_moment_bytes(weights: MasterWeights) -> int:
-    """Bytes of the gradients and of moments that are still to be made."""
+    """Bytes of the gradients and of AdamW moments not allocated yet."""
     needed = 0
     for name, master in weights.master.items():
         live = weights.live[name]
@@ -464,53 +462,53 @@ def gradient_and_moment_bytes(weights: MasterWeights) -> int:
 
 
 def measure_activation_bytes(
-    learning: Updater, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray
+    updater: Updater, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray
 ) -> tuple[float, float]:
-    """Bytes that autograd keeps for the backward pass: (whatever the tokens, and for each)."""
-    model = learning.model
+    """Bytes that autograd saves for the backward pass: (fixed, per token)."""
+    model = updater.model
     needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
     in_chunks = not needs & {LOGITS, TEACHER}
 
     def counts(tensor: torch.Tensor) -> bool:
-        """Logits of a single chunk are kept where there is no other, and are counted by themselves."""
+        """Logits of a single chunk are planned for separately."""
         shape = tuple(tensor.shape)
         return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
 
-    tried: dict[int, int] = {}
+    saved: dict[int, int] = {}
     for budget in (PROBE_TOKENS, 2 * PROBE_TOKENS):
         part = model.plan_micro_batches(batch.prompts, batch.completions, rows, budget)[0]
-        packed = model.make_micro_batch(batch.prompts, batch.completions, part, learning.codec.pad)
-        with training_mode(model, learning.settings, dropout=False, seed=0):
-            tried[packed.num_tokens] = count_saved_bytes(
+        packed = model.make_micro_batch(batch.prompts, batch.completions, part, updater.codec.pad)
+        with training_mode(model, updater.settings, dropout=False, seed=0):
+            saved[packed.num_tokens] = count_saved_bytes(
                 lambda packed=packed: LossMetrics(losses, batch.total_tokens).add(  # type: ignore[misc]
-                    learning._forward(batch, packed, needs, len(rows)), batch.sampled
+                    updater._forward(batch, packed, needs, len(rows)), batch.sampled
                 ),
-                (*learning.weights.live.values(), *model.hf.parameters()),
+                (*updater.weights.live.values(), *model.hf.parameters()),
                 counts,
-            )[0]  # its result would hold on to all that was counted while twice as much is
-    fewer, more = min(tried), max(tried)
-    if more == fewer:  # the whole batch is no more than that
-        return 0.0, max(1.0, tried[more] / more)
-    per_token = max(1.0, (tried[more] - tried[fewer]) / (more - fewer))
-    return max(0.0, tried[fewer] - per_token * fewer), per_token
+            )[0]  # drop the result: it would keep these activations alive during the larger probe
+    fewer, more = min(saved), max(saved)
+    if more == fewer:  # the whole batch fits into the smaller probe
+        return 0.0, max(1.0, saved[more] / more)
+    per_token = max(1.0, (saved[more] - saved[fewer]) / (more - fewer))
+    return max(0.0, saved[fewer] - per_token * fewer), per_token
 
 
 def count_saved_bytes(
-    work: Callable[[], Any], apart_from: Sequence[torch.Tensor], counts: Callable[[torch.Tensor], bool] = lambda _: True
+    work: Callable[[], Any], exclude: Sequence[torch.Tensor], counts: Callable[[torch.Tensor], bool] = lambda _: True
 ) -> tuple[int, Any]:
-    """(bytes of distinct memory that autograd keeps of `work()`, its result), without what is there anyway or does not
-    count."""
-    own: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in apart_from]  # of a weight in shards, what is here
-    there = {t.untyped_storage().data_ptr() for t in own}
-    kept: dict[int, int] = {}
+    """(bytes of distinct storage that autograd saves in `work()`, its result). Leaves out `exclude` and tensors for which
+    `counts` is false."""
+    local: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in exclude]  # this rank's part of a sharded weight
+    excluded = {t.untyped_storage().data_ptr() for t in local}
+    saved: dict[int, int] = {}
 
     def count(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in there and counts(tensor):
-            kept[storage.data_ptr()] = storage.nbytes()
-        # What an operation keeps of its own answer would, as it is, hold the operation that holds it, for good.
+        if storage.data_ptr() not in excluded and counts(tensor):
+            saved[storage.data_ptr()] = storage.nbytes()
+        # Detached: an operation that saves its own output would otherwise keep itself alive.
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         result = work()
-    return sum(kept.values()), result
+    return sum(saved.values()), result

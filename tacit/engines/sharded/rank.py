@@ -109,7 +109,7 @@ def _make_reference(rank: Rank, name: str, member: ShardMember) -> None:
     if rank.adapters is None:
         member.reference = rank.copy_frozen()
         return
-    rank.adapters.make(name + FROZEN_SUFFIX)
+    rank.adapters.add(name + FROZEN_SUFFIX)
     member.reference = name + FROZEN_SUFFIX
 
 
@@ -297,7 +297,7 @@ class Rank(HandsOver):
         if name in self.members:
             return
         if self.adapters is not None:
-            self.adapters.make(name)
+            self.adapters.add(name)
         sharded = {} if self.adapters else self.sharded.parameters
         replicated = self.adapters.parameters(name) if self.adapters else {}
         head = make_value_head(self.sharded.model.width, self.device) if self.settings.value_head else None

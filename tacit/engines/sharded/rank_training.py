@@ -89,7 +89,7 @@ class Sharded:
         lean = not (self.by_layer or settings.gradient_checkpointing)
         # On the device and in the format it computes in: a model is tried out as it is made, and kernels are chosen.
         with torch.no_grad():
-            self.model = self._root(lambda: LanguageModel(self.hf, lean=lean))
+            self.model = self._root(lambda: LanguageModel(self.hf, packed=lean))
         self.let_go()
 
     def run(self, work: Callable[[], Answer]) -> Answer:
@@ -341,7 +341,7 @@ class AllShort(torch.OutOfMemoryError):
 class RigidBudget(AdaptiveBudget):
     """Of passes over a model that is gathered layer by layer: one rank must not make two of one."""
 
-    def fit(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
+    def run(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
         try:
             return work(self.current)
         except RuntimeError as error:

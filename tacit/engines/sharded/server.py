@@ -78,9 +78,9 @@ class Replica(LocalEngine):
         self.weights_changed()
         member.version = newest
 
-    def wrap_model(self, hf: Any, lean: bool = True) -> LanguageModel:
+    def wrap_model(self, hf: Any, packed: bool = True) -> LanguageModel:
         # Many a CPU takes minutes for a few tokens in bfloat16: a copy that never computes is not tried out.
-        return super().wrap_model(hf, lean and self._plays)
+        return super().wrap_model(hf, packed and self._plays)
 
     @property
     def written_tokens(self) -> int:
@@ -88,11 +88,11 @@ class Replica(LocalEngine):
 
     def for_requests(self) -> LocalSampler:
         """Whoever knows what can be asked of the model."""
-        return self._sampling()
+        return self.get_sampler()
 
-    def _play(self, name: str) -> int:
+    def _begin_sampling(self, name: str) -> int:
         self.catch_up(name)
-        return super()._play(name)
+        return super()._begin_sampling(name)
 
 
 # Weights straight from the first rank to the servers, one after the other: the driver sees that both are there.

@@ -135,7 +135,7 @@ class _PaddedAttention:
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
         self._queries = None if attention.queries_in_order else to_device(attention.queries.ravel(), device)
         self._keys = None if attention.keys_in_order else to_device(attention.keys.ravel(), device)
-        self._slots = None if attention.slots_in_order else to_device(attention.slots, device)
+        self._slots = None if attention.outputs_in_order else to_device(attention.outputs, device)
         self.mask: torch.Tensor | None = None
         if attention.diagonal is not None:
             reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
@@ -247,7 +247,7 @@ class _RMSNorm(torch.autograd.Function):
 
 class VarlenDecoder(PackedDecoder):
     @staticmethod
-    def suits(hf: Any) -> bool:
+    def can_run(hf: Any) -> bool:
         """Whether this machine has the kernels for such a model."""
         weight, attention = hf.model.embed_tokens.weight, hf.model.layers[0].self_attn
         return has_flash_attention(weight.device, weight.dtype, int(attention.head_dim))
