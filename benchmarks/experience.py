@@ -35,7 +35,7 @@ from tacit.companions.experience.companion import Experience, GuidedHalf
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.manager import DistillRequest, ExperienceManager, QuerySettings
 from tacit.companions.experience.retrieval import NgramEmbedding
-from tacit.core.method import Alike
+from tacit.core.method import Alike, Conditions
 from tacit.core.protocols import ModelSource, Sampling
 from tacit.core.types import PLAIN, Completion, Condition, Group, IterationInfo, Task
 from tacit.engines import get_engine
@@ -50,7 +50,7 @@ LIMIT = 0.03
 
 
 @dataclass(frozen=True)
-class Known:
+class Known(Conditions):
     """Notes that were found before."""
 
     told: dict[str, Sequence[Condition]]

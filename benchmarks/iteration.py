@@ -36,6 +36,7 @@ from vllm_peer import beside_vllm, work_of
 
 from tacit.core.actions import BARE
 from tacit.core.credit import Batch
+from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, Observation, Prompt, Task, Transition
@@ -82,7 +83,7 @@ class Turns:
         pass
 
 
-class Pages:
+class Pages(Context, PromptReader):
     """A context whose prompts are so many words, drawn by (group, member, turn). Members of a group begin alike."""
 
     style: ActionStyle = "bare"
@@ -98,7 +99,7 @@ class Pages:
         group, member = self._task_id.split()
         return Prompt(task=group, now=page(self.words, int(group), int(member), int(observation.text)))
 
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         return {}
 
 

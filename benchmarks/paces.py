@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tacit.core.actions import BARE
+from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
@@ -95,7 +96,7 @@ class Turns:
         pass
 
 
-class Places:
+class Places(Context, PromptReader):
     """A context whose prompts are (group, member, turn). Members of a group begin alike."""
 
     style: ActionStyle = "bare"
@@ -111,7 +112,7 @@ class Places:
         group, member = self._task_id.split()
         return Prompt(task=f"{group} {member if observation.text != '0' else 0}", now=observation.text)
 
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         return {}
 
 

@@ -15,11 +15,12 @@ import numpy as np
 import tacit
 from tacit.core.composition import adds
 from tacit.core.credit import Rewards
+from tacit.core.method import RewardTerm
 from tacit.methods.grpo import GRPO
 
 
 @dataclass(frozen=True)
-class StepCost:
+class StepCost(RewardTerm):
     """−cost on every step; it flows to earlier steps as every reward does."""
 
     cost: float

@@ -11,7 +11,7 @@ from random import Random
 
 import tacit
 from tacit.core.types import Observation, Task, Transition
-from tacit.core.world import Environment
+from tacit.core.world import Environment, Wording
 
 
 class Guess:
@@ -45,7 +45,7 @@ class Bisect:
         return str(self.last)
 
 
-class Words:
+class Words(Wording):
     """How it is told to an agent."""
 
     separator = "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task, Transition
-from tacit.core.world import Alphabet, Environment
+from tacit.core.world import Alphabet, Environment, Wording
 
 LETTERS = "abcdefgh"
 
@@ -38,7 +38,7 @@ class Knowing:
         return self._said
 
 
-class Words:
+class Words(Wording):
     """The observation and nothing else."""
 
     separator = "\n"

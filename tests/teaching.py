@@ -10,14 +10,15 @@ from typing import ClassVar
 
 from tacit.core.composition import Part, adds
 from tacit.core.credit import Batch
+from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import flat_steps
 from tacit.losses.regularizers import Imitation
 from tacit.methods.grpo import GRPO
 
 
-class Lessons:
-    name: ClassVar[str] = "lessons"
+class Lessons(Companion):
+    name = "lessons"
 
     def __init__(self, pupil: Callable[[], Policy], lr: float) -> None:
         self._pupil, self._lr = pupil, lr

@@ -10,11 +10,11 @@ as if there had been none (experience/companion.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from tacit.core.credit import Batch
+from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo, Trajectory
 from tacit.losses.regularizers import Imitation
@@ -40,11 +40,11 @@ def make_examples(trajectories: Sequence[Trajectory], policy: Policy) -> Example
     return [turn.prompt_tokens for turn in turns], [turn.completion.tokens for turn in turns]
 
 
-class ImitationCompanion:
+class ImitationCompanion(Companion):
     """Learns from the batch before it, and remembers nothing."""
 
-    remembers = False
-    read_in_play = False
+    has_state = False
+    read_in_rollouts = False
 
     def __init__(
         self,
@@ -58,9 +58,6 @@ class ImitationCompanion:
         self.lr, self.every, self.chosen, self.told = lr, every, chosen, told
         self.name, self.metric = name, metric
 
-    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
-        return {}
-
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         if info.iteration % self.every:
             return {}
@@ -70,9 +67,3 @@ class ImitationCompanion:
             return {self.metric: 0.0}
         metrics = policy.update(Batch.imitation(prompts, completions), (Imitation(),), self.lr)
         return {self.metric: float(len(chosen)), f"{self.metric}_loss": metrics["loss"]}
-
-    def save(self, directory: Path) -> None:
-        pass
-
-    def load(self, directory: Path) -> None:
-        pass

@@ -20,6 +20,7 @@ import numpy as np
 
 from tacit.companions.answers import Answer, AnswerCache, answer_key
 from tacit.core.credit import Rewards
+from tacit.core.method import Companion, RewardTerm
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
@@ -33,7 +34,7 @@ _GRADE = re.compile(r"\bgrade\b[^\w\n-]{0,6}(\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
 @dataclass
-class EpisodeJudge:
+class EpisodeJudge(RewardTerm, Companion):
     """A companion and a reward term in one."""
 
     rubric: str
@@ -45,8 +46,8 @@ class EpisodeJudge:
     tokens: int = 256
     """longest answer"""
     prices: Prices = FREE
-    name: ClassVar[str] = "judge"
-    read_in_play: ClassVar[bool] = False
+    name = "judge"
+    read_in_rollouts: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the trajectory, of this iteration's"""
     _answers: AnswerCache | None = field(default=None, init=False, compare=False, repr=False)
@@ -78,15 +79,6 @@ class EpisodeJudge:
             Rewards.at_the_end(g, self.weight / MAX_GRADE * np.array([self._grades[id(t)] for t in g.trajectories]))
             for g in groups
         ]
-
-    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
-        return {}
-
-    def save(self, directory: Path) -> None:
-        """The answers have a file of their own."""
-
-    def load(self, directory: Path) -> None:
-        pass
 
     def _cost(self, answers: Sequence[Answer]) -> float:
         return self.prices.of(sum(a.read for a in answers), sum(a.written for a in answers))

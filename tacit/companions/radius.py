@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tacit.core.errors import TacitError
+from tacit.core.method import Companion
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Embedder
@@ -16,11 +17,11 @@ from tacit.credit.geometry import search_radius
 FILE = "radius.json"
 
 
-class AdaptiveRadius:
+class AdaptiveRadius(Companion):
     """Looks at the first groups before they are credited, and chooses ε so that the median cluster has 4 to 8 members."""
 
-    name: ClassVar[str] = "radius"
-    read_in_play: ClassVar[bool] = False
+    name = "radius"
+    read_in_rollouts: ClassVar[bool] = False
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
@@ -40,9 +41,6 @@ class AdaptiveRadius:
             self._value, median = search_radius(features)
             return {"radius": self._value, "radius_median_size": median}
         return {"radius": self._value}
-
-    def learn(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:
-        return {}
 
     def save(self, directory: Path) -> None:
         (directory / FILE).write_text(json.dumps({"value": self._value}), encoding="utf-8")

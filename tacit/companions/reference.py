@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from tacit.core.credit import Rewards
+from tacit.core.method import Companion, RewardTerm
 from tacit.core.protocols import REFERENCE, SCORING, Policy
 from tacit.core.types import Group, IterationInfo, flat_steps
 
 
 @dataclass
-class ReferencePenalty:
+class ReferencePenalty(RewardTerm, Companion):
     """A companion and a reward term in one."""
 
     beta: float = 0.02
     temperature: float = 1.0
-    name: ClassVar[str] = "reference_penalty"
-    read_in_play: ClassVar[bool] = False
+    name = "reference_penalty"
+    read_in_rollouts: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
     _drift: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the step, of this iteration's steps"""
@@ -42,12 +42,3 @@ class ReferencePenalty:
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [Rewards.per_step(g, -self.beta * np.array([self._drift[id(step)] for step in g.steps])) for g in groups]
-
-    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
-        return {}
-
-    def save(self, directory: Path) -> None:
-        """Nothing outlasts an iteration."""
-
-    def load(self, directory: Path) -> None:
-        pass

@@ -18,7 +18,7 @@ from tacit.config.values import to_data
 from tacit.core.actions import BARE, ActionFormat
 from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, Reader
+from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
@@ -39,7 +39,7 @@ from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampli
 
 
 @dataclass(frozen=True)
-class Advised:
+class Advised(Context):
     """A context for one who acts on observations, not on prompts: the prompt *is* the action, and `Echo` repeats it. So the
     expert and a person play through the same rollout and are scored by the same code as a policy."""
 
@@ -47,7 +47,7 @@ class Advised:
     style: ActionStyle = "bare"
     format: ActionFormat = BARE
 
-    def begin(self, task: Task, condition: Condition) -> Reader:
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
         actor = self.make(task)
         if not hasattr(actor, "act"):
             raise TacitError(
@@ -57,7 +57,7 @@ class Advised:
         return _Adviser(actor)
 
 
-class _Adviser:
+class _Adviser(PromptReader):
     def __init__(self, actor: Expert) -> None:
         self._actor = actor
 
@@ -67,7 +67,7 @@ class _Adviser:
             raise TacitError(f"{self._actor!r} acted with {action!r}; an action is text.")
         return Prompt(task="", now=action)
 
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         return {}
 
 

@@ -84,7 +84,7 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
     settings = get_method(name)() if name else target.recipe.settings
     method = settings.build(target.world)
     for companion in method.companions:
-        if getattr(companion, "remembers", True) and not isinstance(companion, AdaptiveRadius):
+        if companion.has_state and not isinstance(companion, AdaptiveRadius):
             raise LearnedBefore(f"its {companion.name} learns from all that came before, and these groups do not say what.")
     for companion in method.companions:
         if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):

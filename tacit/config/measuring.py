@@ -229,7 +229,7 @@ def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
     parts = []
     for name, share in shares.items():
         context, policy = target.route.agent(name)
-        wording = getattr(context, "wording", None) or target.world.wording(target.recipe.settings.wording)
+        wording = context.wording or target.world.wording(target.recipe.settings.wording)
         parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
     return [joined(uses) for uses in zip(*parts, strict=True)]
 

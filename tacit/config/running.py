@@ -93,7 +93,6 @@ def _opened(prepared: Prepared) -> tuple[Policy, Sequence[WorldSetup]]:
     for setup in setups:
         check_chat_support(setup.method.context, policy)
         for companion in setup.method.companions:
-            if (check := getattr(companion, "check", None)) is not None:
-                check(policy)
+            companion.check(policy)
     check_overlap_policy(recipe.train, policy)
     return policy, setups

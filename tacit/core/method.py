@@ -14,10 +14,12 @@ selection    which groups are worth training on?
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, overload
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Protocol, overload
 
 import numpy as np
 
@@ -27,72 +29,106 @@ from tacit.core.credit import Credit, Per, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
 from tacit.core.types import PLAIN, ActionStyle, Condition, Group, IterationInfo, Observation, Prompt, Task, Transition
+from tacit.core.world import Tracker, Wording
 
 
 class Pending(Protocol):
-    """A turn that somebody else than the world will answer."""
+    """An answer that comes from something other than the world, such as an experience bank."""
 
     def result(self) -> Transition: ...
 
 
-class Reader(Protocol):
-    """One episode's context: told of every turn, asked for the next prompt.
+class PromptReader(ABC):
+    """Builds the prompts of one episode. `read` gives the next prompt, `record` takes the turn that followed."""
 
-    One that knows somebody to ask has `ask(action) -> Pending | None` beside these: None where the action is the world's. One
-    that tells an agent its own words has `wrote(text)`, which is told, before `record`, what was written where it was no
-    action in the context's format."""
+    block: str = ""
+    """the state block in the last prompt; empty without one"""
 
+    @abstractmethod
     def read(self, observation: Observation) -> Prompt: ...
 
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
-        """Take note of a turn; return what was measured on it (a tracker's signals), usually nothing."""
-        ...
+    @abstractmethod
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
+        """Take note of a turn; return its signals (those of a tracker), usually none. `raw_text` is the completion if it did
+        not parse into an action."""
+
+    def ask(self, action: str) -> Pending | None:
+        """Answer the action in place of the world; None leaves it to the world."""
+        return None
 
 
-def record_turn(reader: Reader, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
-    """`record`; `wrote` is what was really written where it was no action, and None where the action says it all."""
-    listen = getattr(reader, "wrote", None)
-    if wrote is not None and listen is not None:
-        listen(wrote)
-    return reader.record(action, transition)
+class Context(ABC):
+    """What the agent reads, and how it writes its actions. The fields below describe it to the rest of the program."""
 
-
-class Context(Protocol):
-    """What the agent reads, and how it is asked to write its action."""
+    style: ActionStyle
+    chat: bool = False
+    """prompts are conversations in the model's chat template"""
+    thinking: bool = False
+    """the template's own reasoning is switched on"""
+    wording: Wording | None = None
+    tracker: Tracker | None = None
+    """writes the state block, if the prompt has one"""
 
     @property
-    def style(self) -> ActionStyle: ...
-
-    @property
+    @abstractmethod
     def format(self) -> ActionFormat:
-        """how an action is written in that style, and read back"""
-        ...
+        """how an action is written in this style, and parsed"""
 
-    def begin(self, task: Task, condition: Condition) -> Reader: ...
+    @abstractmethod
+    def begin(self, task: Task, condition: Condition) -> PromptReader: ...
 
 
-class Conditions(Protocol):
-    """Where an evaluation should also be made under some of them, `measured` says which: name -> (task -> condition). Where
-    whoever is about to play is to be asked first, `asking(policy)` gives the conditions that ask it."""
+class MethodPiece:
+    """A piece of a method."""
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it asks of an engine besides sampling and learning, by the names of core/protocols.py."""
+        return frozenset()
+
+
+class Conditions(MethodPiece, ABC):
+    """How the members of a group differ, such as a skill in the prompt of some."""
+
+    @abstractmethod
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         """One condition for each of the `size` members of the task's group."""
-        ...
+
+    @property
+    def evaluated(self) -> Mapping[str, Callable[[Task], Condition]]:
+        """Conditions under which an evaluation is repeated, besides the plain one: name -> (task -> condition)."""
+        return {}
+
+    def with_actor(self, policy: Any) -> Conditions:
+        """These conditions for rollouts with `policy`; override to let it choose."""
+        return self
 
 
-class RewardTerm(Protocol):
+class RewardTerm(MethodPiece, ABC):
+    """What steps or episodes are worth. The terms of a method add up."""
+
+    @abstractmethod
     def __call__(self, groups: Sequence[Group], info: IterationInfo) -> Sequence[Rewards]: ...
 
 
-class CreditTerm(Protocol):
+class CreditTerm(MethodPiece, ABC):
+    """Which token gets how much credit. The terms of a method add up."""
+
+    @property
+    def compares_episodes(self) -> bool:
+        """It compares episodes of a group with each other. If no term of a method does, a group of one can teach."""
+        return True
+
+    @property
+    def compares_groups(self) -> bool:
+        """It compares episodes across groups."""
+        return False
+
+    @abstractmethod
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
     ) -> Sequence[Credit]:
-        """Terms see all groups at once: some normalise over the batch, some score it in one pass. A term that can say how it
-        came to its credits returns them `Explained`. What it asks of a policy beside sampling and learning it says by an
-        attribute `needs`; one that compares no episodes of a group with each other says `alone = True`, one that compares
-        across groups `batchwide = True`."""
-        ...
+        """One credit per group, or `Explained` credits. Terms see all groups at once: some normalize over the batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,43 +153,51 @@ class Explained(Sequence[Credit]):
         return self.credits[index]
 
 
-class Column(Protocol):
-    """Something a loss reads beside the credit, computed once per batch by the policy before the update: reference
-    log-probabilities (one array per step), value targets (one number per step), prompts with a skill in them."""
+class Column(MethodPiece, ABC):
+    """Something a loss reads besides the credit, computed once per batch before the update: reference log-probabilities (one
+    array per step), value targets (one number per step), prompts with a skill in them."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    per: ClassVar[Per]
 
-    @property
-    def per(self) -> Per: ...
-
+    @abstractmethod
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
     ) -> Sequence[np.ndarray] | np.ndarray: ...
 
 
-class Companion(Protocol):
-    """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update.
-    One that several worlds share observes each of them by itself, and learns once, from all of them. One that knows nothing but
-    the present batch says `remembers = False`. One that holds something open has a `close`, called when the run ends, once
-    per world. One that cannot work beside a policy refuses it in `check(policy)`, before anything is played. `examples` are
-    what alarms about it show, by their names. One of which no episode reads anything says `read_in_play = False`: it may
-    observe and learn while the next episodes are played."""
+class Companion(MethodPiece):
+    """Something else that learns alongside the policy. `observe` runs before rewards are computed, `learn` after the update. If
+    several worlds share a companion, it observes each world separately and learns once, from all of them."""
 
-    @property
-    def name(self) -> str:
-        """what it is found again by in a checkpoint; no two of a method share one"""
-        ...
+    name: str
+    """identifies it in a checkpoint; unique within a method"""
+    has_state: ClassVar[bool] = True
+    """False if it only knows the present batch"""
+    read_in_rollouts: ClassVar[bool] = True
+    """episodes read from it; if False, it may observe and learn while the next episodes are played"""
+    examples: Mapping[str, str] = MappingProxyType({})
+    """alarm name -> text that the alarm shows"""
 
-    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]: ...
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
+        """Look at one world's groups before rewards are computed; return metrics."""
+        return {}
 
-    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]: ...
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
+        """Learn from the groups of all worlds after the update; return metrics."""
+        return {}
 
     def save(self, directory: Path) -> None:
-        """Whatever has to survive a killed run, into an empty directory of its own."""
-        ...
+        """Write whatever has to survive a killed run into this empty directory."""
 
-    def load(self, directory: Path) -> None: ...
+    def load(self, directory: Path) -> None:
+        """Restore what `save` wrote."""
+
+    def check(self, policy: Policy) -> None:
+        """Raise a TacitError if it cannot work with this policy. Called before anything is played."""
+
+    def close(self) -> None:
+        """Release what it holds open. Called when the run ends, once per world."""
 
 
 class Selection(Protocol):
@@ -166,16 +210,11 @@ class Selection(Protocol):
 
 
 @dataclass(frozen=True)
-class Alike:
+class Alike(Conditions):
     """Every member of a group is rolled out the same way."""
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         return (PLAIN,) * size
-
-
-def measured_under(method: Method) -> Mapping[str, Callable[[Task], Condition]]:
-    """The conditions an evaluation of the method is made under, beside the plain one."""
-    return getattr(method.conditions, "measured", {})
 
 
 def companions_of(methods: Sequence[Method]) -> list[tuple[Companion, list[int]]]:
@@ -282,11 +321,11 @@ class Method:
     def needs(self) -> frozenset[str]:
         """What it asks of an engine, by the names of core/protocols.py."""
         pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
-        asked = frozenset().union(*(getattr(piece, "needs", frozenset()) for piece in pieces))
+        asked = frozenset().union(*(piece.needs for piece in pieces))
         hidden = {HIDDEN_STATES} if self.hidden_layer is not None else frozenset()
         return asked | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
 
     @property
     def compares_episodes(self) -> bool:
         """Whether an episode is judged beside others of its task, so that a group of one teaches nothing."""
-        return self.selection is not None or not all(getattr(term, "alone", False) for term in self.credits)
+        return self.selection is not None or any(term.compares_episodes for term in self.credits)

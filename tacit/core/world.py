@@ -15,9 +15,11 @@ environments/<name>/
 from __future__ import annotations
 
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
@@ -28,39 +30,44 @@ from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transit
 # How a world is told to an agent.
 
 
-class Wording(Protocol):
-    """Contexts decide what is told; wordings decide the words.
+class Wording(ABC):
+    """The words in which an agent reads a world. Contexts decide what is shown, wordings how it is put."""
 
-    Four more things a wording may have, and most need none of them:
+    version: str = ""
+    """raised whenever the words change (empty is "1"); a skill module keeps the version it was trained with"""
+    separator: str = "\n\n"
+    """between the sections of a prompt"""
+    formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})
+    """style -> how an action is written, if not as in core/actions.py"""
+    tool_request: str = "Answer with one call of a tool."
+    """what is asked of the agent if actions are tool calls"""
 
-    version   raised whenever its words change; "1" where it is not said. A skill module keeps the version it learned to read.
-    formats   style -> ActionFormat, where an action is not written as `core/actions.py` has it for that style
-    alone     as `now`, for a prompt that shows no past turn: where `now` speaks of the turns above it
-    message   as `now`, for one message of a conversation, in which every past turn has one of its own; `alone` or `now` where
-              it is not said
-    """
-
-    @property
-    def separator(self) -> str: ...
-
+    @abstractmethod
     def task(self, task: Task) -> str:
         """The statement of the task."""
-        ...
 
+    @abstractmethod
     def turn(self, number: int, observation: Observation, action: str) -> str:
         """One past turn, for history; `number` counts from 1."""
-        ...
 
+    @abstractmethod
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        """The present observation, with the admissible actions where asked."""
-        ...
+        """The present observation, with the admissible actions if asked."""
 
+    @abstractmethod
     def request(self, style: ActionStyle) -> str:
         """What is asked of the agent."""
-        ...
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        """`now` for a prompt without past turns, if `now` refers to the turns above it; empty if it needs no such version."""
+        return ""
+
+    def message(self, number: int, observation: Observation, admissible: bool) -> str:
+        """`now` as one message of a conversation, in which every past turn has a message of its own."""
+        return self.alone(number, observation, admissible) or self.now(number, observation, admissible)
 
 
-class Numbered:
+class Numbered(Wording):
     """The usual words for a language model: the rules and the task, then turn by turn. A world gives its rules and, where its
     observations are not words yet, `seen`."""
 
@@ -99,7 +106,7 @@ class Numbered:
         return f"Turn {number}.{self.between}{self.seen(observation)}"
 
 
-class StepCountWording:
+class StepCountWording(Wording):
     """The template of verl-agent, which GiGPO, BiPACE and OPID train with: past turns in brackets, then the number of steps
     taken and the current observation. A world defines `task`, `request`, and how an observation and its actions are shown."""
 
@@ -132,7 +139,7 @@ class StepCountWording:
         return f"{steps if number > 1 else 'Your'} current observation is: {self.describe(observation)}{self.end}{listed}"
 
 
-class Brief:
+class Brief(Wording):
     """The usual words for a policy of a million parameters: a line a turn, `brief > action`, and nothing asked."""
 
     separator = "\n"
@@ -168,29 +175,24 @@ class Brief:
 
 
 def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
-    """How this wording has an action written in this style. Tags of its own for several kinds of action are several tools."""
-    own: Mapping[ActionStyle, ActionFormat] = getattr(wording, "formats", {})
-    tags = own.get("tags")
-    if style == "tools" and "tools" not in own and isinstance(tags, Tags) and len(tags.kinds) > 1:
+    """How this wording has an action written in this style. Several kinds of tags become several tools."""
+    tags = wording.formats.get("tags")
+    if style == "tools" and "tools" not in wording.formats and isinstance(tags, Tags) and len(tags.kinds) > 1:
         return Calls(tags.kinds, keep_case=tags.keep_case)
-    formats = {**FORMATS, **own}
+    formats = {**FORMATS, **wording.formats}
     if style not in formats:
         raise unknown(f"style of the wording {type(wording).__name__}", style, formats)
     return formats[style]
 
 
 def version_of(wording: Wording) -> str:
-    return getattr(wording, "version", "1")
+    return wording.version or "1"
 
 
 def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
-    """(the present observation, the same for when no past turn is shown; empty where that is no different). `past` says whether
-    any is shown now."""
-    alone = getattr(wording, "alone", None)
-    if alone is None:
-        return wording.now(number, observation, admissible), ""
-    without = alone(number, observation, admissible)
-    return (wording.now(number, observation, admissible) if past else without), without
+    """(the present observation, `Wording.alone`). `past`: the prompt shows past turns."""
+    without = wording.alone(number, observation, admissible)
+    return (without if without and not past else wording.now(number, observation, admissible)), without
 
 
 USUAL_PANEL = 128
@@ -406,6 +408,14 @@ class Environment:
         if named and named not in self.splits:
             raise unknown(f"split of world {self.name!r}", named, self.splits)
         return named or self.panel_split
+
+    def __post_init__(self) -> None:
+        for name, wording in self.wordings.items():
+            if not isinstance(wording, Wording):
+                raise TacitError(
+                    f"wording {name!r} of world {self.name!r} is a {type(wording).__name__}; let its class subclass "
+                    "tacit.core.world.Wording (or Numbered, or Brief)."
+                )
 
     def wording(self, name: str) -> Wording:
         if name not in self.wordings:

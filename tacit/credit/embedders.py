@@ -9,13 +9,15 @@ SentenceEncoder a frozen text encoder
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.method import MethodPiece
 from tacit.core.protocols import HIDDEN_STATES, Encoder
 from tacit.core.resources import Encode
 from tacit.core.types import Group, Step
@@ -43,14 +45,14 @@ Features = np.ndarray | Sequence[np.ndarray]
 """[N, D], or N rows of D"""
 
 
-class Embedder(Protocol):
+class Embedder(MethodPiece, ABC):
+    @abstractmethod
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> Sequence[Features]:
         """One feature per step, group by group."""
-        ...
 
 
 @dataclass(frozen=True)
-class ActorHidden:
+class ActorHidden(Embedder):
     """φ(s): the policy's hidden state of one layer at the prompt.
 
     At the last token it was computed by the prefill that sampled the completion, with the weights that sampled it, and came
@@ -80,7 +82,7 @@ class ActorHidden:
 
 
 @dataclass(frozen=True)
-class HashNgram:
+class HashNgram(Embedder):
     """φ(s)ⱼ = how many character n-grams of the observation hash to bucket j (crc32, the same on every machine)."""
 
     n: int = 3
@@ -107,7 +109,7 @@ class HashNgram:
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Embedder):
     """φ(s) = e_h, one axis per distinct observation (or state, or prompt) of the group."""
 
     key: Key = "observation"
@@ -122,7 +124,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class SentenceEncoder:
+class SentenceEncoder(Embedder):
     """φ(s) = what a frozen text encoder makes of the observation. Whoever assembles a method hands the encoder in."""
 
     encode: Encode | None = None

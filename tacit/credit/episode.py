@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
-from tacit.core.method import Explained
+from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import REFERENCE, SCORING, Policy
 from tacit.core.types import Group, IterationInfo, flat_steps
 
@@ -40,7 +40,7 @@ def leave_one_out(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class EpisodeRelative:
+class EpisodeRelative(CreditTerm):
     """GRPO:  A = (score − mean R) / (std R + δ) over the trajectories of the group.
 
     `over="steps"` takes the statistics over all steps, so long trajectories weigh more (what verl-agent's code does).
@@ -71,7 +71,7 @@ class EpisodeRelative:
 
 
 @dataclass(frozen=True)
-class LeaveOneOut:
+class LeaveOneOut(CreditTerm):
     """RLOO:  A = R − mean of the other trajectories' R, plus the step's local reward. One member alone gets zero."""
 
     def __call__(
@@ -92,7 +92,7 @@ class LeaveOneOut:
 
 
 @dataclass(frozen=True)
-class BatchRelative:
+class BatchRelative(CreditTerm):
     """REINFORCE++:  Aₜ = R − β Σ_{u≥t} (log π − log π_ref)ᵤ over the tokens u of the step, standardised over all tokens of the
     batch. `baseline="group"` first subtracts the group's mean outcome (REINFORCE++-baseline).
 
@@ -103,16 +103,15 @@ class BatchRelative:
     baseline: Literal["none", "group"] = "none"
     temperature: float = 1.0
     delta: float = 1e-6
-    batchwide: ClassVar[bool] = True
+    compares_groups: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({SCORING, REFERENCE}) if self.kl else frozenset()
 
     @property
-    def alone(self) -> bool:
-        """the whole batch is what an episode is held against"""
-        return self.baseline == "none"
+    def compares_episodes(self) -> bool:
+        return self.baseline == "group"
 
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None

@@ -25,16 +25,16 @@ from tacit.core.types import Group, IterationInfo
 
 def within_conditions(term: CreditTerm) -> CreditTerm:
     """The term, held to comparing like with like. One that compares nobody stays as it is."""
-    if getattr(term, "batchwide", False):
+    if term.compares_groups:
         raise TacitError(
             f"advantage = split: {type(term).__name__} holds an episode against the whole batch, guided and free alike; "
             "with --advantage joint it may."
         )
-    return term if getattr(term, "alone", False) else WithinConditions(term)
+    return WithinConditions(term) if term.compares_episodes else term
 
 
 @dataclass(frozen=True)
-class WithinConditions:
+class WithinConditions(CreditTerm):
     """Another credit term, applied to each condition of a group as if it were a group of its own. Where all members have one
     condition it is that term."""
 
@@ -42,7 +42,7 @@ class WithinConditions:
 
     @property
     def needs(self) -> frozenset[str]:
-        return getattr(self.term, "needs", frozenset())
+        return self.term.needs
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         halves, earned, places = [], [], []

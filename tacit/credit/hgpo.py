@@ -19,7 +19,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.method import Explained
+from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Key, key_texts
@@ -41,7 +41,7 @@ def hierarchy(
 
 
 @dataclass(frozen=True)
-class HistoryHierarchy:
+class HistoryHierarchy(CreditTerm):
     """HGPO's credit. `depth` is the longest history compared, the present observation included; None is all of it. With another
     `key` the history is one of states, or of prompts."""
 

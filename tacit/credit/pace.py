@@ -19,7 +19,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.method import Explained
+from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo, Step
 from tacit.credit.episode import Std
@@ -77,7 +77,7 @@ def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) 
 
 
 @dataclass(frozen=True)
-class ActionPeers:
+class ActionPeers(CreditTerm):
     """w · PACE's advantage of each step. `std` divides it by the cluster's deviation; Eqs. 4–7 do not. Form and key may also
     be given by the paper's names."""
 
@@ -98,7 +98,7 @@ class ActionPeers:
 
     @property
     def needs(self) -> frozenset[str]:
-        return getattr(self.partition, "needs", frozenset())
+        return self.partition.needs
 
     def __call__(
         self,

@@ -12,6 +12,7 @@ by_cosine      nearby features: BiPACE's Algorithm 1, over any embedder
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -20,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.method import MethodPiece
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.embedders import Embedder
@@ -130,14 +132,14 @@ def _lengths(rows: Sequence[np.ndarray]) -> list[float]:
     return [math.sqrt(square) for square in squares]
 
 
-class Partition(Protocol):
+class Partition(MethodPiece, ABC):
+    @abstractmethod
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
         """cluster_N of each group."""
-        ...
 
 
 @dataclass(frozen=True)
-class SameObservation:
+class SameObservation(Partition):
     """Steps that saw exactly the same text (never history, never the list of actions)."""
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
@@ -145,7 +147,7 @@ class SameObservation:
 
 
 @dataclass(frozen=True)
-class SimilarObservation:
+class SimilarObservation(Partition):
     """Steps that saw nearly the same text."""
 
     threshold: float = 0.95
@@ -176,7 +178,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(Partition):
     """Steps whose features point the same way, up to the radius (Eq. 3)."""
 
     embedder: Embedder
@@ -184,7 +186,7 @@ class Clusters:
 
     @property
     def needs(self) -> frozenset[str]:
-        return getattr(self.embedder, "needs", frozenset())
+        return self.embedder.needs
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
         radius = self.radius.value

@@ -9,13 +9,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
+from tacit.core.method import Column, CreditTerm
 from tacit.core.protocols import VALUES, Critic, Policy
 from tacit.core.types import Group, IterationInfo, flat_steps
 from tacit.credit.episode import Std, standardise
 
 
 @dataclass(frozen=True)
-class Returns:
+class Returns(Column):
     """Rₜ = rₜ + γ Rₜ₊₁ for every step: what a value head is taught."""
 
     gamma: float = 0.99
@@ -36,7 +37,7 @@ class Returns:
 
 
 @dataclass(frozen=True)
-class StepReturns:
+class StepReturns(CreditTerm):
     """Aₜ = (Gₜ − mean G) / (std G + δ) with Gₜ = Σ_{u≥t} γ^{u−t} rᵤ; mean and std over all steps of the group's episodes.
 
     `std=None` only subtracts the mean. Zeros where there is one step in all, or no spread. One episode alone is still compared
@@ -82,14 +83,14 @@ def gae(rewards_T: np.ndarray, values_T: np.ndarray, gamma: float, lam: float) -
 
 
 @dataclass(frozen=True)
-class GeneralisedAdvantage:
+class GeneralisedAdvantage(CreditTerm):
     """PPO's credit, standardised over the steps of the batch unless `whiten` is off."""
 
     gamma: float = 0.99
     lam: float = 0.95
     whiten: bool = True
     needs: ClassVar[frozenset[str]] = frozenset({VALUES})
-    alone: ClassVar[bool] = True
+    compares_episodes: ClassVar[bool] = False
 
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic, info: IterationInfo | None = None

@@ -23,7 +23,7 @@ from tacit.core.types import Group, IterationInfo
 
 
 @dataclass(frozen=True)
-class SkillShift:
+class SkillShift(CreditTerm):
     """λ · A_skill"""
 
     teacher: Teacher
@@ -33,7 +33,7 @@ class SkillShift:
     clip: float | None = None
     """cut shifts to ± this"""
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
-    alone: ClassVar[bool] = True
+    compares_episodes: ClassVar[bool] = False
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         taught = [self.teacher.prompts(group, policy) for group in groups]
@@ -121,7 +121,7 @@ def _metrics(shifts: Sequence[np.ndarray], told: Sequence[np.ndarray], credits: 
 
 
 @dataclass(frozen=True)
-class Modulated:
+class Modulated(CreditTerm):
     credit: CreditTerm
     """A"""
     teacher: Teacher

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
-from tacit.core.method import Explained
+from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Key, key_texts
@@ -102,7 +102,7 @@ def spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Same:
+class Same(Partition):
     """Steps that are equal in what the key names; by observation it is `SameObservation`."""
 
     key: Key = "observation"
@@ -112,7 +112,7 @@ class Same:
 
 
 @dataclass(frozen=True)
-class StepRelative:
+class StepRelative(CreditTerm):
     """w · (R − mean_C R) / (std_C R + δ), with R the discounted return of the step."""
 
     partition: Partition = field(default_factory=SameObservation)
@@ -123,7 +123,7 @@ class StepRelative:
 
     @property
     def needs(self) -> frozenset[str]:
-        return getattr(self.partition, "needs", frozenset())
+        return self.partition.needs
 
     def __call__(
         self,

@@ -55,7 +55,7 @@ class Geometry:
             raise TacitError(f"{text!r} is no geometry such as -2:last or -1:mean:0.0675 (LAYER:POOLING[:EPSILON]).") from error
 
 
-class Remembered:
+class Remembered(Embedder):
     """An embedder asked once: several partitions rest on the same features."""
 
     def __init__(self, embedder: Embedder, groups: Sequence[Group], policy: Encoder | None) -> None:

@@ -27,9 +27,9 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, Reader, record_turn
+from tacit.core.method import Context, PromptReader
 from tacit.core.seeds import derive
-from tacit.core.types import ActionStyle, Condition, Group, Observation, Step, Task, Trajectory, Transition
+from tacit.core.types import Condition, Group, Observation, Step, Task, Trajectory, Transition
 from tacit.core.world import World
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.rollout.episodes import EpisodePlan, rollout
@@ -93,27 +93,25 @@ class _MidwayWorld:
 
 
 @dataclass(frozen=True)
-class MidwayContext:
+class MidwayContext(Context):
     """A context that has been told of the turns that come first."""
 
     context: Context
     make: Callable[[], World]
     _last: dict[tuple[str, tuple[Done, ...]], list[Interaction]] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def style(self) -> ActionStyle:
-        return self.context.style
+    style = property(lambda self: self.context.style)
 
     @property
     def format(self) -> ActionFormat:
         return self.context.format
 
-    def begin(self, task: Task, condition: Condition) -> Reader:
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
         whole, done = apart(task)
         reader = self.context.begin(whole, condition)
         for observation, action, transition, wrote in self._happened(whole, done):
             reader.read(observation)
-            record_turn(reader, action, transition, wrote)
+            reader.record(action, transition, wrote)
         return reader
 
     def _happened(self, task: Task, done: tuple[Done, ...]) -> list[Interaction]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from tacit.core.credit import Per, Rewards
 from tacit.core.hindsight import Teacher
+from tacit.core.method import Column
 from tacit.core.protocols import SCORING, TEACHER, Policy, TokenView
 from tacit.core.types import Group, IterationInfo
 from tacit.losses.surrogates import mean_over
@@ -32,7 +33,7 @@ Support = Literal["student", "teacher"]
 
 
 @dataclass(frozen=True)
-class TaughtPrompts:
+class TaughtPrompts(Column):
     """H(h, s) of every step; the plain prompt where there is no skill: then the teacher knows no more than its student."""
 
     teacher: Teacher
@@ -46,7 +47,7 @@ class TaughtPrompts:
 
 
 @dataclass(frozen=True)
-class TeacherLogprobs:
+class TeacherLogprobs(Column):
     """log q(a) of every sampled token, before the update, at the temperature the policy is measured at."""
 
     teacher: Teacher

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tacit.core.credit import Per, Rewards
+from tacit.core.method import Column
 from tacit.core.protocols import REFERENCE, SCORING, Policy, TokenView
 from tacit.core.types import Group, IterationInfo, flat_steps
 from tacit.losses.surrogates import Over, mean_over
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReferenceLogprobs:
+class ReferenceLogprobs(Column):
     """log π_ref of every sampled token, at the temperature the policy is measured at."""
 
     temperature: float = 1.0

@@ -349,12 +349,12 @@ def describe_context(context: Context, world: Environment) -> dict[str, Any]:
             f"a module can store the contexts {', '.join(KINDS)}, but this run uses {type(context).__name__}; play it from its "
             "run directory instead."
         )
-    wording = next((name for name, own in world.wordings.items() if own is context.wording), None)  # type: ignore[attr-defined]
+    wording = next((name for name, own in world.wordings.items() if own is context.wording), None)
     if wording is None:
         raise TacitError(f"cannot export: this run's wording is not registered in world {world.name!r}.")
     own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in WORLD_FIELDS}
     if kind == "state_block":
-        form = next((name for name, own in world.trackers.items() if own is context.tracker), None)  # type: ignore[attr-defined]
+        form = next((name for name, own in world.trackers.items() if own is context.tracker), None)
         if form is None:
             raise TacitError(f"cannot export: this run's tracker is not registered in world {world.name!r}.")
         own["form"] = form
@@ -385,4 +385,5 @@ def tracker_version(context: Context) -> str | None:
 
 
 def wording_version(context: Context) -> str:
-    return version_of(context.wording)  # type: ignore[attr-defined]
+    assert context.wording is not None, "describe_context refuses contexts without a wording"
+    return version_of(context.wording)

@@ -10,9 +10,6 @@ from tacit.core.hindsight import Lesson
 from tacit.core.types import ActionStyle, Observation, Prompt
 from tacit.core.world import Wording, format_of
 
-CALL_ONE = "Answer with one call of a tool."
-"""what is asked for where actions are calls and the wording has no `request` of its own for that (`tool_request`)"""
-
 
 def form_of(wording: Wording, style: ActionStyle, thinking: bool) -> ActionFormat:
     """The format of an answer, with room for a thought where the model's own is asked for; tags have a thought of theirs."""
@@ -21,15 +18,14 @@ def form_of(wording: Wording, style: ActionStyle, thinking: bool) -> ActionForma
 
 
 def ask(wording: Wording, style: ActionStyle) -> str:
-    return getattr(wording, "tool_request", CALL_ONE) if style == "tools" else wording.request(style)
+    return wording.tool_request if style == "tools" else wording.request(style)
 
 
 def say(
     wording: Wording, form: ActionFormat, number: int, observation: Observation, admissible: bool, before: Exchange | None
 ) -> str:
     """What is seen, as a message of its own, below what is to be said of the answer in the exchange before it."""
-    tell = getattr(wording, "message", None) or getattr(wording, "alone", None) or wording.now
-    seen, tools = tell(number, observation, admissible), tools_of(form)
+    seen, tools = wording.message(number, observation, admissible), tools_of(form)
     if before is None or not tools or before.answer.call is not None:
         return seen
     # The world, which heard words it does not know, cannot say what was wrong with them.

@@ -6,19 +6,19 @@ As a conversation (`chat`) each of the turns is a message and its answer, in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tacit.core.actions import ActionFormat
 from tacit.core.chat import Exchange
-from tacit.core.method import Reader
+from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Wording, tell_now
 from tacit.prompts.conversation import ask, conversation, exchange, form_of, frame, say
 
 
 @dataclass(frozen=True)
-class History:
-    wording: Wording
+class History(Context):
+    wording: Wording = field()
     turns: int | None = 2
     admissible: bool = True
     style: ActionStyle = "tags"
@@ -29,11 +29,11 @@ class History:
     def format(self) -> ActionFormat:
         return form_of(self.wording, self.style, self.thinking)
 
-    def begin(self, task: Task, condition: Condition) -> Reader:
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
         return _HistoryReader(self, task, condition)
 
 
-class _HistoryReader:
+class _HistoryReader(PromptReader):
     def __init__(self, context: History, task: Task, condition: Condition) -> None:
         self._context = context
         self._task = context.wording.task(task)
@@ -41,10 +41,9 @@ class _HistoryReader:
         self._past: list[str] = []
         self._exchanges: list[Exchange] = []
         self._observation = Observation("")
-        self._wrote: str | None = None
 
     def read(self, observation: Observation) -> Prompt:
-        self._observation, self._wrote = observation, None
+        self._observation = observation
         context, wording, number = self._context, self._context.wording, len(self._past) + 1
         first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
         past = tuple(self._past[first:])
@@ -77,13 +76,10 @@ class _HistoryReader:
     def _before(self) -> Exchange | None:
         return self._exchanges[-1] if self._exchanges else None
 
-    def wrote(self, text: str) -> None:
-        self._wrote = text
-
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         context, number = self._context, len(self._past) + 1
         if context.chat:
             seen, before = self._observation, self._before
-            self._exchanges.append(exchange(context.wording, context.format, number, seen, action, self._wrote, before))
+            self._exchanges.append(exchange(context.wording, context.format, number, seen, action, raw_text, before))
         self._past.append(context.wording.turn(number, self._observation, action))
         return {}

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
-from tacit.core.method import Context, Pending, Reader, record_turn
-from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
+from tacit.core.method import Context, Pending, PromptReader
+from tacit.core.types import Condition, Observation, Prompt, Task, Transition
 from tacit.prompts.conversation import frame
 
 ASK = "search_and_ask"
@@ -54,7 +54,7 @@ def question_of(action: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Asking:
+class Asking(Context):
     """Another context, in which episodes of some conditions may ask."""
 
     inner: Context
@@ -65,20 +65,16 @@ class Asking:
     """that one may ask is said in a few words, for tiny policies"""
 
     @property
-    def style(self) -> ActionStyle:
-        return self.inner.style
-
-    @property
     def format(self) -> ActionFormat:
         return asking_format(self.inner.format)
 
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else the inner context says of itself: `chat`, `wording`, …"""
-        if name.startswith("__") or name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+    style = property(lambda self: self.inner.style)
+    chat = property(lambda self: self.inner.chat)
+    thinking = property(lambda self: self.inner.thinking)
+    wording = property(lambda self: self.inner.wording)
+    tracker = property(lambda self: self.inner.tracker)
 
-    def begin(self, task: Task, condition: Condition) -> Reader:
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
         inner = self.inner.begin(task, condition)
         return _AskingReader(self, inner) if condition.name in self.conditions else inner
 
@@ -102,15 +98,14 @@ def asking_format(form: ActionFormat) -> ActionFormat:
     return replace(form, kinds=(*form.kinds, ASK)) if isinstance(form, Tags | Calls) and len(form.kinds) > 1 else form
 
 
-class _AskingReader:
-    def __init__(self, context: Asking, inner: Reader) -> None:
+class _AskingReader(PromptReader):
+    def __init__(self, context: Asking, inner: PromptReader) -> None:
         self._context, self._inner = context, inner
         self._last = Transition(Observation(""))
-        self._wrote: str | None = None
         self._note = ""
 
     def read(self, observation: Observation) -> Prompt:
-        self._last, self._wrote = replace(self._last, observation=observation), None
+        self._last = replace(self._last, observation=observation)
         prompt = self._inner.read(observation)
 
         def beside(*parts: str) -> str:
@@ -132,14 +127,11 @@ class _AskingReader:
         signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
         return replace(self._last, done=False, success=False, effective=True, label=ASKED, reward=0.0, signals=signals)
 
-    def wrote(self, text: str) -> None:
-        self._wrote = text
-
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         if question_of(action) is not None:
             return {}
         self._last = transition
-        return record_turn(self._inner, action, transition, self._wrote)
+        return self._inner.record(action, transition, raw_text)
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,25 @@ style `tags`, in which the agent reasons before it acts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tacit.core.actions import ActionFormat
 from tacit.core.chat import Exchange
 from tacit.core.errors import TacitError
-from tacit.core.method import Reader
+from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Tracker, Wording, tell_now
 from tacit.prompts.conversation import ask, conversation, exchange, form_of, frame, say
 
 
 @dataclass(frozen=True)
-class StateBlock:
+class StateBlock(Context):
     """`block` and `one_step` leave out bₜ and qₜ where False. The tracker's signals are measured all the same, so that what is
     read and what is rewarded can be varied apart."""
 
-    wording: Wording
-    tracker: Tracker
+    wording: Wording = field()
+    tracker: Tracker = field()
     block: bool = True
     one_step: bool = True
     admissible: bool = False
@@ -47,11 +47,11 @@ class StateBlock:
     def format(self) -> ActionFormat:
         return form_of(self.wording, self.style, self.thinking)
 
-    def begin(self, task: Task, condition: Condition) -> Reader:
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
         return _StateBlockReader(self, task, condition)
 
 
-class _StateBlockReader:
+class _StateBlockReader(PromptReader):
     def __init__(self, context: StateBlock, task: Task, condition: Condition) -> None:
         self._context, self._task = context, task
         self._statement = context.wording.task(task)
@@ -62,16 +62,13 @@ class _StateBlockReader:
         """the turn before, as it is told"""
         self._exchange: Exchange | None = None
         """the same, in a conversation"""
-        self._wrote: str | None = None
         self._turns = 0
-        self.block = ""
-        """the state block that was read last"""
 
     def read(self, observation: Observation) -> Prompt:
         context, wording = self._context, self._context.wording
         if self._turns == 0:
             self._state = context.tracker.start(self._task, observation)
-        self._observation, self._wrote = observation, None
+        self._observation = observation
         past = (self._before,) if context.one_step and self._before else ()
         block = self.block = context.tracker.render(self._state) if context.block else ""
         if context.chat:
@@ -95,15 +92,12 @@ class _StateBlockReader:
         self._check(prompt, block)
         return prompt.with_notes(task_note=self._note)
 
-    def wrote(self, text: str) -> None:
-        self._wrote = text
-
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         context = self._context
         self._turns += 1
         if context.chat:
             seen, before = self._observation, self._exchange
-            self._exchange = exchange(context.wording, context.format, self._turns, seen, action, self._wrote, before)
+            self._exchange = exchange(context.wording, context.format, self._turns, seen, action, raw_text, before)
         self._before = context.wording.turn(self._turns, self._observation, action)
         before, self._state = self._state, context.tracker.update(self._state, action, transition)
         return context.tracker.signals(before, self._state)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError, unknown
+from tacit.core.method import RewardTerm
 from tacit.core.types import Group, IterationInfo, Step
 from tacit.core.world import Environment
 
@@ -17,7 +18,7 @@ RewardSource = Literal["success", "score", "steps"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(RewardTerm):
     """success   r_T = scale · 1{success}                paid at the last step
     score     r_T = scale · score, in [0, 1]          paid at the last step; a success is worth 1 at least
     steps     rₜ  = scale · what the world paid for step t
@@ -51,7 +52,7 @@ def outcome_of(world: Environment, of: RewardSource, scale: float) -> Outcome:
 
 
 @dataclass(frozen=True)
-class InvalidPenalty:
+class InvalidPenalty(RewardTerm):
     """−penalty on each step whose completion does not parse: on that step alone, so that no earlier step is blamed for it."""
 
     penalty: float = 0.1
@@ -64,7 +65,7 @@ class InvalidPenalty:
 
 
 @dataclass(frozen=True)
-class StepSignals:
+class StepSignals(RewardTerm):
     """rₜ = Σ_name w_name · signalₜ[name] − cost, flowing to earlier steps as every reward does.
 
     With the weights below it is r_prog − r_err of the constant-context paper's Eq. 7, with the step cost of its Table 6.

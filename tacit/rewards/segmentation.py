@@ -17,6 +17,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
+from tacit.core.method import RewardTerm
 from tacit.core.types import Group, IterationInfo, Trajectory
 from tacit.core.world import Alphabet, Environment
 
@@ -28,7 +29,7 @@ class Code(Protocol):
 
 
 @dataclass(frozen=True)
-class SegmentationCost:
+class SegmentationCost(RewardTerm):
     """−λ · seg(s, C) / T at the last step of every success; failures pay nothing, so that solving is never discouraged."""
 
     alphabet: Alphabet

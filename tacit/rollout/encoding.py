@@ -55,10 +55,10 @@ def fit_prompt(
 
 def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
     """Raise before a run starts if the model has no chat template, or one whose tool calls do not parse back."""
-    if not getattr(context, "chat", False):
+    if not context.chat:
         return
     form = context.format
-    chat = Conversation(tools=tools_of(form), thinking=getattr(context, "thinking", False))
+    chat = Conversation(tools=tools_of(form), thinking=context.thinking)
     prompt = Prompt("Look around.", "A room.", conversation=chat)
     encode_prompt(prompt, tokenizer)
     if chat.tools:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError, told_of
-from tacit.core.method import Conditions, Context, Pending, Reader, record_turn
+from tacit.core.method import Conditions, Context, Pending, PromptReader
 from tacit.core.progress import duration, number_of
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
@@ -88,8 +88,7 @@ def rollout_groups(
 ) -> list[Group]:
     """Play `size` episodes of each task. Member m of task i is seeded with derive(seed, i, m), whatever the batch."""
     plans = []
-    if (with_actor := getattr(conditions, "with_actor", None)) is not None:
-        conditions = with_actor(policy)
+    conditions = conditions.with_actor(policy)
     for i, task in enumerate(tasks):
         assigned = conditions.assign(task, size, derive(seed, "conditions", i))
         if len(assigned) != size:
@@ -169,7 +168,7 @@ class _Episode:
 
     prompt: Prompt
     tokens: np.ndarray
-    reader: Reader
+    reader: PromptReader
 
     def __init__(self, plan: EpisodePlan) -> None:
         self.plan = plan
@@ -212,9 +211,8 @@ class _Episode:
 
     def ask(self, act: Parsed) -> Pending | None:
         """The pending answer if this action is a question to the context, not an action in the world."""
-        ask = getattr(self.reader, "ask", None)
         with self._end_on_error("asking"):
-            return ask(act.action) if ask is not None else None
+            return self.reader.ask(act.action)
         return None
 
     def record_answer(self, completion: Completion, act: Parsed, pending: Pending) -> None:
@@ -230,7 +228,7 @@ class _Episode:
             return
         with self._end_on_error("recording the turn"):
             invalid_text = None if act.valid else completion.text
-            signals = {**result.signals, **record_turn(self.reader, act.action, result, invalid_text)}
+            signals = {**result.signals, **self.reader.record(act.action, result, invalid_text)}
         if self.stop is not None:
             return
         step = Step(

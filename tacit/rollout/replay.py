@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, record_turn
+from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import (
     PLAIN,
@@ -101,12 +101,12 @@ class PromptRenderer:
     @property
     def block(self) -> str:
         """The state block of the last prompt; empty if the context has none."""
-        return getattr(self._reader, "block", "")
+        return self._reader.block
 
     def record(self, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
         """Record the turn and return its signals. `wrote`: the text as written, if it was not a valid action."""
         self.turns += 1
-        return record_turn(self._reader, action, transition, wrote)
+        return self._reader.record(action, transition, wrote)
 
 
 def render_turns(

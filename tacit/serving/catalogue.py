@@ -53,8 +53,7 @@ class Offer:
 
 
 def draft_of(context: Context) -> SandboxedDraft | None:
-    tracker = getattr(context, "tracker", None)
-    return tracker if isinstance(tracker, SandboxedDraft) else None
+    return context.tracker if isinstance(context.tracker, SandboxedDraft) else None
 
 
 def name_of(world: Environment, module: Module) -> str:

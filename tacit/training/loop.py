@@ -312,11 +312,11 @@ def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_we
     if not settings.overlap:
         return
     for method in methods:
-        if names := [c.name for c in method.companions if getattr(c, "read_in_play", True)]:
+        if names := [c.name for c in method.companions if c.read_in_rollouts]:
             raise TacitError(
                 f"--overlap {settings.overlap} does not work with {method.name!r}: its rollouts read what "
                 f"{' and '.join(names)} learned from the previous ones. Use --overlap 0. (If rollouts never read your "
-                "companion, set read_in_play = False on it.)"
+                "companion, set read_in_rollouts = False on it.)"
             )
     if not can_pin_weights:
         raise TacitError(

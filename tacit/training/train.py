@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit.core.credit import Iteration
 from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
-from tacit.core.method import Companion, Method, companions_of, measured_under
+from tacit.core.method import Companion, Method, companions_of
 from tacit.core.progress import duration, number_of
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
@@ -128,8 +128,7 @@ class Trainer:
         method, worlds = setup.method, make_worlds(setup.world, setup.settings)
         resources.callback(worlds.close)
         for companion in method.companions:
-            if (close := getattr(companion, "close", None)) is not None:
-                resources.callback(close)
+            resources.callback(companion.close)
         name = setup.name if len(self.setups) > 1 else ""
         return Collector(method, setup.tasks.training, worlds, setup.max_tokens, setup.max_steps, name, setup.share)
 
@@ -255,7 +254,7 @@ class Trainer:
         shown = text if len(text) <= FIRST_COMPLETION else f"{text[:FIRST_COMPLETION]} …"
         examples = {"unparsed": repr(shown) if text else "", "crashed": first_crash(episodes)}
         for companion, _ in companions_of([collector.method for collector in self.collectors]):
-            examples |= getattr(companion, "examples", {})
+            examples |= companion.examples
         for alarm in self.watcher.see(step, metrics, examples):
             self.reporter.say(f"warning at rl {step}: {alarm}")
 
@@ -305,7 +304,7 @@ class Trainer:
         for collector, setup in zip(self.collectors, self.setups, strict=True):
             own, prefix = setup.tasks.panel, f"{setup.name}-" if len(self.setups) > 1 else ""
             panels: list[tuple[str, Panel, Told]] = [(panel.tasks[0].split, panel, PLAIN) for panel in setup.tasks.further]
-            for name, condition in measured_under(setup.method).items():
+            for name, condition in setup.method.conditions.evaluated.items():
                 # The plain condition was already evaluated. An empty bank, for example, has no other.
                 if any(condition(task) != PLAIN for task in own.tasks):
                     panels.append((name, own, condition))

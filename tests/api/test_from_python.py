@@ -20,6 +20,7 @@ from tacit.cli.main import main
 from tacit.core.composition import adds
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
+from tacit.core.method import RewardTerm
 from tacit.core.registry import NOWHERE
 from tacit.methods.grpo import GRPO
 from tacit.runs.metrics import read_metrics
@@ -47,10 +48,10 @@ FLAGS = [
 
 
 @dataclass(frozen=True)
-class Bonus:
+class Bonus(RewardTerm):
     worth: float
 
-    def __call__(self, groups, moment):
+    def __call__(self, groups, info):
         return [Rewards.at_the_end(group, [self.worth] * len(group)) for group in groups]
 
 

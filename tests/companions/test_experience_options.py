@@ -15,7 +15,7 @@ from tacit.companions.experience.files import fill_bank
 from tacit.companions.experience.manager import Critic, critic_reward, parse_verdict
 from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule, measured_under
+from tacit.core.method import Schedule
 from tacit.core.types import PLAIN, Condition, Group
 from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
@@ -70,7 +70,7 @@ def test_an_offline_bank_is_there_from_the_first_and_stays_as_it_is(tmp_path):
     assert all(d.metrics["experience/entries"] == len(texts) for d in done)
     assert not extractor.asked and not extractor.updates and len(actor.updates) == 3, "nobody writes, the actor learns"
     assert sum(bank.usage[i].wins + bank.usage[i].losses for i in bank.entries) > 0, "who was guided is still told"
-    assert measured_under(method)[GUIDED](WORLD.tasks("test", 1, 0)[0]).note
+    assert method.conditions.evaluated[GUIDED](WORLD.tasks("test", 1, 0)[0]).note
 
 
 def test_an_offline_bank_from_a_file_or_another_run(tmp_path):

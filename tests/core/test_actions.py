@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tacit.core.actions import BARE, CALLS, FORMATS, TAGS, Parsed, Tags
 from tacit.core.errors import TacitError
-from tacit.core.world import format_of
+from tacit.core.world import Brief, format_of
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def test_what_a_format_may_leave_out():
 
 
 def test_a_wording_has_the_formats_it_says_and_the_usual_ones_beside():
-    class Words:
+    class Words(Brief):
         formats = {"tags": SEARCH}
 
     assert format_of(Words(), "tags") is SEARCH and format_of(Words(), "bare") is BARE
-    assert format_of(object(), "tags") is TAGS and set(FORMATS) == {"tags", "bare", "tools"}
+    assert format_of(Brief(), "tags") is TAGS and set(FORMATS) == {"tags", "bare", "tools"}
     assert format_of(Words(), "tools").kinds == SEARCH.kinds, "several kinds of action are several tools"
-    assert format_of(object(), "tools") is CALLS
+    assert format_of(Brief(), "tools") is CALLS
     with pytest.raises(TacitError, match=r"unknown style 'tag' of the wording Words. Did you mean 'tags'"):
         format_of(Words(), "tag")

@@ -8,7 +8,7 @@ import pytest
 
 from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
-from tacit.core.method import Alike, Method, Schedule
+from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, IterationInfo
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
@@ -19,7 +19,7 @@ from tacit.rewards.outcome import Outcome
 
 
 @dataclass(frozen=True)
-class Bonus:
+class Bonus(RewardTerm):
     """a reward term that another method might bring"""
 
     weight: float = 1.0
@@ -29,7 +29,7 @@ class Bonus:
 
 
 @dataclass(frozen=True)
-class Halves:
+class Halves(Conditions):
     def assign(self, task, size, seed):
         return [PLAIN, Condition("guided")] * (size // 2)
 

@@ -9,7 +9,7 @@ from scripted import ScriptedPolicy
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.types import ActionStyle, Observation, Task, Transition
-from tacit.core.world import Environment
+from tacit.core.world import Environment, Wording
 from tacit.evaluation.evaluate import RolloutSetup
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
@@ -43,7 +43,7 @@ class Maze:
         pass
 
 
-class Words:
+class Words(Wording):
     separator = "\n"
 
     def task(self, task: Task) -> str:

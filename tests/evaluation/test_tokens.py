@@ -13,6 +13,7 @@ from skilled import episode
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
+from tacit.core.world import Wording
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, plot_tokens, react_contexts
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
@@ -24,7 +25,7 @@ WORLD = get_environment("countdown")
 BLOCK = StateBlock(WORLD.wording("terse"), WORLD.tracker)
 
 
-class Plain:
+class Plain(Wording):
     """Every part is one word, so that tokens (words and the gaps between them) can be counted on one's fingers."""
 
     separator = "\n"

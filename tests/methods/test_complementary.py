@@ -28,7 +28,7 @@ from tacit.companions.experience.extractor import (
 )
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule, measured_under
+from tacit.core.method import Schedule
 from tacit.core.types import Condition, Group, IterationInfo, flat_steps
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -287,7 +287,7 @@ def test_it_is_measured_with_and_without_experience_and_measuring_leaves_no_trac
     loop_of(method).iterate(1)
     bank = method.companions[0].manager.bank
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
-    condition = measured_under(method)[GUIDED](WORLD.tasks("test", 1, 0)[0])
+    condition = method.conditions.evaluated[GUIDED](WORLD.tasks("test", 1, 0)[0])
     assert condition.name == GUIDED and condition.note and {i: vars(u) for i, u in bank.usage.items()} == before
 
 

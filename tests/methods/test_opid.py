@@ -11,7 +11,7 @@ from scripted import ScriptedPolicy, make_group
 import tacit.companions.hindsight.companion as teachers
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule, measured_under
+from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
 from tacit.core.resources import NO_RESOURCES
 from tacit.core.types import flat_steps
@@ -50,9 +50,9 @@ def test_the_advantage_is_the_episodes_plus_lambda_times_the_shift(policy):
     (method,) = [ground.method for ground in opid.collectors]
     groups = plain.groups[0]
     (hindsight,) = method.companions
-    hindsight.observe(groups, policy, plain.moment)
-    rewards = [sum_of(method.rewards, groups, plain.moment)[i] for i in range(len(groups))]
-    _, shift = (term(groups, rewards, policy, plain.moment) for term in method.credits)
+    hindsight.observe(groups, policy, plain.info)
+    rewards = [sum_of(method.rewards, groups, plain.info)[i] for i in range(len(groups))]
+    _, shift = (term(groups, rewards, policy, plain.info) for term in method.credits)
     steps = flat_steps(groups)
     lessons = [told for g in groups for t in g.trajectories for told in method.credits[1].teacher.lessons(t)]
     assert any(lesson.step for told in lessons for lesson in told) and any(lesson.task for told in lessons for lesson in told)
@@ -101,7 +101,7 @@ def test_an_evaluation_never_builds_a_skill_prompt(policy, monkeypatch):
         raise AssertionError("a skill reached an evaluation")
 
     monkeypatch.setattr(teachers, "teach", forbidden)
-    assert not measured_under(method)
+    assert not method.conditions.evaluated
     rules = Rules(Sampling(max_tokens=12), 3)
     _, played = evaluate(choose_panel(WORLD, "test", 4), rules, InProcessPool(WORLD.make), method.context, policy)
     assert played and not any(s.prompt.task_note or s.prompt.step_note for t in played for s in t.steps)
@@ -219,7 +219,7 @@ def test_skill_grpo_practises_with_the_page_and_is_measured_with_and_without():
     task = WORLD.tasks("train", 1, 0)[0]
     (condition,) = set(method.conditions.assign(task, 4, 0))
     assert condition.name == "skill" and condition.note == WORLD.handbook[""]
-    assert measured_under(method)["skill"](task) == condition
+    assert method.conditions.evaluated["skill"](task) == condition
     assert get_method("skill_prompt")().schedule.iterations == 0
 
 

@@ -14,7 +14,7 @@ from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import parse_advice
 from tacit.companions.experience.manager import SyncQueryQueue
-from tacit.core.method import Schedule, measured_under
+from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
 from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
@@ -161,7 +161,7 @@ def test_an_evaluation_asks_and_leaves_no_trace(tmp_path):
     loop, experience, player, _ = made(tmp_path)
     method, bank = loop.collectors[0].method, experience.manager.bank
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
-    plans = [EpisodePlan(task, 1, measured_under(method)[GUIDED](task)) for task in WORLD.tasks("test", 3, 0)]
+    plans = [EpisodePlan(task, 1, method.conditions.evaluated[GUIDED](task)) for task in WORLD.tasks("test", 3, 0)]
     played = rollout(plans, method.context, InProcessPool(WORLD.make), player, Sampling(1.0, max_tokens=24), 6)
     assert all(ASKED in t.steps[0].signals and t.success for t in played)
     assert {i: vars(u) for i, u in bank.usage.items()} == before

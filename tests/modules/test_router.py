@@ -128,23 +128,16 @@ def test_another_tracker_is_refused_with_both_versions(modules: Path) -> None:
         Agent.load(modules, world=replace(WORLD, tracker=None))
 
 
-class Reworded:
-    """The terse words, and one more."""
-
-    version = "7"
-
-    def __init__(self, told):
-        self._told = told
-
-    def __getattr__(self, name):
-        return getattr(self._told, name)
+def reworded(wording):
+    """The same words under another version."""
+    return type("Reworded", (type(wording),), {"version": "7"})()
 
 
 def test_another_wording_is_refused_with_both_versions(modules: Path) -> None:
-    reworded = replace(WORLD, wordings={**WORLD.wordings, "terse": Reworded(WORLD.wording("terse"))})
+    changed = replace(WORLD, wordings={**WORLD.wordings, "terse": reworded(WORLD.wording("terse"))})
     with pytest.raises(TacitError, match=r"version '1' of wording 'terse'.* has version '7' here.*Train the module again"):
-        Agent.load(modules, world=reworded)
-    other = replace(WORLD, wordings={**WORLD.wordings, "full": Reworded(WORLD.wording("full"))})
+        Agent.load(modules, world=changed)
+    other = replace(WORLD, wordings={**WORLD.wordings, "full": reworded(WORLD.wording("full"))})
     assert Agent.load(modules, world=other).router.modules, "words it does not read may change"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tacit.core.types import Task
+from tacit.core.world import Wording
 
 TASK = Task("w", "w/1", "f", "train", 0, "win")
 
 
-class Plain:
+class Plain(Wording):
     separator = "\n"
 
     def task(self, task):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tacit.core.actions import Tags
 from tacit.core.types import Observation, Task, Transition
-from tacit.core.world import Environment
+from tacit.core.world import Environment, Wording
 
 LINES = ("Emma was written by Jane Austen.", "EMMA is a database.", "Ulm lies on the Danube.")
 FOUND = 0.25
@@ -38,7 +38,7 @@ class Library:
         pass
 
 
-class Words:
+class Words(Wording):
     separator = "\n"
     formats = {"tags": Tags(("search", "answer"), keep_case=True)}
 

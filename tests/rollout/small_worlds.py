@@ -7,6 +7,7 @@ import sys
 import time
 
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Wording
 
 
 def corridor(length: int, trouble: str = "", at: int = 0, name: str = "") -> Task:
@@ -71,7 +72,7 @@ def hang() -> None:
             continue
 
 
-class Signs:
+class Signs(Wording):
     """The wording of a corridor."""
 
     separator = "\n"

@@ -12,6 +12,7 @@ from scripted import ScriptedPolicy
 from tacit.companions.experience.extractor import render_advice_prompt
 from tacit.core.actions import BARE, CALLS, TAGS, AfterThought, Tags
 from tacit.core.errors import TacitError
+from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, Observation, Prompt, StopReason, Transition
 from tacit.methods import get_method
@@ -25,7 +26,7 @@ TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0}
 GUIDED = "experience"
 
 
-class Recorded:
+class Recorded(Context, PromptReader):
     """A context that writes down what it was told."""
 
     style, format, chat = "tags", TAGS, False
@@ -39,7 +40,7 @@ class Recorded:
     def read(self, observation):
         return Prompt("task", observation.text, "request")
 
-    def record(self, action, transition):
+    def record(self, action, transition, raw_text=None):
         self.turns.append(action)
         return {"progress": 1.0}
 
@@ -71,7 +72,7 @@ def test_the_world_stands_still_and_neither_history_nor_tracker_hear_of_it():
     assert reader.ask("go") is None
     empty = reader.ask(ASK).result()
     assert ENTRY not in empty.signals and NOTHING in reader.read(empty.observation).step_note
-    assert not hasattr(context.begin(WORLD.tasks("train", 1, 0)[0], Condition()), "ask"), "the others cannot"
+    assert context.begin(WORLD.tasks("train", 1, 0)[0], Condition()).ask(f"{ASK} what now?") is None, "the others cannot"
     assert context.chat is False and context.style == "tags"
 
 

@@ -13,7 +13,7 @@ from scripted import ScriptedPolicy, make_group, solve_countdown, stumble_throug
 from small_worlds import Corridor, Signs, corridor
 
 from tacit.core.errors import TacitError
-from tacit.core.method import Alike
+from tacit.core.method import Alike, Conditions
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Observation, StopReason, Transition
@@ -239,7 +239,7 @@ def test_each_turn_draws_anew():
     assert len(set(seeds)) == 6 and policy.asked[1][1][1] == derive(1, 1)
 
 
-class Guided:
+class Guided(Conditions):
     def __init__(self, count):
         self._count = count
 
@@ -265,7 +265,7 @@ def test_what_a_context_measures_is_kept_with_the_step():
     class Measuring(History):
         def begin(self, task, condition):
             reader = super().begin(task, condition)
-            reader.record = lambda action, transition: {"progress": transition.score}
+            reader.record = lambda action, transition, raw_text: {"progress": transition.score}
             return reader
 
     (episode,), _ = walk([corridor(2)], context=Measuring(Signs(), 0, style="bare"))

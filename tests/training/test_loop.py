@@ -13,7 +13,7 @@ from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.credit import Batch, Credit
 from tacit.core.errors import TacitError
-from tacit.core.method import Schedule
+from tacit.core.method import Companion, Schedule
 from tacit.core.protocols import DURING_UPDATES
 from tacit.core.types import Observation
 from tacit.methods import METHODS, get_method
@@ -207,7 +207,7 @@ def test_terms_add_up_group_by_group():
 
 
 @dataclass
-class Diary:
+class Diary(Companion):
     """A companion that writes down when it was called."""
 
     lines: list

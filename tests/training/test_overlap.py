@@ -107,11 +107,11 @@ def test_it_is_refused_where_episodes_read_what_is_learned_beside():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_only_an_experience_bank_is_read_in_play(name):
+def test_only_an_experience_bank_is_read_in_rollouts(name):
     """What a companion has seen of the first iteration changes no prompt of the second: only then may it look while that is
     played."""
     method = build(get_method(name))
-    refused = [c.name for c in method.companions if getattr(c, "read_in_play", True)]
+    refused = [c.name for c in method.companions if getattr(c, "read_in_rollouts", True)]
     if refused:
         assert (name, refused) == ("complementary", ["experience"])
         with pytest.raises(TacitError, match="'complementary': its rollouts read what experience learned"):

@@ -60,7 +60,7 @@ def test_words_change_only_with_their_version(name, wording):
         pytest.skip(f"{name} {world.remedy}")
     told = list(prompts(world, world.wording(wording)))
     here = hashlib.sha256("\n\n\n".join(told).encode()).hexdigest()[:16]
-    version = getattr(world.wording(wording), "version", "1")
+    version = world.wording(wording).version or "1"
     assert len(told) >= 80 and (version, here) == WORDS[name, wording], (
         f"the wording {wording!r} of {name} says something else: raise its version, so that modules trained on the old words "
         "are refused, and write the new hash here"

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from tacit.companions.dictionary.bounds import normalized_loss, theorem_3
 from tacit.companions.dictionary.extraction import Dictionary, Extraction, Phrase, check_alphabet, extract_dictionary
 from tacit.core.errors import TacitError
+from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo
 from tacit.core.world import Alphabet
@@ -28,11 +29,11 @@ FILE = "dictionary.json"
 
 
 @dataclass
-class SkillDictionary:
+class SkillDictionary(Companion):
     """Learns a dictionary from successes. Equal to another with the same settings, whatever either has seen."""
 
-    name: ClassVar[str] = "dictionary"
-    read_in_play: ClassVar[bool] = False
+    name = "dictionary"
+    read_in_rollouts: ClassVar[bool] = False
 
     alphabet: Alphabet
     horizon: int

@@ -26,7 +26,7 @@ from tacit.companions.experience.manager import (
 )
 from tacit.companions.imitation import Examples, ImitationCompanion
 from tacit.core.errors import TacitError
-from tacit.core.method import Context
+from tacit.core.method import Companion, Conditions, Context
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Condition, Group, IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ASKED, ENTRY, Told
@@ -36,7 +36,7 @@ GUIDED = "experience"
 """the condition of an episode that was given an entry"""
 
 
-class Experience:
+class Experience(Companion):
     """One for all worlds of a run: they share the bank, and whatever was learned in one may guide in another."""
 
     name = "experience"
@@ -219,7 +219,7 @@ def critic_verdict(condition: Condition) -> tuple[int, Verdict] | None:
 
 
 @dataclass(frozen=True)
-class GuidedHalf:
+class GuidedHalf(Conditions):
     """Half of a group's members get an entry from the bank, half none; with an empty bank nobody does."""
 
     experience: Experience = field(compare=False)
@@ -255,7 +255,7 @@ class GuidedHalf:
         return PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id))
 
     @property
-    def measured(self) -> Mapping[str, Callable[[Task], Condition]]:
+    def evaluated(self) -> Mapping[str, Callable[[Task], Condition]]:
         return {GUIDED: self.condition}
 
 

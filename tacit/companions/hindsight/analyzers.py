@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import Protocol
 
 import numpy as np
 
@@ -174,16 +174,19 @@ class Analysis:
         )
 
 
-class Analyzer(Protocol):
-    """One that cannot work beside a policy says so in `check(policy)`, before anything is played."""
+class Analyzer(ABC):
+    """Finds what each episode teaches."""
 
+    def check(self, policy: Policy) -> None:  # noqa: B027
+        """Raise a TacitError if it cannot work with this policy. Called before anything is played."""
+
+    @abstractmethod
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        """Start, and return a way to what comes of it: one analysis per episode, in order."""
-        ...
+        """Start, and return a function that waits for the result: one analysis per episode, in order."""
 
 
 @dataclass(frozen=True)
-class RuleAnalyzer:
+class RuleAnalyzer(Analyzer):
     rule: Callable[[Trajectory], Skills]
     most: int = 5
 
@@ -209,7 +212,7 @@ class RuleAnalyzer:
 
 
 @dataclass
-class ModelAnalyzer:
+class ModelAnalyzer(Analyzer):
     """Asks a model about each episode, and once more where the answer cannot be used.
 
     A model that runs elsewhere (an endpoint) works on while the trainer goes on; one that runs here is waited for, since it

@@ -15,6 +15,7 @@ import numpy as np
 from tacit.companions.hindsight.analyzers import Analysis, Analyzer
 from tacit.core.errors import TacitError, unknown
 from tacit.core.hindsight import Lesson, Skills
+from tacit.core.method import Companion, Conditions
 from tacit.core.protocols import Policy, Tokenizer
 from tacit.core.resources import FREE, Prices
 from tacit.core.types import Condition, Group, IterationInfo, Task, Trajectory
@@ -23,13 +24,13 @@ from tacit.prompts.conversation import LONGEST_NOTE, teach
 from tacit.rollout.encoding import fit_prompt
 
 
-class Hindsight:
+class Hindsight(Companion):
     """`observe` starts the analysis of a batch; whoever asks for a skill first waits for it. Nothing is remembered from one
     iteration to the next: skills are for the policy that played."""
 
     name = "hindsight"
-    remembers = False
-    read_in_play = False
+    has_state = False
+    read_in_rollouts = False
 
     def __init__(self, analyzer: Analyzer, prices: Prices = FREE) -> None:
         self._analyzer, self._prices = analyzer, prices
@@ -41,9 +42,7 @@ class Hindsight:
         """why most episodes without a skill have none, for the alarm of that name"""
 
     def check(self, policy: Policy) -> None:
-        """Refuse an analyzer that could say nothing beside this policy."""
-        if (refuse := getattr(self._analyzer, "check", None)) is not None:
-            refuse(policy)
+        self._analyzer.check(policy)
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         self._trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -79,9 +78,6 @@ class Hindsight:
             "hindsight/cost": self._prices.of(read, written),
             "hindsight/seconds_waited": round(self._waited, 3),
         }
-
-    def save(self, directory: Path) -> None:
-        """Nothing to come back to: answers are written down as they come."""
 
     def load(self, directory: Path) -> None: ...
 
@@ -207,7 +203,7 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class HandbookConditions:
+class HandbookConditions(Conditions):
     """Every member of a group reads the handbook's page for its family."""
 
     handbook: Handbook
@@ -219,6 +215,5 @@ class HandbookConditions:
         return Condition(SKILL_CONDITION, self.handbook.page(task.family), "handbook")
 
     @property
-    def measured(self) -> Mapping[str, object]:
-        """Under what else an evaluation is made, beside the plain one."""
+    def evaluated(self) -> Mapping[str, Callable[[Task], Condition]]:
         return {SKILL_CONDITION: self.condition}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.world import Wording
 from tacit.worlds.minihack.world import LEVELS, Scene, read
 
 RULES = """You are exploring a level of NetHack, seen from above; north is up. In the dark you see only what is next to you.
@@ -14,7 +15,7 @@ MEANS = {
 }
 
 
-class FullWording:
+class FullWording(Wording):
     separator = "\n\n"
     version = "1"
 
@@ -46,7 +47,7 @@ class FullWording:
         return "Think step by step inside <think> </think>, then give one action inside <action> </action>."
 
 
-class TerseWording:
+class TerseWording(Wording):
     """The map, then `12/12 key >`: health and what is held; `!` marks that the last action was refused. A past turn is its
     action alone."""
 

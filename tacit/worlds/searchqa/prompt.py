@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tacit.core.actions import ActionFormat, Parsed, Tags
 from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.world import Wording
 from tacit.worlds.searchqa.retrieval import REFUSED, Passage, plain, read
 from tacit.worlds.searchqa.world import LONGEST_QUERY, MAX_STEPS, parse_action
 
@@ -39,7 +40,7 @@ class SearchTags(Tags):
         return Parsed(parsed.action, parsed.valid and once)
 
 
-class FullWording:
+class FullWording(Wording):
     separator = "\n\n"
     version = "1"
     formats: Mapping[ActionStyle, ActionFormat] = {"tags": SearchTags()}
@@ -66,7 +67,7 @@ class FullWording:
         )
 
 
-class TerseWording:
+class TerseWording(Wording):
     """The question, then passages without their numbers; `!` marks that the last action was refused, `1/4` the turn. A past
     turn keeps only its best passage."""
 
