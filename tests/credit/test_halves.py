@@ -152,10 +152,10 @@ def test_every_credit_that_compares_is_held_to_the_halves(beside):
     assert len(method.credits) == len(joint.credits)
     for split, plain in zip(method.credits, joint.credits, strict=True):
         assert not isinstance(plain, WithinConditions)
-        if getattr(plain, "alone", False):
+        if not plain.compares_episodes:
             assert type(split) is type(plain), "it compares nobody"
         else:
-            assert split == WithinConditions(plain) and split.needs == getattr(plain, "needs", frozenset())
+            assert split == WithinConditions(plain) and split.needs == plain.needs
 
 
 def test_credit_over_the_whole_batch_would_compare_the_halves_after_all():
