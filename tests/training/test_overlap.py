@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from scripted import ScriptedPolicy
 from test_loop import TASKS, WORLD, build, half_hearted
 
 from tacit.core.errors import TacitError
+from tacit.core.method import Companion
 from tacit.methods import METHODS, get_method
 from tacit.methods.opid import OPID
 from tacit.methods.reuserl import ReuseRL
@@ -101,7 +101,9 @@ def test_it_is_refused_where_episodes_read_what_is_learned_beside():
     check_overlap_policy(TrainSettings(overlap=1), Waiting())
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
         check_overlap_policy(TrainSettings(overlap=1), ScriptedPolicy(half_hearted))
-    banked = replace(build(), companions=(SimpleNamespace(name="bank"),))
+    bank = Companion()
+    bank.name = "bank"
+    banked = replace(build(), companions=(bank,))
     with pytest.raises(TacitError, match=r"does not work with 'grpo': its rollouts read what bank learned .*--overlap 0"):
         check_overlap(TrainSettings(overlap=1), [banked])
 
@@ -111,7 +113,7 @@ def test_only_an_experience_bank_is_read_in_rollouts(name):
     """What a companion has seen of the first iteration changes no prompt of the second: only then may it look while that is
     played."""
     method = build(get_method(name))
-    refused = [c.name for c in method.companions if getattr(c, "read_in_rollouts", True)]
+    refused = [c.name for c in method.companions if c.read_in_rollouts]
     if refused:
         assert (name, refused) == ("complementary", ["experience"])
         with pytest.raises(TacitError, match="'complementary': its rollouts read what experience learned"):
