@@ -39,7 +39,7 @@ def said_by(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], A
         elif key in places:
             said[places[key]] = value
         else:
-            raise _unknown(key, method, [*places, *SECTIONS, *WHOLE, *NAMED])
+            raise _unknown(key, value, method, [*places, *SECTIONS, *WHOLE, *NAMED])
     return said
 
 
@@ -49,16 +49,17 @@ def _table(key: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _unknown(key: str, method: str, known: list[str]) -> TacitError:
+def _unknown(key: str, value: Any, method: str, known: list[str]) -> TacitError:
     owners = methods_with(f"--{key.replace('_', '-')}")
     near = [ELSEWHERE[key]] if ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    inside = [section for section, options in section_options().items() if any(o.place[-1] == key for o in options)]
+    options = [option for options in section_options().values() for option in options]
+    inside = [o.place for o in options if key in (o.place[-1], "_".join(o.place))]
     if owners:
         hint = f"It belongs to {', '.join(owners)}: method={owners[0]!r}."
     elif inside:
-        hint = f"Write {inside[0]}={{{key!r}: …}}."
+        hint = f'Did you mean {inside[0][0]}={{"{inside[0][-1]}": {value!r}}}?'
     else:
-        hint = f"Did you mean {near[0]!r}?" if near else "`tacit train --help` shows what there is."
+        hint = f"Did you mean {near[0]!r}?" if near else "`tacit train --help all` lists the settings."
     return TacitError(f"unknown setting {key!r} of a run with method {method!r}. {hint}")
 
 

@@ -234,13 +234,11 @@ def train(
             f"{recipe.out} already holds a run. Go on with it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), "
             "or name another `out`."
         )
-    prepared = prepare(recipe)
-    if begun:
-        stored = Recipe.from_json(read_settings(recipe.out))
-        if is_finished(recipe.out, stored, prepared.recipe):
-            return OpenRun(recipe.out)
-    else:
+    if not begun:
         check_new_run(recipe.out)
+    prepared = prepare(recipe)
+    if begun and is_finished(recipe.out, Recipe.from_json(read_settings(recipe.out)), prepared.recipe):
+        return OpenRun(recipe.out)
     carry_out(prepared, begun, reporter_for(quiet), listed(callbacks))
     return OpenRun(recipe.out)
 

@@ -291,7 +291,8 @@ def run(argv: Sequence[str]) -> int:
 def train(argv: Sequence[str]) -> int:
     parser = TrainParser(
         "modules train",
-        "Train a skill module for every skill of a world: imitation, then practice, then export.",
+        "Train a skill module for every skill of a world: imitation, RL training, export.",
+        brief=True,
         usage="tacit modules train [--config FILE] [settings] [--skills all|unified|NAME,…] [--out DIR]",
         epilog="The same command continues what was stopped. --engine.lora-rank makes each an adapter on one frozen base.",
     )

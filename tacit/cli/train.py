@@ -63,9 +63,8 @@ def run(argv: Sequence[str]) -> int:
             raise TacitError("--resume continues a run with its own settings; leave --config out.")
         return _resume(arguments.resume, said)
     recipe = Recipe.resolve(arguments.config, said)
-    prepared = prepare(recipe)
     check_new_run(recipe.out)
-    return carry_out(prepared, resume=False)
+    return carry_out(prepare(recipe), resume=False)
 
 
 class TrainParser(Parser):
@@ -82,6 +81,7 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
     parser = TrainParser(
         "train",
         SUMMARY_LINE,
+        brief=True,
         usage="tacit train [--config FILE] [settings] | --resume RUN",
         epilog="`tacit list` names the worlds, methods, models and panels there are.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -265,8 +265,11 @@ def check_new_run(out: Path) -> None:
     place = next((p for p in (out, *out.absolute().parents) if p.exists()), Path("/"))
     if not place.is_dir():
         raise TacitError(f"cannot make the run directory {out}: {place} is a file. Name another --out.")
-    if not os.access(place, os.W_OK):
-        raise TacitError(f"cannot make the run directory {out}: {place} is not writable. Name another --out.")
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise TacitError(f"cannot make the run directory {out}: {place} is not writable. Name another --out.") from error
 
 
 def check_model(model: str) -> None:

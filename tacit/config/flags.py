@@ -17,14 +17,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL
 from tacit.config.values import field_types, from_text, is_optional, spelled
+from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.engines import get_engine
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import REGISTRY, get_method
+from tacit.methods.grpo import GRPO
 from tacit.training.settings import TrainSettings
 
 
@@ -40,6 +42,8 @@ class Option:
     """the field's type"""
     default: Any
     help: str
+    basic: bool = True
+    """shown by plain `--help`"""
 
     @property
     def flag(self) -> str:
@@ -54,7 +58,7 @@ def options_of(
     A field that is itself a settings class becomes a section of its own: its flags are prefixed with its name.
     """
     cls: Any = _class_of(settings)
-    docs, kinds = field_docs(cls), field_types(cls)
+    docs, kinds, hints = field_docs(cls), field_types(cls), get_type_hints(cls, include_extras=True)
     found = []
     for field in dataclasses.fields(cls):
         if only is not None and field.name not in only:
@@ -65,7 +69,8 @@ def options_of(
             found += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
             continue
         name = f"{prefix}{spelled(field.name)}".replace("_", "-")
-        found.append(Option(name, (*place, spelled(field.name)), kinds[field.name], default, docs.get(field.name, "")))
+        basic = BASIC in getattr(hints[field.name], "__metadata__", ())
+        found.append(Option(name, (*place, spelled(field.name)), kinds[field.name], default, docs.get(field.name, ""), basic))
     return found
 
 
@@ -134,12 +139,17 @@ ELSEWHERE = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are TacitErrors, with the nearest flag named, and where `_` and `-` are the same."""
+    """An argparse parser that raises TacitErrors, suggests the nearest flag, and treats `_` and `-` alike.
 
-    def __init__(self, command: str, summary: str, **more: Any) -> None:
-        super().__init__(prog=f"tacit {command}", description=summary, allow_abbrev=False, **more)
-        self._command = command
+    With `brief`, `--help` shows the basic settings and `--help all` all of them."""
+
+    def __init__(self, command: str, summary: str, brief: bool = False, add_help: bool = True, **more: Any) -> None:
+        super().__init__(prog=f"tacit {command}", description=summary, allow_abbrev=False, add_help=False, **more)
+        self._command, self.brief = command, brief
         self._options: dict[str, Option] = {}
+        if add_help:
+            text = "show the basic settings, or all of them" if brief else "show this help"
+            self.add_argument("-h", "--help", nargs="?", action=_Help, metavar="all" if brief else "", help=text)
 
     def add_options(self, title: str, options: Sequence[Option], description: str = "") -> None:
         group = self.add_argument_group(title, description or None)
@@ -190,6 +200,20 @@ def _dashes(word: str) -> str:
     """`--group_size=4` as `--group-size=4`; values are left alone."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+class _Help(argparse.Action):
+    """`--help` of a brief parser hides the settings that are not basic; `--help all` shows them."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        hidden = {o.name for o in parser._options.values() if not o.basic} if parser.brief and values != "all" else set()
+        for action in parser._actions:
+            if action.dest in hidden:
+                action.help = argparse.SUPPRESS
+        if hidden:
+            parser.epilog = f"`{parser.prog} --help all` shows {len(hidden)} more settings. {parser.epilog or ''}"
+        parser.print_help()
+        parser.exit()
 
 
 def _add(group: Any, option: Option) -> None:
@@ -249,14 +273,18 @@ RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run direct
 
 
 def method_options(name: str) -> list[Option]:
-    """The flags of a method: its own fields without a prefix, its schedule without one either."""
+    """The flags of a method: its fields and its schedule's, without a prefix. Settings that GRPO does not have are basic."""
     cls = get_method(name)
     if not dataclasses.is_dataclass(cls):
         raise TacitError(f"method {name!r} has no settings to read: its class must be a dataclass.")
-    own = options_of(cls, ("method",))
-    schedule = [o for o in own if o.place[:2] == ("method", "schedule")]
-    bare = [replace(o, name=o.place[-1].replace("_", "-"), place=o.place[1:]) for o in schedule]
-    return [o for o in own if o not in schedule] + bare
+    shared = {field.name for field in dataclasses.fields(GRPO)}
+    own, schedule = [], []
+    for option in options_of(cls, ("method",)):
+        if option.place[1] == "schedule":
+            schedule.append(replace(option, name=option.place[-1].replace("_", "-"), place=option.place[1:]))
+        else:
+            own.append(replace(option, basic=option.basic or option.place[1] not in shared))
+    return own + schedule
 
 
 def methods_with(flag: str) -> list[str]:

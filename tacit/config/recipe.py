@@ -19,16 +19,17 @@ Further policies, where the method asks for them by name: `[policies.extractor] 
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import tacit
-from tacit.config.values import build, to_data
+from tacit.config.values import Tables, build, field_types, spelled, to_data, unknown_key
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Schedule
 from tacit.core.resources import Base
@@ -73,7 +74,11 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
     if found:
         raise TacitError(f"{found[0].name} is a {found[0].kind}: it is run with `{found[0].command}`.")
     known = [recipe.name if "/" in wanted else recipe.path.stem for recipe in packaged() if kind in (recipe.kind, None)]
-    raise TacitError(f"{unknown('recipe', wanted, known)} A file of your own goes by its path, and there is none at {name}.")
+    if Path(name).suffix:
+        near = difflib.get_close_matches(wanted, known, n=1)
+        hint = f"Did you mean the recipe {near[0]!r}?" if near else "`tacit list recipes` shows the packaged recipes."
+        raise TacitError(f"the settings file {name} does not exist. {hint}")
+    raise TacitError(f"{unknown('recipe', wanted, known)} There is no file {name} either.")
 
 
 def run_recipe(name: str) -> Path:
@@ -266,10 +271,16 @@ class Recipe:
         method, own = _named_table(document, "method", DEFAULT_METHOD)
         if "schedule" in own:
             raise TacitError("the schedule has a table of its own: write [schedule], not [method.schedule].")
-        settings = build(get_method(method), {**own, "schedule": document.get("schedule", {})}, "method")
+
+        def tables() -> Mapping[str, Iterable[str]]:
+            return {"method": set(field_types(get_method(method))) - {"schedule"}, **_common_tables(engine_name(outside))}
+
         outside = {key: document.pop(key) for key in OUTSIDE_TRAINING if key in document}
-        train = build(TrainSettings, document, "", also=OUTSIDE_TRAINING)
-        main = _policy(outside, "")
+        settings = build(get_method(method), own, "method", tables=tables)
+        schedule = build(Schedule, outside.get("schedule", {}), "schedule", settings.schedule, tables)
+        settings = replace(settings, schedule=schedule)
+        train = build(TrainSettings, document, "", tables=tables)
+        main = _policy(outside, "", tables)
         world = _text(outside, "world", "")
         if not world:
             where = "Give --world NAME (see `tacit list worlds`), `world = ...` in the file, or world=… from Python"
@@ -330,6 +341,15 @@ class Recipe:
         return self.settings.schedule
 
 
+def _common_tables(engine: str) -> dict[str, Iterable[str]]:
+    """The keys of every table but [method], by table."""
+    train = field_types(TrainSettings)
+    nested = {"schedule": Schedule, "sft": train["sft"], "evaluation": train["evaluation"], "tiny": TinySettings}
+    nested["engine"] = get_engine(engine).settings
+    keys = {table: [spelled(name) for name in field_types(cls)] for table, cls in nested.items()}
+    return {"": [*OUTSIDE_TRAINING, *train], **keys}
+
+
 def read_document(file: Path) -> Document:
     try:
         text = file.read_text(encoding="utf-8")
@@ -378,16 +398,16 @@ def _named_table(document: Document, key: str, usual: str) -> tuple[str, Documen
     return _text(own, "name", usual), {name: value for name, value in own.items() if name != "name"}
 
 
-def _policy(table: Mapping[str, Any], where: str) -> PolicyRecipe:
-    """Model, engine and sizes as a table says them."""
+def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> PolicyRecipe:
+    """Model, engine and sizes of a table."""
     prefix = f"{where}." if where else ""
     if where:
         for key in table:
             if key not in ("model", "engine", "tiny"):
-                raise TacitError(f"unknown setting {key!r} in [{where}]. Known there: engine, model, tiny.")
+                raise unknown_key(key, where, ("model", "engine", "tiny"), {})
     model = _text(table, "model", DEFAULT_MODEL)
     name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
-    engine = build(get_engine(name).settings, own, f"{prefix}engine")
+    engine = build(get_engine(name).settings, own, f"{prefix}engine", tables=tables)
     if model not in TINY_SIZES and table.get("tiny"):
         raise TacitError(f"[{prefix}tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")
     tiny = build(TinySettings, table.get("tiny", {}), f"{prefix}tiny", TINY_SIZES[model]) if model in TINY_SIZES else None

@@ -7,7 +7,7 @@ import difflib
 import keyword
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -66,24 +66,27 @@ def to_data(value: Any) -> Any:
     return value
 
 
-def build(cls: type[Any], data: Any, where: str, default: Any = None, also: Iterable[str] = ()) -> Any:
-    """An instance of a settings class from a table; what is not said is taken from `default` or the class.
+Tables = Callable[[], Mapping[str, Iterable[str]]]
+"""table of a settings file -> its keys; the top level is ''"""
 
-    `also` names keys that are read elsewhere, for the message about one that is not known.
-    """
+
+def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Tables = dict) -> Any:
+    """Build a settings object from a table. Missing keys come from `default`, or from the class.
+
+    `tables` are the other tables of the file, for the error about an unknown key."""
     if not isinstance(data, Mapping):
         raise TacitError(f"[{where}] must be a table of settings, not {data!r}.")
     kinds, given = field_types(cls), {}
     for raw, value in data.items():
         key = in_python(raw.replace("-", "_"))
         if key not in kinds:
-            raise unknown_key(raw, where, [*map(spelled, kinds), *also])
+            raise unknown_key(raw, where, map(spelled, kinds), tables())
         kind, name = kinds[key], f"{where}.{spelled(key)}" if where else spelled(key)
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             # A method's own schedule, not that of schedules in general.
             own = getattr(default, key, None) or _usual(cls, key)
-            given[key] = build(kind, value, name, own)
+            given[key] = build(kind, value, name, own, tables)
         else:
             given[key] = from_data(kind, value, name)
     return cls(**given) if default is None else dataclasses.replace(default, **given)
@@ -112,12 +115,18 @@ def field_types(cls: type[Any]) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
-def unknown_key(key: str, where: str, known: Any) -> TacitError:
-    names = sorted(known)
-    near = difflib.get_close_matches(key.replace("-", "_"), names, n=1, cutoff=0.5)
-    place = f"[{where}]" if where else "the top level"
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return TacitError(f"unknown setting {key!r} in {place}.{hint} Known there: {', '.join(names)}.")
+def unknown_key(key: str, where: str, known: Iterable[str], tables: Mapping[str, Iterable[str]]) -> TacitError:
+    """Suggests the table that has this key (`iterations`, `sft_steps`), or the nearest key of this table."""
+    plain = key.replace("-", "_")
+    names = sorted({*known, *tables.get(where, ())})
+    moved = [(t, k) for t, keys in tables.items() for k in keys if t != where and plain in (k, f"{t}_{k}")]
+    wrong = f"unknown key `{key}`" + (f" in [{where}]" if where else "")
+    if moved:
+        table, name = moved[0]
+        return TacitError(f"{wrong}; did you mean {f'[{table}] {name}' if table else f'`{name}` at the top level'}?")
+    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    hint = f"; did you mean `{near[0]}`?" if near else "."
+    return TacitError(f"{wrong}{hint} Known keys{' there' if where else ''}: {', '.join(names)}.")
 
 
 def is_optional(kind: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from tacit.core.errors import TacitError
 
@@ -24,6 +24,11 @@ PositiveShare = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 an
 InnerShare = Annotated[float, Bound(lambda v: 0 < v < 1, "must be above 0 and below 1")]
 AtLeastOne = Annotated[int, Bound(lambda v: v >= 1, "must be at least 1")]
 Count = Annotated[int, Bound(lambda v: v >= 0, "must not be negative")]
+
+BASIC = "basic"
+T = TypeVar("T")
+Basic = Annotated[T, BASIC]
+"""a setting that plain `--help` shows, as in `lr: Basic[NotNegative] = 1e-6`; `--help all` shows every setting"""
 
 
 def check_bounds(settings: Any, prefix: str = "") -> None:

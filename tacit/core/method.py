@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, overload
 import numpy as np
 
 from tacit.core.actions import ActionFormat
-from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare, Share
+from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, PositiveShare, Share
 from tacit.core.credit import Credit, Per, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
@@ -233,15 +233,15 @@ NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episode
 class Schedule:
     """The published training settings of a method. Every field can be overridden, and then visibly is."""
 
-    groups: AtLeastOne = 16
+    groups: Basic[AtLeastOne] = 16
     """tasks per iteration"""
-    group_size: AtLeastOne = 8
+    group_size: Basic[AtLeastOne] = 8
     """episodes per task"""
-    iterations: Count = 150
+    iterations: Basic[Count] = 150
     """rollout-and-update rounds"""
-    lr: NotNegative = 1e-6
+    lr: Basic[NotNegative] = 1e-6
     """learning rate of AdamW: constant, or the peak where it warms up or decays"""
-    temperature: Annotated[float, NOT_GREEDY] = 1.0
+    temperature: Basic[Annotated[float, NOT_GREEDY]] = 1.0
     """sampling temperature during training"""
     top_p: PositiveShare = 1.0
     """nucleus kept when sampling in training; 1 keeps log-probabilities those of what was sampled"""

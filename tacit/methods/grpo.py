@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Positive
+from tacit.core.bounds import AtLeastOne, Basic, Bound, NotNegative, Positive
 from tacit.core.composition import Part, adds, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
@@ -73,7 +73,7 @@ class GRPO:
     """ε below 1"""
     clip_high: ClipHigh = 0.2
     """ε above 1"""
-    kl: NotNegative = 0.01
+    kl: Basic[NotNegative] = 0.01
     """β of the KL to the reference policy; 0 leaves it out"""
     entropy: NotNegative = 0.0
     """weight of the entropy bonus"""

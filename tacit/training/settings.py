@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, Positive, PositiveShare, Share
+from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, Positive, PositiveShare, Share
 from tacit.core.errors import TacitError
 
 
@@ -13,13 +13,13 @@ from tacit.core.errors import TacitError
 class SupervisedSettings:
     """Step-level imitation of the world's expert or of recorded episodes, before any reinforcement."""
 
-    steps: Count = 0
+    steps: Basic[Count] = 0
     """optimiser steps; 0 skips the stage"""
-    batch: AtLeastOne = 64
+    batch: Basic[AtLeastOne] = 64
     """demonstrated turns per step"""
-    tasks: AtLeastOne = 1000
+    tasks: Basic[AtLeastOne] = 1000
     """training tasks the expert shows, or recorded episodes that are read"""
-    lr: NotNegative = 1e-3
+    lr: Basic[NotNegative] = 1e-3
     """peak learning rate; warm-up then cosine to zero"""
     warmup: Share = 0.1
     """share of the steps spent warming up"""
@@ -47,7 +47,7 @@ class SupervisedSettings:
     """optimiser steps of each round, with a warm-up and a cosine of their own"""
     round_share: Share = 0.5
     """share of a round's turns that were relabelled, in this round or before; the others are demonstrated"""
-    from_: str = ""
+    from_: Basic[str] = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
     def round_begins(self, number: int) -> int:
@@ -64,9 +64,9 @@ class SupervisedSettings:
 class EvaluationSettings:
     """The fixed panel a run is measured on."""
 
-    split: str = ""
+    split: Basic[str] = ""
     """split the panel is taken from; empty is the world's own: test, or unseen houses"""
-    tasks: Count = 0
+    tasks: Basic[Count] = 0
     """tasks on the panel; 0 is 128, or all of a published split"""
     panel: str = ""
     """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
@@ -75,13 +75,13 @@ class EvaluationSettings:
     SPLIT:TASKS; with a question mark (valid_unseen?) only where its tasks are on this machine"""
     repeats: AtLeastOne = 1
     """episodes per task"""
-    every: Count = 5
+    every: Basic[Count] = 5
     """iterations between evaluations; 0 evaluates only after each stage"""
     patience: Count = 0
     """stop practice once so many evaluations in a row are not above the best before them; 0 never does"""
     untrained: bool = True
     """also measure the policy before anything is taught"""
-    temperature: Annotated[float, Bound(lambda v: v >= 0, "must not be negative; 0 is greedy")] = 0.4
+    temperature: Basic[Annotated[float, Bound(lambda v: v >= 0, "must not be negative; 0 is greedy")]] = 0.4
     """sampling temperature when evaluating"""
     max_steps: Count = 0
     """longest episode when evaluating; 0 is the world's own limit"""
@@ -106,17 +106,17 @@ class EvaluationSettings:
 class TrainSettings:
     """What holds for every stage."""
 
-    seed: int = 0
+    seed: Basic[int] = 0
     """everything random in the run comes from this"""
-    tasks: AtLeastOne = 4096
+    tasks: Basic[AtLeastOne] = 4096
     """size of the pool of training tasks"""
     split: str = "train"
     """split the training tasks come from"""
     families: str = ""
     """train and measure only on these families of tasks, comma-separated; empty is all"""
-    max_steps: Count = 0
+    max_steps: Basic[Count] = 0
     """longest episode when practising; 0 is the world's own limit"""
-    max_tokens: Count = 0
+    max_tokens: Basic[Count] = 0
     """longest completion; 0 is the world's bare action length, or 512 with tags"""
     workers: Count = 0
     """processes to run the world in; 0 runs fast worlds in place and slow ones in 4"""

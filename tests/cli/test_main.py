@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -74,6 +75,16 @@ def test_help_shows_the_fields_of_the_method_named(capsys):
     assert "package.module:OBJECT or path/to/file.py:OBJECT" in ppo
     assert main(["train", "--help"]) == 0
     assert "--lam" not in capsys.readouterr().out
+
+
+def test_help_shows_the_basic_settings_and_help_all_shows_all(capsys):
+    def flags(*words: str) -> list[str]:
+        assert main(["train", *words]) == 0
+        return re.findall(r"^  (--[\w.-]+)", capsys.readouterr().out, re.M)
+
+    basic, every = flags("--help"), flags("--help", "all")
+    assert 25 <= len(basic) <= 36 and set(basic) < set(every) and len(every) > 90
+    assert {"--world", "--method", "--model", "--out", "--seed", "--resume", "--lr", "--sft.steps"} <= set(basic)
 
 
 def test_the_first_help_names_the_commands(capsys):

@@ -184,7 +184,7 @@ def test_a_table_becomes_settings_and_back():
         ({"names": "x"}, "a.names must be a list, each text, not 'x'"),
         ({"names": [1]}, "a.names must be text, not 1"),
         ({"inner": 3}, "[a.inner] must be a table"),
-        ({"inner": {"dept": 3}}, "unknown setting 'dept' in [a.inner]. Did you mean 'depth'?"),
+        ({"inner": {"dept": 3}}, "unknown key `dept` in [a.inner]; did you mean `depth`?"),
     ],
 )
 def test_a_table_with_a_mistake_is_refused(data, message):

@@ -97,5 +97,5 @@ def test_a_second_policy_is_like_the_first_unless_something_is_said():
     larger = recipe(model="tiny", method=teaching, policies={"pupil": {"model": "tiny-4m"}}).policies["pupil"]
     assert larger.tiny == TINY_SIZES["tiny-4m"]
     assert Recipe.from_json(told.to_json()) == told
-    with pytest.raises(TacitError, match=r"unknown setting 'size' in \[policies.pupil\]"):
+    with pytest.raises(TacitError, match=r"unknown key `size` in \[policies.pupil\]"):
         recipe(method=teaching, policies={"pupil": {"size": 3}})

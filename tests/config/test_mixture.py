@@ -118,7 +118,7 @@ def test_what_is_said_of_one_world_holds_there_alone():
     ("worlds", "reason"),
     [
         ({"cooking": {}}, "about a world the run is not in"),
-        ({"countdown": {"speed": 3}}, "unknown setting 'speed'"),
+        ({"countdown": {"speed": 3}}, "unknown key `speed`"),
         ({"countdown": {"method": {"clip_high": 0.3}}}, "share one update"),
         ({"countdown": {"split": "seen"}}, "unknown split 'seen' of world 'countdown'"),
         ({"countdown": {"evaluation": {"split": "unseen"}}}, "unknown split 'unseen' of world 'countdown'"),

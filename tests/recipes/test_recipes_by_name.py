@@ -38,7 +38,7 @@ def test_a_file_that_is_there_wins_over_a_recipe_of_the_same_name(tmp_path):
     ("words", "said"),
     [
         (["train", "--config", "quikstart"], "unknown recipe 'quikstart'. Did you mean 'quickstart'? Known: "),
-        (["train", "--config", "mine.toml"], "there is none at mine.toml"),
+        (["train", "--config", "mine.toml"], "the settings file mine.toml does not exist"),
         (["train", "--config", "radius"], "comparisons/radius is a comparison: it is run with `tacit compare radius --jobs 2`"),
         (["compare", "quickstart"], "quickstart is a run: it is run with `tacit train --config quickstart`"),
         (["compare", "published/bipace-tabel4"], "Did you mean 'published/bipace-table4'?"),

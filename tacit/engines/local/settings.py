@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tacit.core.bounds import Basic
 from tacit.core.errors import TacitError
 from tacit.core.protocols import CAPABILITIES, VALUES, Engine, ModelSource, Policy
 
@@ -15,13 +16,13 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class EngineSettings:
     """How the local engine loads, trains and samples a model."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Basic[Literal["auto", "cpu", "cuda"]] = "auto"
     """device of the model; auto uses a GPU if there is one"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """dtype of the weights; auto is float32 on CPU and bfloat16 on a GPU (with float32 master weights)"""
     threads: int = 0
     """CPU threads; 0 uses OMP_NUM_THREADS if set, else the CPUs this process may use"""
-    lora_rank: int = 0
+    lora_rank: Basic[int] = 0
     """rank of the LoRA adapters; 0 trains all parameters"""
     lora_alpha: float = 0.0
     """alpha of the LoRA adapters; 0 is twice the rank"""
@@ -30,7 +31,7 @@ class EngineSettings:
     micro-batches (token_budget, ranks), because masks are drawn per forward pass"""
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
-    token_budget: int = 0
+    token_budget: Basic[int] = 0
     """most tokens per micro-batch; 0 is 2,048 on CPU, 65,536 on a GPU (an update uses at most two fifths of the free memory)"""
     max_batch: int = 256
     """most sequences sampled at once"""
