@@ -18,6 +18,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
+from tacit.engines.local.fast.kernels import fast_paths
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_memory, is_fragmented, is_nearly_full, retry_on_oom
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.scheduler import LocalSampler, LocalScheduler
@@ -104,7 +105,8 @@ class LocalEngine:
 
     def wrap_model(self, hf: Any, packed: bool = True) -> LanguageModel:
         make = partial(LanguageModel, hf, compiled=self.settings.compile, packed=packed)
-        return retry_on_oom(make, self.device, "the first forward pass of the model")
+        with fast_paths(self.settings.fast != "off"):
+            return retry_on_oom(make, self.device, "the first forward pass of the model")
 
     def copy_frozen(self) -> Any:
         """A frozen copy of the model, to be used as reference."""
@@ -175,7 +177,8 @@ class LocalEngine:
 
     def get_sampler(self) -> LocalSampler:
         if self.sampler is None:
-            self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
+            with fast_paths(self.settings.fast != "off"):
+                self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
         return self.sampler
 
     def _begin_sampling(self, name: str) -> int:

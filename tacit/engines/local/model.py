@@ -15,6 +15,7 @@ from torch import nn
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
 from tacit.engines.local.fast.cross_entropy import linear_float32
+from tacit.engines.local.fast.kernels import is_fast_enabled
 from tacit.engines.local.fast.packed import PackedDecoder, VarlenDecoder
 from tacit.engines.local.memory import retry_on_oom
 from tacit.engines.local.packing import (
@@ -41,8 +42,8 @@ class LanguageModel:
     """
 
     def __init__(self, hf: Any, compiled: bool = False, packed: bool = True):
-        """`packed` uses the packed (varlen) forward pass if the architecture supports it. `compiled` compiles regions of it on
-        a GPU, or the whole transformers decoder if there is no packed pass."""
+        """`packed` uses the packed (varlen) forward pass if fast paths are enabled (`fast_paths`) and the model supports
+        it. `compiled` compiles regions of it on a GPU, or the whole transformers decoder if there is no packed pass."""
         self.hf: Any = hf
         self.decoder: Any = hf.base_model
         self.head: Any = hf.get_output_embeddings()
@@ -59,7 +60,8 @@ class LanguageModel:
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
         self.packed_decoder: PackedDecoder | None = None
-        if packed and PackedDecoder.supports(hf):
+        self.fast = is_fast_enabled()
+        if packed and self.fast and PackedDecoder.supports(hf):
             varlen = [VarlenDecoder(hf, regions=compiled)] if VarlenDecoder.can_run(hf) else []
             self.packed_decoder = next((d for d in (*varlen, PackedDecoder(hf)) if self._matches_transformers(d)), None)
         if compiled and self.packed_decoder is None:

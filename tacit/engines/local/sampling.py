@@ -8,14 +8,20 @@ large vocabulary keep the whole device busy; the second reads the one part in wh
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device, probe_logits
+from tacit.engines.local.fast.kernels import (
+    capability_probe,
+    early_launch_options,
+    is_kernel_usable,
+    on_tensor_device,
+    probe_logits,
+)
 from tacit.engines.local.packing import next_power_of_two
 
 BLOCK = 4096
@@ -146,7 +152,7 @@ def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: flo
     return tokens_B1[:, 0], logprobs_B1[:, 0]
 
 
-@cache
+@capability_probe
 def has_draw_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return is_kernel_usable("draws", device, partial(_agrees, device, dtype))
 

@@ -36,6 +36,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.decoding import Begun, Decoder, GenericDecoder, Newcomers, Table, Written
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.chunked_prefill import Readings, Seats
+from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.llama_decoding import LlamaDecoder
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, register_cache_owner
@@ -122,7 +123,8 @@ class LocalScheduler:
     def _go_on_as_room_allows(self, asked: int) -> None:
         sampler = self._sampler
         try:
-            sampler.places.run(self._go_on, 1, "sampling with a max_batch of {}", most=asked)
+            with fast_paths(sampler.fast):
+                sampler.places.run(self._go_on, 1, "sampling with a max_batch of {}", most=asked)
         except torch.OutOfMemoryError as error:
             self.let_go()
             raise TacitError(
@@ -425,7 +427,8 @@ class LocalSampler:
         self._generic = GenericDecoder(model, torch.device(device))
         self._lean: LlamaDecoder | None = None
         self._options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
-        self._try_lean = lean and text_config.model_type in FAMILY
+        self.fast = is_fast_enabled()
+        self._try_lean = lean and self.fast and text_config.model_type in FAMILY
         self._stale = False
         self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()
         register_cache_owner(self)

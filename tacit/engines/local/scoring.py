@@ -97,7 +97,7 @@ def token_logprobs(
     autograd recomputed in the backward pass, so [tokens, vocabulary] never exists in full.
     """
     size, weight_VD = model.chunk_tokens, model.linear_head
-    if weight_VD is not None and has_logprob_kernels(weight_VD.device, weight_VD.dtype):
+    if model.fast and weight_VD is not None and has_logprob_kernels(weight_VD.device, weight_VD.dtype):
         return fused_linear_logprobs(hidden_TD, weight_VD, LogprobTargets(targets_T, _positive(temperature), entropy, size))
 
     def chunk(hidden_CD: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

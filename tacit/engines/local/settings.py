@@ -50,6 +50,9 @@ class EngineSettings:
     """deterministic GPU algorithms: a repeated run gives the same bits, somewhat slower; set token_budget too"""
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass: less memory, about a third slower"""
+    fast: Literal["auto", "off"] = "auto"
+    """off uses plain torch and transformers everywhere: no Triton kernels, packed passes, compiled regions or CUDA graphs;
+    slower, for debugging and comparison"""
 
     def __post_init__(self) -> None:
         for name in ("threads", "lora_rank", "lora_alpha", "token_budget", "clip_norm", "weight_decay"):
@@ -63,7 +66,10 @@ class EngineSettings:
             raise TacitError(f"engine setting betas = {self.betas} must be two numbers in [0, 1).")
         if self.lora_rank and not self.lora_targets:
             raise TacitError("engine setting lora_targets is empty: name at least one module, or set lora_rank to 0.")
-        for name, choices in (("device", ("auto", "cpu", "cuda")), ("dtype", ("auto", "float32", "bfloat16"))):
+        if self.compile and self.fast == "off":
+            raise TacitError("engine settings compile = true and fast = off exclude each other; leave one out.")
+        names = {"device": ("auto", "cpu", "cuda"), "dtype": ("auto", "float32", "bfloat16"), "fast": ("auto", "off")}
+        for name, choices in names.items():
             if getattr(self, name) not in choices:
                 raise TacitError(f"engine setting {name} = {getattr(self, name)!r} must be one of {', '.join(choices)}.")
 

@@ -23,6 +23,7 @@ from tacit.core.credit import Batch
 from tacit.core.errors import EngineLost, TacitError
 from tacit.core.protocols import LossTerm
 from tacit.core.seeds import derive
+from tacit.engines.local.fast.kernels import fast_paths
 from tacit.engines.local.memory import AdaptiveBudget, MemoryWait, empty_cache, is_out_of_memory
 from tacit.engines.local.model import LanguageModel, load_pretrained
 from tacit.engines.local.packing import input_lengths
@@ -88,7 +89,7 @@ class Sharded:
         """in shards, as long as no pass has them gathered"""
         lean = not (self.by_layer or settings.gradient_checkpointing)
         # On the device and in the format it computes in: a model is tried out as it is made, and kernels are chosen.
-        with torch.no_grad():
+        with torch.no_grad(), fast_paths(settings.fast != "off"):
             self.model = self._root(lambda: LanguageModel(self.hf, packed=lean))
         self.let_go()
 

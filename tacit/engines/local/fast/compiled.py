@@ -23,6 +23,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import rms_norm, silu
 
+from tacit.engines.local.fast.kernels import capability_probe
 from tacit.engines.local.fast.layers import (
     RopeQKV,
     SwiGLU,
@@ -86,6 +87,7 @@ class LayerOps:
         return self.rotated(q, cos, sin), self.rotated(k, cos, sin), v
 
 
+@capability_probe
 def can_compile(device: torch.device) -> bool:
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 

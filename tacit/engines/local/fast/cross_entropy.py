@@ -24,7 +24,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from tacit.engines.local.fast.kernels import is_kernel_usable, on_tensor_device, probe_logits
+from tacit.engines.local.fast.kernels import capability_probe, is_kernel_usable, on_tensor_device, probe_logits
 from tacit.engines.local.memory import is_out_of_memory
 
 # Logits as they are summed, in float32, also of a model in bfloat16.
@@ -270,7 +270,7 @@ def logprob_backward(
     return gradient_CV
 
 
-@cache
+@capability_probe
 def has_logprob_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     return is_kernel_usable("scores", device, partial(_matches_torch, device, dtype))
 

@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.fast.compiled import SamplerOps
-from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
 from tacit.engines.local.packing import next_power_of_two
 
 LEAST = 16
@@ -119,7 +119,7 @@ def _parts(programs: int, device: torch.device) -> int:
     return parts
 
 
-@cache
+@capability_probe
 def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = queries_per_kv <= LEAST and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
@@ -273,7 +273,7 @@ def attend_chunk_plainly(
     return found_CHD.flatten(1)
 
 
-@cache
+@capability_probe
 def has_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
@@ -387,7 +387,7 @@ def _at_once(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
     return out_NF
 
 
-@cache
+@capability_probe
 def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     """Where there are kernels for both, with as many stages."""
     sizes = (device, dtype, kv_heads, queries_per_kv, head_dim)

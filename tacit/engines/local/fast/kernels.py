@@ -1,10 +1,16 @@
-"""Kernels of our own: used where they run and are right, which is asked by running them once beside torch's own operations."""
+"""The switch for fast paths, and what all Triton kernels share: capability probes, launch helpers, probe data.
+
+Every capability probe (`has_*_kernel`, `has_flash_attention`, `can_compile`) is decorated with `capability_probe`, which is
+False inside `fast_paths(False)`; models and samplers created there use plain torch for good. See contract.md.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -13,65 +19,91 @@ import torch
 from tacit.engines.local.memory import is_out_of_memory
 
 HOPPER = 9
-"""a `generation` of GPUs"""
+"""`nvidia_generation` of a Hopper GPU"""
 MIN_PDL_DRIVER = 12_040
-"""the first driver of which we know that such a launch can be part of a CUDA graph (it can since 12.3)"""
+"""first CUDA driver used with programmatic dependent launches inside CUDA graphs (supported since 12.3)"""
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
+
+_fast: ContextVar[bool] = ContextVar("fast", default=True)
+
+
+def is_fast_enabled() -> bool:
+    return _fast.get()
+
+
+@contextmanager
+def fast_paths(enabled: bool) -> Iterator[None]:
+    """Within this context, fast paths are allowed or not (`--engine.fast`)."""
+    token = _fast.set(enabled)
+    try:
+        yield
+    finally:
+        _fast.reset(token)
+
+
+def capability_probe(probe: Callable[Rest, bool]) -> Callable[Rest, bool]:
+    """Decorator: run the probe once per set of arguments, and answer False while fast paths are off."""
+    cached = cache(probe)
+
+    @wraps(probe)
+    def check(*of: Rest.args, **more: Rest.kwargs) -> bool:
+        return _fast.get() and cached(*of, **more)  # type: ignore[arg-type]
+
+    return check
+
+
+def is_kernel_usable(what: str, device: torch.device, matches_torch: Callable[[], bool]) -> bool:
+    """Whether a Triton kernel compiles on this device and `matches_torch()`, which runs it, is true. Warns if not: the torch
+    fallback is slower. False without a GPU or without Triton."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        if matches_torch():
+            return True
+        reason = "its results differ from torch"
+    except Exception as error:  # e.g. no C compiler, or one that is too old
+        if is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    warnings.warn(f"the Triton kernel for {what} is not used on {device}, falling back to slower torch: {reason}", stacklevel=2)
+    return False
 
 
 def on_tensor_device(
     launch: Callable[Concatenate[torch.Tensor, Rest], Answer],
 ) -> Callable[Concatenate[torch.Tensor, Rest], Answer]:
-    """triton launches on the device that is current in a thread, wherever the tensors are."""
+    """Decorator: launch on the device of the first argument. Triton launches on the thread's current device otherwise."""
 
     @wraps(launch)
-    def there(tensor: torch.Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
+    def launch_there(tensor: torch.Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
         with torch.cuda.device_of(tensor):
             return launch(tensor, *rest, **more)
 
-    return there
+    return launch_there
 
 
 @cache
 def early_launch_options(device: torch.device) -> dict[str, bool]:
-    """Options of a step's launches (what they share with prefills and updates has them there too): where device and driver
-    can, a kernel is put in place while the one before it is on its last programs, and waits there."""
+    """Options for programmatic dependent launch (PDL), where device and driver support it: a kernel's programs are scheduled
+    while the previous kernel finishes, and wait for it inside the kernel. Used by all kernels of a decode step."""
     driver: Callable[[], int] = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)
-    can = nvidia_generation(device) >= HOPPER and driver() >= MIN_PDL_DRIVER
-    if can and importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
+    supported = nvidia_generation(device) >= HOPPER and driver() >= MIN_PDL_DRIVER
+    if supported and importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
 
 
 def nvidia_generation(device: torch.device) -> int:
-    """Of Nvidia's GPUs, the major compute capability; 0 of all others, whose makers count otherwise."""
+    """Major compute capability of an NVIDIA GPU; 0 for other devices."""
     nvidia = device.type == "cuda" and torch.version.hip is None
     return int(torch.cuda.get_device_capability(device)[0]) if nvidia else 0
 
 
 def probe_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:
-    """[rows, vocabulary] from flat to sharp, for a kernel that reads them in blocks. Of every three rows one cannot have what
-    comes first, and one not what comes after a block."""
+    """[rows, vocabulary] test logits from flat to sharp. A third of the rows has −∞ in the first block, a third after it."""
     spread_B = torch.logspace(-1, 1, rows, device=generator.device)[:, None]
     logits_BV = torch.randn(rows, vocabulary, generator=generator, device=generator.device) * spread_B
     logits_BV[::3, : block + 5] = float("-inf")
     logits_BV[1::3, block - 5 :] = float("-inf")
     return logits_BV
-
-
-def is_kernel_usable(what: str, device: torch.device, agrees: Callable[[], bool]) -> bool:
-    """Whether a kernel of triton's can be used on this device; `agrees` runs it, and says whether what it computes is right.
-    Where there should be one and torch's operations do it instead, that is said: it is slower."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        if agrees():
-            return True
-        why = "it gives other numbers than torch's operations"
-    except Exception as error:  # a compiler that is missing, or too old
-        if is_out_of_memory(error):
-            raise
-        why = next(iter(str(error).splitlines()), "") or type(error).__name__
-    warnings.warn(f"our kernel for {what} is not used on {device}, torch's slower operations are: {why}", stacklevel=2)
-    return False

@@ -8,14 +8,14 @@ every number to which half it belongs.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import rms_norm
 
-from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
 from tacit.engines.local.packing import next_power_of_two
 
 SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
@@ -64,7 +64,7 @@ def swiglu_backward(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torc
     return both_NF
 
 
-@cache
+@capability_probe
 def has_swiglu_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     return is_kernel_usable("gates", device, partial(_swiglu_matches_torch, device, dtype))
 
@@ -118,7 +118,7 @@ def rms_norm_forward(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -
     return normed_ND
 
 
-@cache
+@capability_probe
 def has_rms_norm_kernel(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     fits = width <= MAX_NORM_WIDTH and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable("norms", device, partial(_rms_norm_matches_torch, device, dtype, width))
@@ -212,7 +212,7 @@ def rope_qkv(
     return found_NF
 
 
-@cache
+@capability_probe
 def has_rope_qkv_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
@@ -236,7 +236,7 @@ def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int
     return True
 
 
-@cache
+@capability_probe
 def has_rope_cache_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     trials = (partial(_rope_cache_matches_torch, device, dtype, asked, key_heads, head_dim) for asked in (heads, 0))

@@ -12,7 +12,7 @@ that a small adapter is not lost in a large h.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.fast.compiled import SamplerOps
-from tacit.engines.local.fast.kernels import early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
 from tacit.engines.local.kv_cache import KeyValueCache, Reading
 from tacit.engines.local.packing import next_power_of_two
 
@@ -119,13 +119,13 @@ def has_adapted_step(layers: Sequence[Any], device: torch.device, dtype: torch.d
     return all(map(fits, layers))
 
 
-@cache
+@capability_probe
 def has_norm_kernel(device: torch.device, dtype: torch.dtype, width: int, rank: int) -> bool:
     fits = width <= MOST_WIDTH and rank <= MOST_RANK and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable("adapters and norms", device, partial(_adds, device, dtype, width, rank))
 
 
-@cache
+@capability_probe
 def has_gate_kernel(device: torch.device, dtype: torch.dtype, inner: int, rank: int) -> bool:
     fits = rank <= 2 * MOST_RANK and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable("adapters and gates", device, partial(_gates, device, dtype, inner, rank))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.fast.kernels import HOPPER, is_kernel_usable, nvidia_generation, on_tensor_device
+from tacit.engines.local.fast.kernels import HOPPER, capability_probe, is_kernel_usable, nvidia_generation, on_tensor_device
 from tacit.engines.local.memory import is_out_of_memory
 from tacit.engines.local.packing import to_device
 
@@ -242,7 +242,7 @@ def _sizes(q_QHD: torch.Tensor, k_KGD: torch.Tensor) -> dict[str, int]:
 # elsewhere, row by row, what that launch computes.
 
 
-@cache
+@capability_probe
 def has_flash_attention(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Whether torch's flash kernel runs on these: asked by running it once."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
@@ -258,7 +258,7 @@ def has_flash_attention(device: torch.device, dtype: torch.dtype, head_dim: int)
     return True
 
 
-@cache
+@capability_probe
 def has_varlen_kernels(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     """Whether our kernels are used on these: where torch's runs, on a GPU that LAUNCHES is for, and they are right; on others,
     torch's kernel may well be quicker."""
