@@ -24,7 +24,7 @@ from tacit.core.types import Task
 from tacit.worlds.searchqa.published import DATA_VARIABLE, data_root, published_tasks, question_files
 from tacit.worlds.searchqa.retrieval import RETRIEVERS
 from tacit.worlds.searchqa.tasks import GENERATED, tasks
-from tacit.worlds.searchqa.world import library_of
+from tacit.worlds.searchqa.world import open_index
 
 EVERY = 10**6
 
@@ -50,10 +50,10 @@ def _all(split: str, path: str, retriever: str) -> Sequence[Task]:
 def recall(questions: Sequence[Task]) -> dict[str, float]:
     hits = {"question": [], "whole": [], "first_hop": [], "titles": []}
     start = time.perf_counter()
-    library_of(questions[0])
+    open_index(questions[0])
     opened_s, asked, spent_s = time.perf_counter() - start, 0, 0.0
     for task in questions:
-        library = library_of(task)
+        library = open_index(task)
         titles, named = task.data["titles"], task.goal.lower()
 
         def found(query: str, library=library) -> set[str]:

@@ -289,7 +289,7 @@ def test_bad_requests_are_named():
     world = ENVIRONMENT.make()
     with pytest.raises(TacitError, match=r"call reset\(task\) first"):
         world.step("look")
-    with pytest.raises(TacitError, match="'x' is no cooking game"):
+    with pytest.raises(TacitError, match="'x' is not a cooking task"):
         world.reset(Task("cooking", "x", "simple", "own", 0, ""))
 
 

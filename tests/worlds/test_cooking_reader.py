@@ -10,7 +10,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Observation, Task, Transition
 from tacit.prompts.state_block import StateBlock
 from tacit.worlds.cooking import ENVIRONMENT
-from tacit.worlds.cooking.expert import act
+from tacit.worlds.cooking.expert import act_on_prompt
 from tacit.worlds.cooking.world import CookingWorld
 
 
@@ -19,7 +19,7 @@ def wins(task: Task, form: str, wording: str = "terse") -> bool:
     world, reader = CookingWorld(), context.begin(task, PLAIN)
     observation = world.reset(task)
     for _ in range(ENVIRONMENT.max_steps):
-        action = act(reader.read(observation).text)
+        action = act_on_prompt(reader.read(observation).text)
         transition = world.step(action)
         reader.record(action, transition)
         observation = transition.observation
@@ -43,7 +43,7 @@ def test_without_what_is_left_to_search_it_is_not():
 
 def test_a_prompt_without_a_block_is_refused():
     with pytest.raises(TacitError, match="needs a prompt with a state block"):
-        act("kitchen | fridge?")
+        act_on_prompt("kitchen | fridge?")
 
 
 def test_the_text_says_all_the_tracker_wants_to_know():

@@ -256,7 +256,7 @@ def test_a_thousand_random_episodes_are_the_same_in_another_process():
     seeds = range(1000)
     digest = hashlib.sha256("\n".join(episode(seed) for seed in seeds).encode("utf-8", "replace")).hexdigest()
     code = (
-        "import sys, hashlib; sys.path.insert(0, 'tests/environments'); from test_minihack import episode;"
+        "import sys, hashlib; sys.path.insert(0, 'tests/worlds'); from test_minihack import episode;"
         "print(hashlib.sha256('\\n'.join(episode(s) for s in range(1000)).encode('utf-8', 'replace')).hexdigest())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}

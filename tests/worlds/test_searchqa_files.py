@@ -17,8 +17,8 @@ from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
 from tacit.worlds.searchqa import searchqa_environment
 from tacit.worlds.searchqa.published import published_tasks, read_passages, read_questions
-from tacit.worlds.searchqa.retrieval import CLOSING, Bm25, Dense, Ngrams, make_retriever, read
-from tacit.worlds.searchqa.world import library_of
+from tacit.worlds.searchqa.retrieval import CLOSING, Bm25, Dense, Ngrams, make_retriever, parse_passages
+from tacit.worlds.searchqa.world import open_index
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = get_environment("searchqa")
@@ -140,7 +140,7 @@ def test_without_a_corpus_the_questions_own_contexts_are_searched(tmp_path):
     }
     path = write(tmp_path / "hot_dev.json", [question])
     (task,) = searchqa_environment(path).tasks("published_test", 1, 0)
-    assert library_of(task, path).search("Ulm") == (("Ulm", "Ulm is on the Danube."),)
+    assert open_index(task, path).search("Ulm") == (("Ulm", "Ulm is on the Danube."),)
     write(path, [{k: v for k, v in question.items() if k != "context"}])
     with pytest.raises(TacitError, match=r"has no corpus beside it: none of hot_dev_corpus, hot_corpus, corpus"):
         searchqa_environment(path).tasks("published_test", 1, 0)
@@ -235,7 +235,7 @@ def test_an_encoder_of_ones_own(folder):
     (task, *_) = world.tasks("published_test", 2, 0)
     live = world.make()
     live.reset(task)
-    assert task.world == "vowels" and len(read(live.step("search aaaa").observation.text)) == 3
+    assert task.world == "vowels" and len(parse_passages(live.step("search aaaa").observation.text)) == 3
 
 
 def test_a_sentence_encoder_without_its_library_says_how_to_get_it(folder, monkeypatch):
@@ -293,7 +293,7 @@ def test_recall_on_the_shared_data(shared_data, name, retriever, questions, leas
     assert len(tasks) == questions
     shares = []
     for task in tasks:
-        found = {passage.title for passage in library_of(task, path).search(task.goal)}
+        found = {passage.title for passage in open_index(task, path).search(task.goal)}
         shares.append(np.mean([title in found for title in task.data["titles"]]))
     assert np.mean(shares) > least
 

@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from tacit.worlds import get_environment
-from tacit.worlds.textcraft.recipes import open_book, read, spoken
+from tacit.worlds.textcraft.recipes import display_name, open_book, parse_observation
 from tacit.worlds.textcraft.tasks import make_task
 
 package = pytest.importorskip(
@@ -106,13 +106,13 @@ def some_command(rng: Random, book, world_actions, names) -> str:
     if kind < 0.35:
         return rng.choice(world_actions)
     if kind < 0.5:
-        return f"get {rng.randint(0, 9)} {spoken(rng.choice(names))}"
+        return f"get {rng.randint(0, 9)} {display_name(rng.choice(names))}"
     recipe = rng.choice(book)
     if kind < 0.6:
         return recipe.text
     if kind < 0.75:
         other = rng.choice(book)
-        return f"craft {rng.randint(1, 4)} {spoken(other.makes)} using {recipe.text.partition(' using ')[2]}"
+        return f"craft {rng.randint(1, 4)} {display_name(other.makes)} using {recipe.text.partition(' using ')[2]}"
     if kind < 0.9:
         return rng.choice(world_actions).replace("1", str(rng.randint(0, 3)))
     return rng.choice(NONSENSE)
@@ -128,15 +128,15 @@ def test_the_same_answers_over_hundreds_of_episodes(engine):
         engine.begin(rng.randrange(goals))
         task = make_task("published", theirs.goal, rng=rng)
         expert, observation = ENVIRONMENT.expert()(task), world.reset(task)
-        names = sorted(book.on_the_way_to(theirs.goal)) + rng.sample(sorted(book.items), 5)
-        near = [*book.leading_to(theirs.goal)] * 5 + rng.sample(list(book), 5)
+        names = sorted(book.items_towards(theirs.goal)) + rng.sample(sorted(book.items), 5)
+        near = [*book.recipes_towards(theirs.goal)] * 5 + rng.sample(list(book), 5)
         wise = rng.choice((0.0, 0.3, 0.7))
         for _ in range(STEPS):
             action = expert.act(observation) if rng.random() < wise else some_command(rng, near, observation.actions, names)
             answer, success, done = engine.step(action)
             transition = world.step(action)
             observation = transition.observation
-            shown = read(observation.text)
+            shown = parse_observation(observation.text)
             ours = (shown.answer, transition.success, transition.done, list(shown.held.items()))
             assert ours == (answer, success, done, list(theirs.inventory.items())), (
                 f"episode {episode}, after {equal} equal steps, at {action!r}"
@@ -159,8 +159,8 @@ def test_the_same_recipes_and_the_same_goals(engine):
     for seed in range(0, len(book.goals()), 7):
         told = engine.begin(seed)
         goal = engine.engine.goal
-        ours = read(world.reset(make_task("published", goal, rng=Random(seed))).text).answer
-        leading = {recipe.text for recipe in book.leading_to(goal)}
+        ours = parse_observation(world.reset(make_task("published", goal, rng=Random(seed))).text).answer
+        leading = {recipe.text for recipe in book.recipes_towards(goal)}
         theirs, mine = (set(text.split("\n")[1:-2]) for text in (told, ours))
         assert leading <= theirs and leading <= mine and len(mine) == len(leading) + 10 >= len(theirs)
         assert told.split("\n")[0] == ours.split("\n")[0] and told.split("\n")[-2:] == ours.split("\n")[-2:]
@@ -178,7 +178,7 @@ def test_the_expert_wins_every_goal_in_the_package(engine):
             action = expert.act(observation)
             answer, success, done = engine.step(action)
             observation = world.step(action).observation
-            assert read(observation.text).answer == answer
+            assert parse_observation(observation.text).answer == answer
             if done:
                 break
         assert success, goal

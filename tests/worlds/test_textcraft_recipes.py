@@ -12,7 +12,7 @@ from every_world import expert_episode
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
-from tacit.worlds.textcraft.recipes import Ingredient, Recipe, bind, load_recipes, open_book, published_source, read_recipe
+from tacit.worlds.textcraft.recipes import Ingredient, Recipe, load_recipes, make_book, open_book, published_source, read_recipe
 from tacit.worlds.textcraft.tasks import make_task
 
 ENVIRONMENT = get_environment("textcraft")
@@ -60,8 +60,8 @@ def test_recipes_as_the_benchmark_writes_them(tmp_path):
         "craft 4 stick using 2 planks",
     ]
     assert [book.depth(f"minecraft:{item}") for item in ("oak_logs", "oak_planks", "stick", "ladder")] == [0, 1, 2, 3]
-    assert book.can_be_got("minecraft:oak_logs"), "nothing makes a log, so the kind is an item"
-    assert not book.can_be_got("minecraft:planks") and not book.can_be_got("minecraft:sand")
+    assert book.is_raw("minecraft:oak_logs"), "nothing makes a log, so the kind is an item"
+    assert not book.is_raw("minecraft:planks") and not book.is_raw("minecraft:sand")
     assert read_recipe(SMELTING) is None
     assert read_recipe(STICK) == Recipe("minecraft:stick", 4, (Ingredient("minecraft:planks", 2, True),))
 
@@ -153,20 +153,20 @@ def test_a_recipe_that_would_need_what_it_makes_is_left_out():
     def recipe(makes, *of, kind=""):
         return Recipe(makes, 1, tuple(Ingredient(name.lstrip("#"), 1, name.startswith("#")) for name in of), kind)
 
-    book = bind([recipe("a", "raw"), recipe("b", "a"), recipe("a", "b")])
-    assert [r.of[0].name for r in book] == ["raw", "a"]
-    block = bind([recipe("x", "stone_block"), recipe("y", "stone")])
-    assert list(block.recipes) == ["y"] and block.can_be_got("x")
-    round_about = bind([recipe("a", "#k"), recipe("b", "a", kind="k"), recipe("c", "b")])
+    book = make_book([recipe("a", "raw"), recipe("b", "a"), recipe("a", "b")])
+    assert [r.ingredients[0].name for r in book] == ["raw", "a"]
+    block = make_book([recipe("x", "stone_block"), recipe("y", "stone")])
+    assert list(block.recipes) == ["y"] and block.is_raw("x")
+    round_about = make_book([recipe("a", "#k"), recipe("b", "a", kind="k"), recipe("c", "b")])
     assert round_about.goals(1) == [], "what comes round to itself by a kind can never be begun"
-    assert len(round_about.leading_to("c")) == 3
+    assert len(round_about.recipes_towards("c")) == 3
 
 
 def test_the_workshop_is_whole():
     book = open_book("workshop")
     assert len(book.goals()) == 447 and max(map(book.depth, book.recipes)) == 4
-    assert all(len(book.leading_to(goal)) <= 16 for goal in book.goals())
-    asked = {part.name for recipe in book for part in recipe.of if part.generic}
+    assert all(len(book.recipes_towards(goal)) <= 16 for goal in book.goals())
+    asked = {part.name for recipe in book for part in recipe.ingredients if part.generic}
     assert asked == {f"minecraft:{kind}" for kind in ("boards", "dye", "handle", "nail", "ring", "sheet")} <= set(book.of_kind)
-    raw = {part.name for recipe in book for part in recipe.of if not book.making(part.name)}
-    assert len(raw) == 32 and all(map(book.can_be_got, raw))
+    raw = {part.name for recipe in book for part in recipe.ingredients if not book.recipes_for(part.name)}
+    assert len(raw) == 32 and all(map(book.is_raw, raw))

@@ -11,7 +11,7 @@ from tracked import fold, rules_met, some_of_all
 from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.expert import plan
-from tacit.worlds.textcraft.recipes import open_book, read
+from tacit.worlds.textcraft.recipes import open_book, parse_observation
 from tacit.worlds.textcraft.tasks import make_task
 from tacit.worlds.textcraft.tracker import BOUND, ERRORS, PROGRESS
 
@@ -47,7 +47,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
         if not transition.effective:
             expected["unreadable" if action in UNREADABLE else "refused"] += 1
             continue
-        left = 0 if transition.success else len(plan(book, task.data["goal"], read(observation.text).held))
+        left = 0 if transition.success else len(plan(book, task.data["goal"], parse_observation(observation.text).held))
         expected["needless"] += left >= before
         before, least = left, min(left, least)
         if transition.done:

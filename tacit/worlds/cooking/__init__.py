@@ -1,10 +1,10 @@
-"""TextWorld-Cooking, native: follow a recipe through a house, with steps that cannot be taken back."""
+"""TextWorld-Cooking in plain Python: follow a recipe through a house; some mistakes are irreversible."""
 
 from __future__ import annotations
 
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.cooking.expert import Explorer, act, hindsight
+from tacit.worlds.cooking.expert import Explorer, act_on_prompt, hindsight
 from tacit.worlds.cooking.prompt import FullWording, TerseWording
 from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK
 from tacit.worlds.cooking.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
@@ -13,7 +13,7 @@ from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL, Coo
 
 
 def failure(trajectory: Trajectory) -> str:
-    """`burned`, `wrong_processing` or `timeout` (ReuseRL Table 8); what stopped it otherwise."""
+    """Why an episode failed: `burned`, `wrong_processing` or `timeout` (ReuseRL Table 8), else the stop reason."""
     labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
     for label in (BURNED_LABEL, WRONG_LABEL):
         if label in labels:
@@ -22,12 +22,12 @@ def failure(trajectory: Trajectory) -> str:
 
 
 def place(action: str, observation: Observation) -> str:
-    """The room that is seen, where an episode begins or a direction was taken."""
+    """The visible room, at the start of an episode or after `go`."""
     return room_of(observation.text) if action.split()[:1] in ([], ["go"]) else ""
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
     return texts_of_play(CookingWorld(), tasks("train", 100, seed), Explorer, (TerseWording(), FullWording()))
 
 
@@ -44,7 +44,7 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=CookingTracker(),
     forms=FORMS,
-    reader=act,
+    reader=act_on_prompt,
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,

@@ -1,4 +1,4 @@
-"""An explorer: acts only on what it has read so far, as the agent it teaches must."""
+"""`Explorer` (an expert that acts on what it has read), `act_on_prompt` (the rule agent), and hindsight."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tacit.worlds.cooking.world import COOKED, COOKING_VERBS, CUTS, HEAT, UNCUT
 
 
 class Explorer(ByReading):
-    """Finds the kitchen, reads the cookbook, gathers, cuts, cooks what is still raw, prepares and eats.
+    """Finds the kitchen, reads the cookbook, gathers, cuts, cooks raw ingredients, prepares and eats.
 
-    What it needs and has seen, it walks to; what it has not seen, it looks for in the nearest closed container or behind
-    the nearest exit it has not taken. An ingredient that is cooked already is left alone, whatever the cookbook says.
+    It walks to needed items it has seen, and searches for others in the nearest closed container or behind the nearest untried
+    exit. It never cooks a cooked ingredient again, whatever the cookbook says.
     """
 
     def __init__(self, task: Task | None = None) -> None:
         self._house = Explored()
         self._recipe: Recipe | None = None
         self._prepared = False
-        """there is a meal: wherever it is now, nothing else is needed"""
+        """the meal exists: nothing else is needed"""
 
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
@@ -44,7 +44,7 @@ class Explorer(ByReading):
         return self._work_here(scene, self._recipe) or self._approach(scene, self._wanted(scene, self._recipe))
 
     def _work_here(self, scene: Scene, recipe: Recipe) -> str | None:
-        """Something useful that can be done in this room, None where there is nothing."""
+        """A useful action in this room; None if there is none."""
         for food in recipe.ingredients:
             if food not in scene.carried and scene.place_of(food):
                 return _take(scene, food)
@@ -63,7 +63,7 @@ class Explorer(ByReading):
         return None
 
     def _wanted(self, scene: Scene, recipe: Recipe) -> set[str]:
-        """What to go to next: missing things first, then sources of heat, and the kitchen at last."""
+        """Where to go next: missing items first, then sources of heat, finally the stove."""
         missing = {food for food in recipe.ingredients if food not in scene.carried}
         pending = _pending(scene, recipe)
         if any(d.cuts for d in pending) and "knife" not in scene.carried:
@@ -71,12 +71,12 @@ class Explorer(ByReading):
         return missing or {d.heat for d in pending if not d.cuts} or {"stove"}
 
     def _approach(self, scene: Scene, wanted: set[str]) -> str:
-        """One step towards a place where something wanted was seen, else where it might be."""
+        """One step towards a room where a wanted item was seen, else towards an unexplored one."""
 
         house = self._house
 
         def promising(room: str) -> bool:
-            return room != house.here and any(house.holds(room, thing) for thing in wanted)
+            return room != house.here and any(house.contains(room, thing) for thing in wanted)
 
         for reached in (promising, house.unexplored):
             first = house.first_step(reached)
@@ -96,28 +96,30 @@ class Explorer(ByReading):
 
 
 def _pending(scene: Scene, recipe: Recipe) -> list[Direction]:
-    """Directions that what is carried has still to undergo; what is not in hand yet may turn out to be done."""
+    """The recipe's directions that carried items still need."""
     return [d for d in recipe.directions if d.food in scene.carried and not d.done_to(scene.carried[d.food])]
 
 
 def _take(scene: Scene, name: str) -> str:
-    place = scene.place_of(name)
+    return _take_from(name, scene.place_of(name) or "")
+
+
+def _take_from(name: str, place: str) -> str:
     return f"take {name}" if place == "floor" else f"take {name} from {place}"
 
 
-# A rule that plays the cooking game by its prompt alone: it does what the state block says is still to do, where it says it
-# can be done. It has learned nothing and remembers nothing.
+# The rule agent: it does what the state block lists as left to do, and has no memory.
 
 _FIELD = re.compile(r"^(phase|still to do|needs|to search): (.*)$", re.M)
 _NEED = re.compile(r"([^,()]+) \(([^()]*)\)")
 _HEAT_FOR = {COOKING_VERBS[done]: heat for heat, done in HEAT.items()}
 
 
-def act(prompt: str) -> str:
-    """The action for what this prompt says."""
+def act_on_prompt(prompt: str) -> str:
+    """The action that this prompt calls for."""
     fields = dict(_FIELD.findall(prompt))
     if "phase" not in fields:
-        raise TacitError("the cooking game's reader reads a state block, and this prompt has none: --state-block --history 1.")
+        raise TacitError("the rule agent of cooking needs a prompt with a state block: --state-block --history 1.")
     needs = {thing.strip(): place for thing, place in _NEED.findall(fields.get("needs", ""))}
     here = {thing: place for thing, place in needs.items() if place != NOT_SEEN and not place.startswith("way ")}
     if fields["phase"] == "find_recipe" and (not needs or "cookbook" in here):
@@ -130,22 +132,22 @@ def act(prompt: str) -> str:
     if work:
         return work
     way = next((place for place in needs.values() if place.startswith("way ")), "")
-    return _towards(prompt, way or fields.get("to search", "").partition(", ")[0])
+    return _go_towards(prompt, way or fields.get("to search", "").partition(", ")[0])
 
 
 def _work(left: str, needs: dict[str, str], here: dict[str, str]) -> str:
-    """Something that can be done in this room; empty where there is nothing."""
+    """A useful action in this room; empty if there is none."""
     carried = []
     for step in left.split(", "):
         verb, _, food = step.partition(" ")
         if verb == "take" and food in here:
-            return _take_next(food, here[food])
+            return _take_from(food, here[food])
         if verb != "take" and food not in needs:
             carried.append((verb, food))
     if "knife" in here:
-        return _take_next("knife", here["knife"])
+        return _take_from("knife", here["knife"])
     if "meal" in here:
-        return _take_next("meal", here["meal"])
+        return _take_from("meal", here["meal"])
     for verb, food in carried:
         if verb in CUTS and "knife" not in needs:
             return f"{verb} {food} with knife"
@@ -154,12 +156,8 @@ def _work(left: str, needs: dict[str, str], here: dict[str, str]) -> str:
     return ""
 
 
-def _take_next(thing: str, place: str) -> str:
-    return f"take {thing}" if place == "floor" else f"take {thing} from {place}"
-
-
-def _towards(prompt: str, goal: str) -> str:
-    """Through a door, which may have to be opened, or into a closed container."""
+def _go_towards(prompt: str, goal: str) -> str:
+    """Go in a direction, opening the door if needed, or open a container."""
     if not goal.startswith("way "):
         return f"open {goal}" if goal and goal != "nothing" else "look"
     way = goal.removeprefix("way ")
@@ -167,13 +165,12 @@ def _towards(prompt: str, goal: str) -> str:
     return f"open {door[1] or door[2]}" if door else f"go {way}"
 
 
-# What a cooking episode teaches, by rule: the order that worked, or what was missing.
-
 _TRACKER = CookingTracker()
 _DOING = ("take", "examine", "cook", "slice", "dice", "chop", "prepare", "eat")
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """After a success its steps in order; after a failure what was missing."""
     steps = critical_steps(trajectory, Explorer(trajectory.task), _TRACKER)
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]

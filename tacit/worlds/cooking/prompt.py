@@ -1,4 +1,4 @@
-"""How the cooking game is told: `full` to a language model, `terse` to a policy of a million parameters."""
+"""Wordings: `full` for language models, `terse` for models of about a million parameters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FullWording(Numbered):
 
 
 class TerseWording(Brief):
-    """`kitchen | fridge? table: knife | north south? | has sliced carrot`: `?` is closed, `!` marks a refused command.
+    """`kitchen | fridge? table: knife | north south? | has sliced carrot`: `?` means closed, `!` a refused command.
 
-    The recipe appears in the turn that reads it, as `recipe: slice carrot, fry carrot`; past turns keep only that, the
-    refusal mark and the action.
+    The turn that reads the recipe shows it as `recipe: slice carrot, fry carrot`. Past turns keep only the recipe, the refusal
+    mark and the action.
     """
 
     def turn(self, number: int, observation: Observation, action: str) -> str:

@@ -1,7 +1,9 @@
-"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word, of every command that was executed, well formed or
-not. A command of no known verb has no skill: the native game refuses it. A real TextWorld game knows more words (`get`, `n`,
-`x cookbook`): those of Inform's standard grammar, which are the skills they are other words for. What is left is an INSPECT. A
-word without a skill, or with a commoner one, would be the cheaper way to say the same."""
+"""Skill alphabets and handbook. Ten atomic skills by the command's verb (ReuseRL Table 3, §E.2).
+
+In the native game, commands with an unknown verb have no skill. Real TextWorld games also accept the synonyms of Inform's
+grammar (`get`, `n`, `x cookbook`): each has the skill of its verb, and anything else is INSPECT, so that no synonym makes an
+episode look shorter.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
 
 
 def project_textworld(trajectory: Trajectory) -> tuple[str, ...]:
-    """One skill for each command; a line may hold several (`take knife then n. e`), and at least costs one."""
+    """One skill per command. A line may have several (`take knife then n. e`), and counts as at least one."""
     skills: list[str] = []
     for step in trajectory.steps:
         commands = [each for each in _NEXT_COMMAND.split(step.action.lower()) if each.strip()]
@@ -74,8 +76,6 @@ def _textworld_skill(command: str) -> str:
 ALPHABET = Alphabet(SKILLS, project)
 TEXTWORLD_ALPHABET = Alphabet(SKILLS, project_textworld)
 
-
-# Skills of the cooking game by hand, for methods that retrieve one.
 
 HANDBOOK = {
     "": (

@@ -1,15 +1,14 @@
-"""Games from a seed: ReuseRL's 4:1 mixture of simple and hard, winnable, each recipe in one split only.
+"""Cooking tasks: ReuseRL's 4:1 mixture of simple and hard games, all winnable.
 
     simple   one room, one ingredient; the cook gate and the cut gate each on or off
     hard     six rooms, two ingredients, both gates on
 
-A gate that is on means the ingredient arrives raw (uncut) and the recipe wants it cooked (cut). A gate that is off means
-it arrives the way the recipe wants it, though the cookbook still says how: cooking a roasted apple again burns it.
-Games come in blocks of five, four simple ones with the four gate settings and a hard one, in random order. Where the
-cook gate is off, the cookbook mentions cooking with probability 0.65: 26% of all games, as in the paper (260 of 1000).
+If a gate is on, the ingredient starts raw (uncut) and the recipe wants it cooked (cut). If it is off, the ingredient starts as
+wanted, but the cookbook may still mention the step: cooking a roasted apple again burns it. Games come in blocks of
+five in random order: four simple ones with the four gate settings and a hard one. With the cook gate off, the cookbook mentions
+cooking with probability 0.65: 26% of all games, as in the paper (260 of 1000).
 
-A digest of the recipe (foods, cooking, cutting) decides its split, so the recipes of `test` are never met in `train`:
-70% train, 15% test, 15% hard; the last holds hard games only.
+A digest of the recipe (foods, cooking, cutting) decides its split: 70% train, 15% test, 15% hard (hard games only).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SPLITS = ("train", "test", "hard")
 FAMILIES = ("simple", "hard")
 GOAL = "You are hungry. Find the cookbook in the kitchen, follow its recipe, prepare the meal and eat it."
 SAYS_COOK = 0.65
-"""how often the cookbook mentions cooking where the ingredient arrives cooked"""
+"""probability that the cookbook mentions cooking if the ingredient starts cooked"""
 
 Ingredient = tuple[str, str, str]
 """food, cooking, cutting"""
@@ -61,13 +60,13 @@ def _task(data: dict[str, Any], family: str, split: str, seed: int) -> Task:
 
 
 def split_of(recipe: Sequence[Sequence[str]]) -> str:
-    """The only split in which this recipe is cooked."""
+    """The split of a recipe."""
     share = zlib.crc32(json.dumps(sorted(map(list, recipe))).encode()) % 100
     return "train" if share < 70 else "test" if share < 85 else "hard"
 
 
 def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> dict[str, Any]:
-    """Everything `CookingWorld` needs to set a game up."""
+    """The data of a game, as `CookingWorld` needs it."""
     house = build_house(rng, 6 if family == "hard" else 1)
     furniture = [name for room in house.values() for name in room["furniture"]]
     recipe = _draw_recipe(rng, 2 if family == "hard" else 1, cook, cut, split, furniture)
@@ -98,7 +97,7 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
 
 
 def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furniture: Sequence[str]) -> tuple[Ingredient, ...]:
-    """A recipe of the split: different foods that are to be had in this house, in alphabetical order."""
+    """A recipe of the split: different foods that this house can have, in alphabetical order."""
     methods = [m for m in COOKED if m != "grilled" or "BBQ" in furniture]
     says_cook = cook or rng.random() < SAYS_COOK
     foods = [
@@ -122,7 +121,7 @@ def _draw_cutting(rng: Random, food: Food, cut: bool) -> str:
 
 
 def _lookalikes(rng: Random, name: str, items: list[list[str]], recipe: tuple[Ingredient, ...]) -> list[str]:
-    """Up to two foods that share a word with this one (red apple: red onion, green apple), to lie beside it."""
+    """Up to two foods that share a word with this one (red apple: red onion, green apple), placed next to it."""
     taken = {item[0] for item in items} | {ingredient[0] for ingredient in recipe}
     first, last = name.split()[0], name.split()[-1]
     found: list[str] = []

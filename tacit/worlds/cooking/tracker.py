@@ -1,16 +1,17 @@
-"""The cooking game's progress state for constant-context agents: the recipe once read, what is left of it, and where what it
-takes was seen, or might be.
+"""Progress tracker: the recipe once read, what is left of it, and where the needed items were seen or might be.
 
     phase      find_recipe -> gather -> process -> prepare -> eat -> done
-    progress   +1.0 for each subgoal: recipe read, an ingredient in hand, a direction done, meal prepared, meal eaten;
+    progress   +1.0 per subgoal: recipe read, ingredient taken, direction done, meal prepared, meal eaten;
                +0.02 for a new room, +0.05 for a container opened for the first time
     error      0.3 for an unreadable command and for losing the game, 0.2 for a refused command,
-               0.1 for stepping into a known room and straight back, and for opening again what was opened before
+               0.1 for stepping into a known room and straight back, and for reopening
 
-Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be
-subtracted. A subgoal counts once: dropping and taking again earns nothing.
+Values follow Table 6 of the constant-context paper; errors are positive. Each subgoal counts once. The state block has what an
+agent with perfect memory would know: items and directions, never the action to take.
 
-The block says what somebody would know who remembered every turn. It names things and ways, never the action to take.
+    full        as above
+    text        from observations and actions only
+    no_places   without the line of what is left to search
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tacit.core.world import Tracker
 from tacit.worlds.cooking.skills import skill
 from tacit.worlds.cooking.world import BURNED, COOKED, COOKING_VERBS, CUTS, DIRECTIONS, HEAT, RAW, UNCUT
 
-# What an observation says, as data: for the expert, the tracker and the terse wording, which see no more than its text.
+# Parsing of observations, for the expert, the tracker and the terse wording.
 
 _ADJECTIVES = (RAW, BURNED, *COOKED, *CUTS.values())
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
@@ -53,7 +54,7 @@ class Item(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """One line of the recipe: what is to be done to which food, and what it will be then."""
+    """One line of the recipe."""
 
     verb: str
     food: str
@@ -88,18 +89,18 @@ class Recipe:
 
 @dataclass
 class Scene:
-    """A room as it was described, and what was carried then."""
+    """An observation: the answer, the room and the inventory."""
 
     answer: str
-    """what the world said to the last command"""
+    """to the last command"""
     room: str
     places: dict[str, list[Item]] = field(default_factory=dict)
-    """furniture and `floor`, with what is seen there"""
+    """furniture (or `floor`) -> visible items"""
     closed: set[str] = field(default_factory=set)
     """closed containers and doors"""
     opened: set[str] = field(default_factory=set)
     exits: dict[str, str] = field(default_factory=dict)
-    """direction -> door, or nothing"""
+    """direction -> door, empty without one"""
     carried: dict[str, Item] = field(default_factory=dict)
 
     def place_of(self, name: str) -> str | None:
@@ -107,12 +108,12 @@ class Scene:
 
     @property
     def closed_containers(self) -> list[str]:
-        """The fridge before the oven, in which food is rarely kept."""
+        """The oven comes last: it rarely holds food."""
         return sorted((name for name in self.closed if name in self.places), key=lambda name: (name == "oven", name))
 
     @property
-    def went(self) -> str:
-        """the direction of the last step, where the last command was one and was followed"""
+    def last_direction(self) -> str:
+        """the direction of the last command if it was an executed `go`, else empty"""
         match = _WENT.match(self.answer)
         return match[1] if match else ""
 
@@ -123,7 +124,7 @@ class Scene:
 
 
 def read_scene(text: str) -> Scene:
-    """A native cooking observation taken apart. ValueError where the text is none."""
+    """Parse an observation of the native game. Raises ValueError for any other text."""
     header = _ROOM.search(text)
     if header is None:
         raise ValueError(f"not a cooking observation: {text!r}")
@@ -152,13 +153,13 @@ def read_scene(text: str) -> Scene:
 
 
 def room_of(text: str) -> str:
-    """The room that an observation shows (ours or TextWorld's), empty where it shows none."""
+    """The room in an observation (ours or TextWorld's); empty if there is none."""
     header = _ANY_ROOM.search(text)
     return header[1].lower() if header else ""
 
 
 def read_recipe(text: str) -> Recipe | None:
-    """The recipe, where the text shows the opened cookbook (ours or TextWorld's)."""
+    """The recipe if the text shows the cookbook (ours or TextWorld's), else None."""
     start, middle = text.find("Ingredients:"), text.find("Directions:")
     if start < 0 or middle < start:
         return None
@@ -190,46 +191,45 @@ def _item(words: str) -> Item:
     return Item(" ".join(rest), cooking, cutting)
 
 
-# The house as far as it has been seen: each room as it last was, and which way leads where. For the expert and the tracker.
-
-
 @dataclass(frozen=True)
 class Explored:
+    """The explored part of the house: each room as last seen, and the known connections."""
+
     here: str = ""
-    """the room one is in"""
+    """the current room"""
     scenes: Mapping[str, Scene] = field(default_factory=dict)
     """each room as last seen, in order of the first visit"""
     ways: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """room -> direction -> room, as far as walked"""
+    """room -> direction -> room, for walked connections"""
 
     @property
     def scene(self) -> Scene:
         return self.scenes[self.here]
 
     def after(self, scene: Scene) -> Explored:
-        """With what is seen now. A way is known by what the world says was done, not by what was meant."""
+        """Add an observation. Connections follow from the world's answers, not from the agent's actions."""
         ways = {**self.ways, scene.room: self.ways.get(scene.room, {})}
         before = self.scenes.get(self.here)
-        if before is not None and scene.went in before.exits and self.here != scene.room:
-            ways[self.here] = {**ways[self.here], scene.went: scene.room}
-            ways[scene.room] = {**ways[scene.room], DIRECTIONS[scene.went]: self.here}
+        if before is not None and scene.last_direction in before.exits and self.here != scene.room:
+            ways[self.here] = {**ways[self.here], scene.last_direction: scene.room}
+            ways[scene.room] = {**ways[scene.room], DIRECTIONS[scene.last_direction]: self.here}
         return Explored(scene.room, {**self.scenes, scene.room: scene}, ways)
 
-    def holds(self, room: str, thing: str) -> bool:
-        """Whether a thing, or a piece of furniture, was seen in a room."""
+    def contains(self, room: str, thing: str) -> bool:
+        """Whether an item or a piece of furniture was seen in a room."""
         seen = self.scenes[room]
         return thing in seen.places or seen.place_of(thing) is not None
 
     def untried(self, room: str) -> list[str]:
-        """Exits of a room that have not been taken."""
+        """The exits of a room that were never taken."""
         return [way for way in self.scenes[room].exits if way not in self.ways[room]]
 
     def unexplored(self, room: str) -> bool:
-        """Whether something there is still closed or untried."""
+        """Whether the room has closed containers or untried exits."""
         return bool(self.scenes[room].closed_containers) or bool(self.untried(room))
 
     def first_step(self, reached: Callable[[str], bool]) -> str | None:
-        """The direction in which the nearest room with the property lies, "" where it is this one, None for nowhere."""
+        """The direction to the nearest room with the property; empty if it is this one, None if there is none."""
         queue, met = deque([(self.here, "")]), {self.here}
         while queue:
             room, first = queue.popleft()
@@ -246,7 +246,7 @@ PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_room": 0.02, "new_containe
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
 NOT_SEEN = "not seen"
 BOUND = 600
-"""the most characters a state block has, in the largest of our houses with the longest of our recipes"""
+"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
@@ -257,16 +257,16 @@ class CookingState:
     achieved: frozenset[str] = frozenset()
     """subgoals reached so far"""
     left: tuple[str, ...] = ()
-    """what the recipe still asks for, given what is carried now"""
+    """remaining steps of the recipe, given the inventory"""
     phase: str = "find_recipe"
     came_from: str = ""
-    """the room one stood in before, where the last thing done was to step into a room known already"""
+    """the previous room, if the last step led into a known room"""
     fault: str = ""
-    """what was wrong with the last action, one of ERRORS"""
+    """the error of the last action, a key of ERRORS"""
 
 
-class Verdict(NamedTuple):
-    """What became of an action."""
+class Outcome(NamedTuple):
+    """The result of an action."""
 
     refused: bool
     won: bool
@@ -314,8 +314,8 @@ class CookingTracker:
             fault=fault,
         )
 
-    def judge(self, transition: Transition, scene: Scene) -> Verdict:
-        return Verdict(not transition.effective, transition.success, transition.done and not transition.success)
+    def judge(self, transition: Transition, scene: Scene) -> Outcome:
+        return Outcome(not transition.effective, transition.success, transition.done and not transition.success)
 
     def render(self, state: CookingState) -> str:
         lines = [f"phase: {state.phase}", f"rooms visited: {', '.join(state.house.scenes)}"]
@@ -352,7 +352,7 @@ def _left(recipe: Recipe | None, scene: Scene) -> tuple[str, ...]:
 
 
 def _needs(state: CookingState) -> list[str]:
-    """What the next steps take: things, sources of heat for what is in hand, and the kitchen at last."""
+    """What the next steps need: items, then sources of heat, finally the kitchen."""
     has = state.house.scene.carried
     if state.phase in ("eat", "done"):
         return [] if "meal" in has or state.phase == "done" else ["meal"]
@@ -366,15 +366,15 @@ def _needs(state: CookingState) -> list[str]:
 
 
 def _where(house: Explored, thing: str) -> str:
-    """Furniture it was seen on, `here` for furniture and rooms, or the way to the nearest room that has it."""
-    way = house.first_step(lambda room: room == thing or house.holds(room, thing))
+    """The furniture with the item, `here` for furniture and rooms, or the direction to the nearest room that has it."""
+    way = house.first_step(lambda room: room == thing or house.contains(room, thing))
     if way is None:
         return NOT_SEEN
     return f"way {way}" if way else house.scene.place_of(thing) or "here"
 
 
 def _to_search(house: Explored) -> list[str]:
-    """What is closed here and the exits not taken; else the way to the nearest room that has any."""
+    """The closed containers and untried exits here, else the direction to the nearest room with any."""
     here = [*house.scene.closed_containers, *(f"way {way}" for way in house.untried(house.here))]
     way = house.first_step(house.unexplored)
     return here or ([f"way {way}"] if way else [])
@@ -392,25 +392,21 @@ def _phase(recipe: Recipe | None, left: tuple[str, ...], prepared: bool, success
     return "process" if left else "prepare"
 
 
-# The cooking game's state block in other forms: `text`, from texts and actions alone, and `no_places`, without the line of
-# what is left to search.
-
-
 class TextTracker(CookingTracker):
-    """Knows a refusal and the end by what is said."""
+    """Detects refusals and the end of the game from the text."""
 
     version = "cooking-text-1"
 
-    def judge(self, transition: Transition, scene: Scene) -> Verdict:
-        return Verdict(scene.refused, "*** The End ***" in scene.answer, "*** You lost! ***" in scene.answer)
+    def judge(self, transition: Transition, scene: Scene) -> Outcome:
+        return Outcome(scene.refused, "*** The End ***" in scene.answer, "*** You lost! ***" in scene.answer)
 
 
-class WithoutPlaces(CookingTracker):
+class NoPlacesTracker(CookingTracker):
     version = "cooking-no_places-1"
 
     def render(self, state: CookingState) -> str:
         return "\n".join(line for line in super().render(state).split("\n") if not line.startswith("to search: "))
 
 
-FORMS: Mapping[str, Tracker] = {"text": TextTracker(), "no_places": WithoutPlaces()}
-"""beside `full`"""
+FORMS: Mapping[str, Tracker] = {"text": TextTracker(), "no_places": NoPlacesTracker()}
+"""in addition to `full`"""

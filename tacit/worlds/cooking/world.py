@@ -8,14 +8,13 @@
     success            eat the meal
     burned             an ingredient or the meal is cooked a second time: lost
     wrong_processing   an ingredient is cut or cooked in another way than the recipe's, or eaten: lost
-    timeout            40 steps (the rollout counts them)
-    score              share of the points reached: each ingredient taken, cut, cooked, the meal prepared, eaten
-    reward             what the step added to the score
+    timeout            40 steps (counted by the rollout)
+    score              share of points: each ingredient taken, cut, cooked; the meal prepared, eaten
+    reward             the increase of the score
 
-Commands, answers and rules follow the cooking game of the TextWorld package. The observation holds the answer to the
-last command, the room as it is now and what is carried; never the recipe, which has to be read and remembered. Two
-differences: descriptions are plainer, and a raw ingredient that the recipe wants raw is spoilt by cooking
-(wrong_processing) even where the cook gate is off; TextWorld says it burns.
+Commands, answers and rules follow the cooking game of the TextWorld package. An observation has the answer to the last command,
+the room and the inventory, but never the recipe. Two differences: descriptions are plainer, and cooking an ingredient that the
+recipe wants raw is wrong_processing even if the cook gate is off; in TextWorld it burns.
 """
 
 from __future__ import annotations
@@ -29,39 +28,37 @@ from typing import Any
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 
-# What there is in the house: foods and what can be done to them, furniture, rooms, doors.
-
 RAW, BURNED, UNCUT = "raw", "burned", "uncut"
 HEAT = {"stove": "fried", "oven": "roasted", "BBQ": "grilled"}
-"""what each source of heat makes of food"""
+"""source of heat -> state of the cooked food"""
 COOKED = tuple(HEAT.values())
 CUTS = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 COOKING_VERBS = {"fried": "fry", "roasted": "roast", "grilled": "grill"}
 CUTTING_VERBS = {done: verb for verb, done in CUTS.items()}
 DIRECTIONS = {"north": "south", "south": "north", "east": "west", "west": "east"}
-"""each with its opposite"""
+"""direction -> its opposite"""
 
 
 @dataclass(frozen=True)
 class Food:
     name: str
     places: tuple[str, ...]
-    """furniture it may be found in or on"""
+    """furniture it may start in or on"""
     cookable: bool = True
     needs_cooking: bool = False
-    """inedible while raw, so no recipe wants it raw"""
+    """inedible while raw: no recipe wants it raw"""
     cuttable: bool = True
     edible: bool = True
-    """once cooked, where it needs cooking"""
+    """after cooking, if it needs cooking"""
     uncountable: bool = False
-    """some salt, a carrot"""
+    """`some salt` instead of `a carrot`"""
 
 
 @dataclass(frozen=True)
 class Furniture:
     room: str
     container: bool = False
-    """holds things inside and can be closed; otherwise it carries them on top"""
+    """can be closed and holds items inside; otherwise they are on top"""
     holds: bool = True
 
 
@@ -128,8 +125,6 @@ DOORS = {
 }
 
 
-# The state of one cooking game, and how it is put into words. What commands do to it is in `world.py`.
-
 FLOOR, CARRIED, GONE = "floor", "carried", "gone"
 _ENTRANCES = (
     "You are in the {room}.",
@@ -141,7 +136,7 @@ _ENTRANCES = (
 
 
 class Game:
-    """Where everything is. A place is a piece of furniture, `carried`, `floor <room>` or `gone`."""
+    """The state of one game and its description. A place is a piece of furniture, `carried`, `floor <room>` or `gone`."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         house = data["house"]
@@ -166,7 +161,7 @@ class Game:
             room: _ENTRANCES[(data["flavour"] + i) % len(_ENTRANCES)].format(room=room) for i, room in enumerate(house)
         }
         self.reached: set[tuple[str, str]] = set()
-        """subgoals, as (what was done, to what)"""
+        """scored subgoals: (verb, food)"""
         self.max_points = 2 + len(self.recipe) * (1 + bool(data["cook"])) + self._cuts_wanted()
 
     def _cuts_wanted(self) -> int:
@@ -181,7 +176,7 @@ class Game:
         return self.content[CARRIED]
 
     def doors(self) -> dict[str, str]:
-        """Doors of this room, with their directions."""
+        """The doors of this room: door -> direction."""
         return {door: way for way, (_, door) in self.exits[self.room].items() if door}
 
     def food(self, name: str) -> Food | None:
@@ -202,7 +197,7 @@ class Game:
             self.content.setdefault(place, []).append(name)
 
     def places_here(self) -> Iterator[str]:
-        """Where things within reach can lie in this room."""
+        """The places in this room whose items are within reach."""
         for name in self.furniture[self.room]:
             thing = FURNITURE[name]
             if thing.holds and (not thing.container or name in self.opened):
@@ -213,17 +208,17 @@ class Game:
         place = self.where.get(name, GONE)
         return place == CARRIED or place in self.places_here()
 
-    def named(self, name: str) -> str:
+    def describe_item(self, name: str) -> str:
         """`a sliced fried pork chop`"""
-        return _named(name, self.cooking.get(name, RAW), self.cutting.get(name, UNCUT))
+        return _describe_item(name, self.cooking.get(name, RAW), self.cutting.get(name, UNCUT))
 
-    def listed(self, names: Sequence[str]) -> str:
+    def list_items(self, names: Sequence[str]) -> str:
         """`a knife, an egg and a lettuce`"""
-        *first, last = [self.named(name) for name in names]
+        *first, last = [self.describe_item(name) for name in names]
         return f"{', '.join(first)} and {last}" if first else last
 
     def describe(self) -> str:
-        """The room as it is now, and what is carried."""
+        """The current room and the inventory."""
         lines = [f"-= {self.room.capitalize()} =-", self._entrance[self.room]]
         for name in self.furniture[self.room]:
             thing, inside = FURNITURE[name], self.content.get(name)
@@ -235,20 +230,20 @@ class Game:
                 lines.append(f"You see a closed {name}.")
                 continue
             if inside:
-                seen += f" {'In' if thing.container else 'On'} the {name} you see {self.listed(inside)}."
+                seen += f" {'In' if thing.container else 'On'} the {name} you see {self.list_items(inside)}."
             elif thing.holds:
                 seen += f" The {name} is empty."
             lines.append(seen)
         on_floor = self.content.get(f"{FLOOR} {self.room}")
         if on_floor:
-            lines.append(f"On the floor you see {self.listed(on_floor)}.")
+            lines.append(f"On the floor you see {self.list_items(on_floor)}.")
         for way, (_, door) in self.exits[self.room].items():
             if door:
                 state = "an open" if door in self.opened else "a closed"
                 lines.append(f"There is {state} {door} to the {way}.")
             else:
                 lines.append(f"There is an exit to the {way}.")
-        lines.append(f"You are carrying: {self.listed(self.carried)}." if self.carried else "You are carrying nothing.")
+        lines.append(f"You are carrying: {self.list_items(self.carried)}." if self.carried else "You are carrying nothing.")
         return "\n".join(lines)
 
     def cookbook(self) -> str:
@@ -273,8 +268,8 @@ class Game:
         )
 
     def admissible(self) -> tuple[str, ...]:
-        """Every command that would do something now, sorted. As in TextWorld, `prepare meal` is listed once all ingredients
-        are carried, and refused while one of them is not as the recipe wants it."""
+        """All admissible commands, sorted. As in TextWorld, `prepare meal` is listed once all ingredients are carried, and
+        refused while one of them is not as the recipe wants it."""
         here, carried = self.furniture[self.room], self.carried
         commands = ["inventory", "look"]
         for name in here:
@@ -313,7 +308,7 @@ class Game:
 
 
 @lru_cache(maxsize=4096)
-def _named(name: str, cooking: str, cutting: str) -> str:
+def _describe_item(name: str, cooking: str, cutting: str) -> str:
     words = [cutting] if cutting != UNCUT else []
     food = FOODS.get(name)
     if cooking != RAW or (food is not None and food.needs_cooking):
@@ -330,7 +325,7 @@ MAX_STEPS = 40
 BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
 _UNSEEN = "You can't see any such thing."
 _LOOKING = ("look", "inventory", "examine")
-"""commands that never change anything"""
+"""commands that change nothing"""
 _CANONICAL = {name.lower(): name for name in FURNITURE}
 
 
@@ -344,7 +339,7 @@ class CookingWorld:
     def __init__(self) -> None:
         self._game: Game | None = None
         self._seen = Observation("")
-        """the present room, kept while commands change nothing"""
+        """the current room, cached while commands change nothing"""
         self._lost = ""
         self._won = False
         self._score = 0.0
@@ -367,7 +362,7 @@ class CookingWorld:
         try:
             self._game = Game(task.data)
         except (KeyError, ValueError, TypeError) as error:
-            raise TacitError(f"task {task.id!r} is no cooking game: {error!r}. Make one with `tasks`.") from error
+            raise TacitError(f"task {task.id!r} is not a cooking task: {error!r}. Create tasks with `tasks`.") from error
         self._lost, self._won, self._score = "", False, 0.0
         self._seen = Observation(self._game.describe(), self._game.admissible())
         return self._seen
@@ -397,7 +392,7 @@ class CookingWorld:
     @property
     def game(self) -> Game:
         if self._game is None:
-            raise TacitError("the cooking world has no game yet; call reset(task) first.")
+            raise TacitError("no episode has been started: call reset(task) first.")
         return self._game
 
     def _answer(self, verb: str, rest: str) -> str:
@@ -433,7 +428,7 @@ class CookingWorld:
             raise _Refused("That's already open.")
         self.game.opened.add(name)
         inside = self.game.content.get(name)
-        return f"You open the {name}, revealing {self.game.listed(inside)}." if inside else f"You open the {name}."
+        return f"You open the {name}, revealing {self.game.list_items(inside)}." if inside else f"You open the {name}."
 
     def _close(self, name: str) -> str:
         name = self._openable(name)
@@ -460,7 +455,7 @@ class CookingWorld:
         return f"You pick up the {name} from the floor." if on_floor else f"You take the {name} from the {at}."
 
     def _in_hand(self, name: str) -> str:
-        """The name of a carried thing; refused where it is not carried."""
+        """The name of a carried item; refused if it is not carried."""
         if not is_thing(_CANONICAL.get(name, name)) or not self.game.within_reach(name):
             raise _Refused(_UNSEEN)
         if self.game.where[name] != CARRIED:
@@ -526,7 +521,7 @@ class CookingWorld:
         return f"You {HEAT[heat]} the {name}."
 
     def _judge(self, name: str, done: str, column: int) -> None:
-        """Score a cut (column 2 of the recipe) or a cooking (column 1) of an ingredient, or lose the game by it."""
+        """Score the cutting (recipe column 2) or cooking (column 1) of an ingredient, or lose the game if it is wrong."""
         for ingredient in self.game.recipe:
             if ingredient[0] == name:
                 if ingredient[column] == done:
@@ -583,10 +578,10 @@ class CookingWorld:
             raise _Refused(_UNSEEN)
         if name == "cookbook":
             return game.cookbook()
-        return f"You look at {game.named(name)}."
+        return f"You look at {game.describe_item(name)}."
 
 
-# Rooms on a grid, connected by exits and doors, from a seed.
+# House generation: rooms on a grid, connected by exits and doors.
 
 _OFFSETS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 _SPARE_ROOMS = ("bedroom", "bathroom", "backyard")
@@ -619,7 +614,7 @@ def build_house(rng: Random, size: int) -> dict[str, Any]:
 
 
 def _place(rng: Random, rooms: list[str]) -> dict[str, tuple[int, int]] | None:
-    """A grid cell for every room, each next to one of its neighbours; None where the walk ran into a corner."""
+    """A grid cell for every room, each next to one of its neighbors; None if the random walk got stuck."""
     places = {"kitchen": (0, 0)}
     waiting = rooms[1:]
     while waiting:
@@ -640,7 +635,7 @@ def _place(rng: Random, rooms: list[str]) -> dict[str, tuple[int, int]] | None:
 
 
 def _joins(rng: Random, places: dict[str, tuple[int, int]]) -> list[tuple[str, str, str]]:
-    """(room, other, direction): a spanning tree of the touching neighbours, and half of the other touching pairs."""
+    """(room, other, direction): a spanning tree of adjacent neighbors, and half of the other adjacent pairs."""
     touching = [
         (room, other, direction)
         for room in places

@@ -1,4 +1,4 @@
-"""Search QA: look things up in a corpus, then answer. A generated land needs no files; any corpus and question file will do."""
+"""Search QA: search a corpus, then answer. Uses a generated corpus, or any corpus and question files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.worlds.searchqa.expert import Oracle
 from tacit.worlds.searchqa.prompt import FullWording, TerseWording
 from tacit.worlds.searchqa.published import FAMILIES, NAME, USUAL_RETRIEVER, published_tasks
 from tacit.worlds.searchqa.published import SPLITS as PUBLISHED
-from tacit.worlds.searchqa.retrieval import Encode, read
+from tacit.worlds.searchqa.retrieval import Encode, parse_passages
 from tacit.worlds.searchqa.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.searchqa.tasks import PANELS, SPLITS, tasks
 from tacit.worlds.searchqa.tracker import SearchTracker
@@ -35,9 +35,9 @@ _FACTS = (
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """What a passage in sight says: `teacher of Mara Velden? Jon Hale`."""
+    """Pretraining questions about the visible passages: `teacher of Mara Velden? Jon Hale`."""
     asked = []
-    for title, text in read(observation.text):
+    for title, text in parse_passages(observation.text):
         there = [(fact, found[1]) for pattern, fact in _FACTS if (found := pattern.search(text))]
         if there:
             fact, said = rng.choice(there)
@@ -46,7 +46,7 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings along the oracle's episodes, and what it says, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings along the oracle's episodes, and its actions."""
     return texts_of_play(SearchWorld(), tasks("train", 320, seed), Oracle, (TerseWording(), FullWording()), bare=True)
 
 
@@ -77,9 +77,8 @@ ENVIRONMENT = Environment(
 def searchqa_environment(
     path: str | Path, retriever: str = USUAL_RETRIEVER, encode: Encode | None = None, name: str = NAME
 ) -> Environment:
-    """Search QA over files of one's own: a folder, or one question file with its corpus beside it (published.py says how they
-    are named). `retriever` is bm25, ngrams, or a sentence encoder's directory or hub id; `encode` is an encoder of one's own,
-    N texts -> [N, D]."""
+    """Search QA over your own files: a folder, or one question file with a corpus next to it (see published.py). `retriever` is
+    bm25, ngrams, or a sentence encoder's directory or hub id; `encode` is a custom encoder, N texts -> [N, D]."""
     root = Path(path).expanduser()
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:

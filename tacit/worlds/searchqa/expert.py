@@ -1,5 +1,4 @@
-"""An oracle: it is told whose passages say the answer, and the answer. It shows how one searches, never that one should
-guess."""
+"""The oracle: it knows the answer and which passages contain it."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from tacit.worlds.searchqa.world import MAX_STEPS
 
 
 class Oracle:
-    """Searches for each thing the question hangs on, in the order of the chain, then gives the answer. More things than there
-    are turns are asked for together; where a file does not say what they are, the question itself is searched for."""
+    """Searches for each supporting title in order, then answers. If there are more titles than turns, it joins some into one
+    query. If the file names no titles, it searches for the question."""
 
     def __init__(self, task: Task) -> None:
         self._answer = str(task.data["answers"][0])
@@ -26,7 +25,7 @@ class Oracle:
 
 
 def _queries(titles: list[str]) -> list[str]:
-    """At most one for each turn before the last, each of as few titles as can be."""
+    """One query per turn before the last, with as few titles as possible in each."""
     turns = min(MAX_STEPS - 1, len(titles))
     bounds = [len(titles) * i // turns for i in range(turns + 1)]
     return [" ".join(titles[a:b]) for a, b in pairwise(bounds)]

@@ -1,12 +1,12 @@
-"""A land of our own, made from its name: people, towns, rivers and books, each with a passage that tells of it.
+"""A generated corpus about a fictional land, seeded by its name: people, towns, rivers and books, each with a passage.
 
     person   profession, birth (town and year), teacher      Mara Velden is a potter, born in Talbrook in 1823, and a pupil of …
     town     river, trade, mayor, founding year              Talbrook is a town on the Senn, known for its cheese. …
     river    source, lake it flows into                      The Senn is a river that rises in the Harl Hills and flows into …
     book     author, year                                    The Long Winter is a book by Mara Velden, published in 1851.
 
-The name of a land begins with its split. A digest of a surname, a town's, a river's or a book's name decides in which split
-it is found, so nobody and nothing that is asked about in one split is named in another.
+A land's name begins with its split. A digest of each surname, town, river and book decides its split, so no two splits share
+a name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ HILLS = tuple(f"{name} Hills" for name in ["Ash", "Crow", "Fern", "Goat", "Larch
 
 @dataclass(frozen=True)
 class Thing:
-    """Somebody or something with a passage of its own."""
+    """A person, town, river or book."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class Thing:
 @dataclass(frozen=True)
 class Land:
     things: Mapping[str, Thing]
-    """by name, in the order of the passages"""
+    """by name, in passage order"""
     passages: tuple[Passage, ...]
 
     def of(self, kind: str) -> list[Thing]:
@@ -78,13 +78,13 @@ class Land:
 
 
 def split_of(name: str) -> str:
-    """The only split in whose lands this surname, town, river or book is found."""
+    """The split of a surname, town, river or book."""
     return split_by_digest(name)
 
 
 @lru_cache(maxsize=256)
 def make_land(name: str) -> Land:
-    """The land of this name, the same on every machine. Kept: many questions are asked in each."""
+    """The land with this name, the same on every machine. Cached: each has many questions."""
     split = name.partition("/")[0]
     rng = Random(f"searchqa/{name}")
     towns, rivers = (rng.sample(_names(parts, split), count) for parts, count in ((_TOWN, TOWNS), (_RIVER, RIVERS)))
@@ -99,12 +99,12 @@ def make_land(name: str) -> Land:
         *(_book(rng, book, births) for book in books),
     ]
     rng.shuffle(things)
-    passages = tuple(Passage(thing.name, _tell(rng, thing)) for thing in things)
+    passages = tuple(Passage(thing.name, _describe(rng, thing)) for thing in things)
     return Land({thing.name: thing for thing in things}, passages)
 
 
 def _person(rng: Random, name: str, births: Mapping[str, int], towns: Sequence[str]) -> Thing:
-    """Taught by somebody older, as far as there is anybody."""
+    """A person, with an older teacher if there is one."""
     others = [other for other in births if other != name]
     teacher = rng.choice([other for other in others if births[other] < births[name]] or others)
     facts = {"profession": rng.choice(PROFESSIONS), "birthplace": rng.choice(towns), "born": str(births[name])}
@@ -121,7 +121,7 @@ def _town(rng: Random, name: str, people: Sequence[str], rivers: Sequence[str]) 
     return Thing(name, "town", {**facts, "founded": str(rng.randint(900, 1699))})
 
 
-_TOLD = {
+_DESCRIPTIONS = {
     "person": (
         "{name} is a {profession}, born in {birthplace} in {born}, and a pupil of {teacher}.",
         "{name}, a {profession} and a pupil of {teacher}, was born in {birthplace} in {born}.",
@@ -135,8 +135,8 @@ _TOLD = {
 }
 
 
-def _tell(rng: Random, thing: Thing) -> str:
-    return rng.choice(_TOLD[thing.kind]).format(name=thing.name, **thing.facts)
+def _describe(rng: Random, thing: Thing) -> str:
+    return rng.choice(_DESCRIPTIONS[thing.kind]).format(name=thing.name, **thing.facts)
 
 
 @lru_cache(maxsize=16)
@@ -149,13 +149,13 @@ def _of_split(names: Iterable[str], split: str) -> list[str]:
     return [name for name in names if split_of(name) == split]
 
 
-# Questions about a land: one fact of one thing, facts in a chain, and two things compared.
+# Questions about a land:
 #
 # one_hop      On which river is Talbrook?
 # bridge       On which river is the town where Mara Velden was born?          (three facts in a chain: the split `hard`)
 # comparison   Who was born first, Mara Velden or Jon Hale?    Were Mara Velden and Jon Hale born in the same town?
 
-ASKED = {
+QUESTIONS = {
     "profession": "What is the profession of {}?",
     "birthplace": "Where was {} born?",
     "born": "In which year was {} born?",
@@ -176,7 +176,7 @@ LINKS = {
     "mayor": "the mayor of {}",
     "author": "the author of {}",
 }
-"""facts that lead to another thing"""
+"""facts that name another thing"""
 COMPARED = {
     "person": ("born", "Who was born first, {} or {}?"),
     "town": ("founded", "Which town was founded first, {} or {}?"),
@@ -189,7 +189,7 @@ class Question(NamedTuple):
     text: str
     answers: tuple[str, ...]
     titles: tuple[str, ...]
-    """whose passages say it, in the order they are needed"""
+    """titles of the supporting passages, in order"""
 
 
 def draw_question(rng: Random, land: Land, family: str, hops: int) -> Question:
@@ -197,7 +197,7 @@ def draw_question(rng: Random, land: Land, family: str, hops: int) -> Question:
 
 
 def _chain(rng: Random, land: Land, family: str, hops: int) -> Question:
-    """`hops` facts, each of the thing that the one before leads to; no thing comes twice."""
+    """A chain of `hops` facts, each about the thing named by the previous one; no thing occurs twice."""
     while True:
         thing = rng.choice(list(land.things.values()))
         met, told = [thing.name], thing.name
@@ -211,12 +211,12 @@ def _chain(rng: Random, land: Land, family: str, hops: int) -> Question:
         if len(met) == hops:
             fact = rng.choice(list(thing.facts))
             subject = _the(thing, told) if hops == 1 else told
-            return Question(family, ASKED[fact].format(subject), (thing.facts[fact],), tuple(met))
+            return Question(family, QUESTIONS[fact].format(subject), (thing.facts[fact],), tuple(met))
 
 
 def _comparison(rng: Random, land: Land) -> Question:
     kind = rng.choice(list(COMPARED))
-    first, second = _two(rng, land.of(kind))
+    first, second = _draw_pair(rng, land.of(kind))
     if kind == "person" and rng.random() < 0.5:
         if rng.random() < 0.5:  # as often yes as no
             there = [
@@ -228,12 +228,12 @@ def _comparison(rng: Random, land: Land) -> Question:
         return Question("comparison", text, (answer,), (first.name, second.name))
     fact, text = COMPARED[kind]
     while first.facts[fact] == second.facts[fact]:
-        first, second = _two(rng, land.of(kind))
+        first, second = _draw_pair(rng, land.of(kind))
     earlier = min(first, second, key=lambda thing: int(thing.facts[fact]))
     return Question("comparison", text.format(first.name, second.name), (earlier.name,), (first.name, second.name))
 
 
-def _two(rng: Random, things: Sequence[Thing]) -> tuple[Thing, Thing]:
+def _draw_pair(rng: Random, things: Sequence[Thing]) -> tuple[Thing, Thing]:
     first, second = rng.sample(things, 2)
     return first, second
 

@@ -1,4 +1,4 @@
-"""How a question is told: `full` to a language model, with the tags of Search-R1; `terse` to a tiny policy."""
+"""Wordings: `full` for language models, with the tags of Search-R1; `terse` for models of about a million parameters."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 from tacit.core.actions import ActionFormat, Parsed, Tags
 from tacit.core.types import ActionStyle, Observation, Task
-from tacit.core.world import Wording
-from tacit.worlds.searchqa.retrieval import REFUSED, Passage, plain, read
+from tacit.core.world import Brief, Wording
+from tacit.worlds.searchqa.retrieval import REFUSED, Passage, parse_passages, sanitize
 from tacit.worlds.searchqa.world import LONGEST_QUERY, MAX_STEPS, parse_action
 
 RULES = f"""Answer the question. You can look things up before you answer, in at most {MAX_STEPS} turns altogether.
 To search, write <search> your query </search>: the passages that fit best come back between <information> and </information>.
 Once you know, write <answer> the answer </answer>, as short as it can be: a name, a date, yes or no. It is final."""
 TERSE_PASSAGE = 160
-"""characters of a passage that the terse wording shows"""
+"""maximum characters of a passage in the terse wording"""
 
 
 @dataclass(frozen=True)
 class SearchTags(Tags):
-    """The reference implementations' rule: the first whole <search>, else <answer>; both, or one of them twice, is invalid.
-    Thoughts are asked for and not required."""
+    """As in the reference implementations: the first complete <search>, else <answer>; more than one tag is invalid.
+    Thoughts are requested but not required."""
 
     kinds: tuple[str, ...] = ("search", "answer")
     keep_case: bool = True
@@ -46,17 +46,17 @@ class FullWording(Wording):
     formats: Mapping[ActionStyle, ActionFormat] = {"tags": SearchTags()}
 
     def task(self, task: Task) -> str:
-        return f"{RULES}\n\nQuestion: {plain(str(task.data['question']))}"
+        return f"{RULES}\n\nQuestion: {sanitize(str(task.data['question']))}"
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
         kind, said = parse_action(action)
-        done = f"<{kind}> {said} </{kind}>" if kind else plain(action, LONGEST_QUERY)
-        return "\n".join(part for part in (_answered(observation), f"Turn {number}: {done}") if part)
+        done = f"<{kind}> {said} </{kind}>" if kind else sanitize(action, LONGEST_QUERY)
+        return "\n".join(part for part in (_last_result(observation), f"Turn {number}: {done}") if part)
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
         left = MAX_STEPS - number
         turns = f"Turn {number} of {MAX_STEPS}" + (", the last: answer now." if left <= 0 else ".")
-        return "\n".join(part for part in (_answered(observation), turns) if part)
+        return "\n".join(part for part in (_last_result(observation), turns) if part)
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -67,40 +67,36 @@ class FullWording(Wording):
         )
 
 
-class TerseWording(Wording):
-    """The question, then passages without their numbers; `!` marks that the last action was refused, `1/4` the turn. A past
-    turn keeps only its best passage."""
+class TerseWording(Brief):
+    """The question, then passages without numbers; `!` means that the last action was refused, `1/4` is the turn. A past turn
+    keeps only its best passage."""
 
-    separator = "\n"
     version = "1"
     formats: Mapping[ActionStyle, ActionFormat] = {"tags": SearchTags()}
 
     def task(self, task: Task) -> str:
-        return plain(str(task.data["question"]))
+        return sanitize(str(task.data["question"]))
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{_short(observation, 1)} > {plain(action, TERSE_PASSAGE)}".strip()
+        return f"{_brief_passages(observation, 1)} > {sanitize(action, TERSE_PASSAGE)}".strip()
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        return f"{_short(observation, 3)} {number}/{MAX_STEPS} >".strip()
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
+        return f"{_brief_passages(observation, 3)} {number}/{MAX_STEPS} >".strip()
 
 
 def brief(passage: Passage) -> str:
-    """A passage in one line that begins with what it is about."""
+    """A passage in one line that begins with its subject."""
     title, text = passage
-    return plain(text if text.lower().find(title.lower(), 0, len(title) + 8) >= 0 else f"{title}: {text}", TERSE_PASSAGE)
+    return sanitize(text if text.lower().find(title.lower(), 0, len(title) + 8) >= 0 else f"{title}: {text}", TERSE_PASSAGE)
 
 
-def _answered(observation: Observation) -> str:
-    """What the last action brought; the question itself stands above."""
+def _last_result(observation: Observation) -> str:
+    """The result of the last action; empty for the question, which the prompt states itself."""
     text = observation.text
     return "" if text.startswith("Question: ") else text
 
 
-def _short(observation: Observation, most: int) -> str:
+def _brief_passages(observation: Observation, most: int) -> str:
     if observation.text.startswith(REFUSED):
         return "!"
-    return " | ".join(brief(passage) for passage in read(observation.text)[:most])
+    return " | ".join(brief(passage) for passage in parse_passages(observation.text)[:most])

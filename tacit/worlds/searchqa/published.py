@@ -1,12 +1,12 @@
-"""Questions of files as tasks: what SEARCHQA_DATA names, a folder or a single question file.
+"""Question files as tasks. SEARCHQA_DATA is a folder or a single question file.
 
-    <root>/2wiki_questions.jsonl     2wiki_corpus.json                 the corpus is the file beside it with the longest
-    <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        common name; `corpus.json` serves all; without any, a
-    <root>/nq_test.jsonl             corpus.jsonl                      question's own `context` does
+    <root>/2wiki_questions.jsonl     2wiki_corpus.json                 the corpus is the file with the longest common name;
+    <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        `corpus.json` serves all files; without a corpus, the
+    <root>/nq_test.jsonl             corpus.jsonl                      questions' own `context` is used
 
-A file that calls itself train is the split `published_train`; dev, valid, val or test is `published_test`; of any other, a
-digest of each question decides, eight tenths to train. A question of the test split is never in the other, whatever file it
-is in. SEARCHQA_RETRIEVER names what they are searched with (retrieval.py).
+A file named `train` belongs to `published_train`, with dev, valid, val or test to `published_test`. In other files, a
+digest of each question decides (eight tenths train). A question in a test file is never in the training split.
+SEARCHQA_RETRIEVER selects the retriever (retrieval.py). Entries that cannot be read are reported and skipped.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tacit.core.registry import path_named_by
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.searchqa.land import Question
-from tacit.worlds.searchqa.retrieval import Passage, made_plain, normalised, plain
+from tacit.worlds.searchqa.retrieval import Passage, normalize_answer, sanitize, sanitize_passage
 
-# Corpora and questions from files, in the forms they are published in. What cannot be read does not stop the rest.
+# File formats:
 #
 # passages    [{"title", "text"}, …], or one such object a line; {"id", "contents": "title\ntext"} a line;
 #             {"title": [sentence, …], …}
 # questions   one object a line, or a list of them:
 #             question           the text
 #             answer             a string or several; or golden_answers, or answers
-#             kind or type       bridge, comparison, …; where nothing is said, one_hop
-#             entity_titles, second_hop_titles, or supporting_facts      whose passages say it, where that is known
-#             context            HotpotQA's: passages, for where no corpus lies beside the questions
-#             _id, id or idx     else its number in the file; of two with the same, the second is left out and told
+#             kind or type       bridge, comparison, …; default one_hop
+#             entity_titles, second_hop_titles, or supporting_facts      titles of the supporting passages (optional)
+#             context            HotpotQA's passages, used if there is no corpus
+#             _id, id or idx     default: its number in the file; duplicates are reported and skipped
 #
 # HotpotQA's supporting_facts and context are read as its authors write them ([[title, …], …]) and as Hugging Face does
 # ({"title": […], "sent_id" or "sentences": […]}).
@@ -53,25 +53,25 @@ KINDS: Mapping[str, str] = {
     "compositional": "bridge",
     "bridge_comparison": "comparison",
 }
-"""what a question file calls a question -> its family"""
+"""kind in a question file -> family"""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """What came out of a file."""
+    """The entries of a file."""
 
     rows: tuple[T, ...]
     failures: tuple[str, ...] = ()
-    """`file, line: why`, one for each entry that could not be read"""
+    """`file, line: reason` for each entry that could not be read"""
 
     def report(self, noun: str) -> str:
         return f"{len(self.rows)} {noun} loaded{describe_failures(self.failures)}"
 
 
 @dataclass(frozen=True)
-class Asked:
+class FileQuestion:
     """A question of a file."""
 
     id: str
@@ -79,16 +79,16 @@ class Asked:
     context: tuple[Passage, ...] = ()
 
 
-def read_questions(path: Path) -> Loaded[Asked]:
+def read_questions(path: Path) -> Loaded[FileQuestion]:
     numbers: dict[str, int] = {}
 
-    def unlike_the_others(number: int, entry: Any) -> Asked:
+    def read_unique(number: int, entry: Any) -> FileQuestion:
         asked = _question(number, entry)
         if numbers.setdefault(asked.id, number) != number:
             raise TacitError(f"question {number} has the id {asked.id!r} of question {numbers[asked.id]}, so it is left out")
         return asked
 
-    return _read(path, unlike_the_others)
+    return _read(path, read_unique)
 
 
 def read_passages(path: Path) -> Loaded[Passage]:
@@ -112,34 +112,34 @@ def _read(path: Path, make: Callable[[int, Any], T]) -> Loaded[T]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
-    """(the line it begins on, the entry, or what is wrong with it)"""
+    """(first line, the entry or the error)"""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read {path}: {error}.") from error
-    if path.suffix == ".jsonl" or not text.lstrip().startswith(("[", "{")) or _is_lines(text):
+    if path.suffix == ".jsonl" or not text.lstrip().startswith(("[", "{")) or _is_json_lines(text):
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
-                yield number, _decoded(line)
+                yield number, _decode(line)
         return
-    yield from _members(text)
+    yield from _decode_members(text)
 
 
-def _is_lines(text: str) -> bool:
-    """One object a line, whatever the file is called."""
+def _is_json_lines(text: str) -> bool:
+    """Whether the file has one JSON object per line, whatever its name."""
     first, _, rest = text.strip().partition("\n")
-    return first.startswith("{") and rest.lstrip().startswith("{") and not isinstance(_decoded(first), TacitError)
+    return first.startswith("{") and rest.lstrip().startswith("{") and not isinstance(_decode(first), TacitError)
 
 
-def _decoded(line: str) -> Any:
+def _decode(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
         return TacitError(f"not valid JSON ({error})")
 
 
-def _members(text: str) -> Iterator[tuple[int, Any]]:
-    """Members of a list, or (key, value) pairs of an object, one after the other: what stands before a fault is still read."""
+def _decode_members(text: str) -> Iterator[tuple[int, Any]]:
+    """Members of a list, or (key, value) pairs of an object, decoded one by one: everything before an error is read."""
     decoder, spot, counted, line = json.JSONDecoder(), 0, 0, 1
     begin = len(text) - len(text.lstrip())
     keyed, spot = text[begin] == "{", begin + 1
@@ -171,14 +171,14 @@ def _passage(entry: Any) -> Passage:
         title = title.strip().strip('"')
     else:
         title, text = entry["title"], entry["sentences"] if "sentences" in entry else entry["text"]
-    passage = made_plain(_text(title, "title"), "".join(text) if isinstance(text, list) else _text(text, "text"))
+    passage = sanitize_passage(_text(title, "title"), "".join(text) if isinstance(text, list) else _text(text, "text"))
     if not passage.title or not passage.text:
         raise TacitError("a passage needs a title and a text")
     return passage
 
 
-def _question(number: int, entry: Any) -> Asked:
-    text = plain(_text(entry["question"], "question"))
+def _question(number: int, entry: Any) -> FileQuestion:
+    text = sanitize(_text(entry["question"], "question"))
     given = next((entry[name] for name in ("golden_answers", "answers", "answer") if name in entry), None)
     answers = tuple(_text(a, "answer").strip() for a in (given if isinstance(given, list) else [given]) if a is not None)
     if not text or not answers or not all(answers):
@@ -187,16 +187,16 @@ def _question(number: int, entry: Any) -> Asked:
     if kind not in KINDS:
         raise TacitError(f"its kind {kind!r} is none of {', '.join(filter(None, KINDS))}")
     named = [*(entry.get("entity_titles") or ()), *(entry.get("second_hop_titles") or ())]
-    named = named or [fact[0] for fact in _rows_of(entry.get("supporting_facts"), "title")]
-    titles = tuple(dict.fromkeys(made_plain(_text(title, "title"), "").title for title in named))
-    told = _rows_of(entry.get("context"), "title", "sentences")
-    context = tuple(made_plain(title, "".join(sentences)) for title, sentences in told)
+    named = named or [fact[0] for fact in _as_rows(entry.get("supporting_facts"), "title")]
+    titles = tuple(dict.fromkeys(sanitize_passage(_text(title, "title"), "").title for title in named))
+    told = _as_rows(entry.get("context"), "title", "sentences")
+    context = tuple(sanitize_passage(title, "".join(sentences)) for title, sentences in told)
     name = next((entry[name] for name in ("_id", "id", "idx") if entry.get(name) is not None), number)
-    return Asked(str(name), Question(KINDS[kind], text, answers, titles), context)
+    return FileQuestion(str(name), Question(KINDS[kind], text, answers, titles), context)
 
 
-def _rows_of(table: Any, *columns: str) -> Sequence[Sequence[Any]]:
-    """A list of rows, whether it is told by rows or by columns; nothing where there is none."""
+def _as_rows(table: Any, *columns: str) -> Sequence[Sequence[Any]]:
+    """A table as a list of rows, given as rows or as columns; empty if missing."""
     if isinstance(table, dict):
         return list(zip(*(table[column] for column in columns), strict=True))
     return table or ()
@@ -214,7 +214,7 @@ TRAIN, TEST = "published_train", "published_test"
 SPLITS = (TRAIN, TEST)
 USUAL_RETRIEVER = "bm25"
 CONTEXTS = "context of "
-"""a corpus that is made of the questions' own contexts is called by this and the question file"""
+"""name prefix of a corpus made of the questions' own contexts, followed by the question file"""
 
 _SUFFIXES = (".json", ".jsonl")
 _PARTS = {"train": TRAIN, "dev": TEST, "valid": TEST, "validation": TEST, "val": TEST, "test": TEST}
@@ -224,11 +224,10 @@ _log = logging.getLogger(__name__)
 def published_tasks(
     split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path | str | None = None, retriever: str = ""
 ) -> tuple[Task, ...]:
-    """`count` questions of a split, in an order that depends on the seed and the questions alone. Of some families only, as
-    many as there are where they are fewer."""
+    """`count` questions of a split, ordered by seed and id. With `families`, fewer if there are not enough."""
     source = Path(root) if root else data_root()
     every = set(families) >= set(FAMILIES)
-    there = [task for task in _tasks(source, seed, retriever or chosen_retriever()) if task.split == split]
+    there = [task for task in _tasks(source, seed, retriever or retriever_from_environment()) if task.split == split]
     wanted = sorted((task for task in there if task.family in families), key=lambda task: shuffle_key(seed, task.id))
     if len(wanted) < count and every:
         raise TacitError(
@@ -239,20 +238,20 @@ def published_tasks(
 
 
 def data_root() -> Path:
-    """What SEARCHQA_DATA names."""
+    """The path in SEARCHQA_DATA."""
     return path_named_by(
         DATA_VARIABLE,
-        f"there are no question files: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
+        f"no question files found: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
         "hotpotqa_train_corpus.json, or to one question file, or use a generated split (train, test, hard).",
     )
 
 
-def chosen_retriever() -> str:
+def retriever_from_environment() -> str:
     return os.environ.get(RETRIEVER_VARIABLE, "") or USUAL_RETRIEVER
 
 
 def corpus_of(name: str, root: Path) -> Loaded[Passage]:
-    """The passages of a corpus by the name its tasks give it."""
+    """The passages of a corpus, by its name in the tasks."""
     folder = root if root.is_dir() else root.parent
     if not name.startswith(CONTEXTS):
         return read_passages(folder / name)
@@ -261,7 +260,7 @@ def corpus_of(name: str, root: Path) -> Loaded[Passage]:
 
 
 def digest_of(name: str, root: Path) -> str:
-    """Of the file a corpus is read from: another corpus of the same name is another task."""
+    """Digest of a corpus file, to detect a changed corpus with the same name."""
     folder = root if root.is_dir() else root.parent
     path = folder / name.removeprefix(CONTEXTS)
     if not path.is_file():
@@ -281,13 +280,13 @@ def question_files(root: Path) -> list[Path]:
 
 
 def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
-    rows: dict[str, tuple[Path, Asked, str]] = {}
+    rows: dict[str, tuple[Path, FileQuestion, str]] = {}
     failures: list[str] = []
     for path in question_files(root):
         loaded = _questions(path)
         failures += loaded.failures
         for asked in loaded.rows:
-            split, same = _split(path, asked), normalised(asked.question.text)
+            split, same = _split(path, asked), normalize_answer(asked.question.text)
             if same not in rows or split == TEST != rows[same][2]:
                 rows[same] = path, asked, split
     if failures:
@@ -308,13 +307,13 @@ def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
         yield Task(NAME, f"{NAME}/{_dataset(path)}/{asked.id}", asked.question.family, split, seed, text, data)
 
 
-def _questions(path: Path) -> Loaded[Asked]:
+def _questions(path: Path) -> Loaded[FileQuestion]:
     return _read_once(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _read_once(path: Path, changed: int) -> Loaded[Asked]:
-    """Kept, as long as the file is not written to: a run asks for its tasks several times."""
+def _read_once(path: Path, changed: int) -> Loaded[FileQuestion]:
+    """Cached until the file changes: a run requests its tasks several times."""
     return read_questions(path)
 
 
@@ -339,8 +338,8 @@ def _corpus_name(path: Path, has_contexts: bool) -> str:
     raise TacitError(f"{path} has no corpus beside it: none of {', '.join(names)} (.json or .jsonl) in {path.parent}.")
 
 
-def _split(path: Path, asked: Asked) -> str:
+def _split(path: Path, asked: FileQuestion) -> str:
     for part in re.split(r"[_\W]+", _dataset(path).lower()):
         if part in _PARTS:
             return _PARTS[part]
-    return TRAIN if zlib.crc32(normalised(asked.question.text).encode()) % 10 < 8 else TEST
+    return TRAIN if zlib.crc32(normalize_answer(asked.question.text).encode()) % 10 < 8 else TEST

