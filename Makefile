@@ -42,7 +42,7 @@ test-cluster:
 
 docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(PYTEST) tests/docs
 
 lint: $(READY)
