@@ -95,6 +95,13 @@ def _worlds() -> str:
     for name in REGISTRY.names:
         world = get_environment(name)
         blocks = ["full", *world.forms] if world.tracker else []
-        cells = (f"`{name}`", world.summary, ", ".join(world.splits), world.max_steps, ", ".join(world.experts), ", ".join(blocks))
+        cells = (
+            f"`{name}`",
+            world.summary,
+            ", ".join(world.splits),
+            world.max_steps,
+            ", ".join(world.experts),
+            ", ".join(blocks),
+        )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"
