@@ -30,9 +30,9 @@ from train_step import synchronize
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.fast.chunked_prefill import ChunkRoom, Readings
-from tacit.engines.local.fast.cuda_graphs import StepGraphs
-from tacit.engines.local.fast.decode_attention import Chunk
+from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill
+from tacit.engines.local.fast.cuda_graphs import CudaGraphs
+from tacit.engines.local.fast.decode_attention import PromptChunk
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.sampling import draw
@@ -73,11 +73,11 @@ class Steps:
         self._cache = KeyValueCache(forward.geometry)
         prompts = 2 * -(-along // before) + 1
         self._cache.open(rows + prompts, self._capacity)
-        forward.reach(self._capacity)
-        self._chunk: Chunk | None = None
+        forward.extend_rope(self._capacity)
+        self._chunk: PromptChunk | None = None
         if along:
             assert self._cache.reads_along, "the kernel for prompts that ride along does not hold here"  # `apart` is of rows
-            readings, room, random = Readings(), ChunkRoom(along, 1, forward.device), np.random.default_rng(0)
+            readings, room, random = ChunkedPrefill(), ChunkBuffer(along, 1, forward.device), np.random.default_rng(0)
             readings.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
             for look in (readings.look(1, (along,), 1) for _ in range(2)):
                 assert look is not None
@@ -163,7 +163,7 @@ def main() -> None:
         tokens_BT = torch.randint(0, peft.config.vocab_size, (rows, args.before + 1), device=device)
         steps = {which: Steps(forward, tokens_BT) for which, forward in forwards.items()}
         gap = apart(steps["adapters"].logits(), peft, tokens_BT)
-        graphs = StepGraphs(enabled=on_gpu)
+        graphs = CudaGraphs(enabled=on_gpu)
         run = {which: partial(graphs.run, which, step, lambda: lambda: None) for which, step in steps.items()}
         found = {which: milliseconds(step, args.repeats) for which, step in run.items()}
         result["rows"][rows] = {"ms": found, "apart": gap}

@@ -43,7 +43,7 @@ from tacit.core.types import ActionStyle, Completion, Condition, Group, Observat
 from tacit.credit.episode import EpisodeRelative
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.slots import KnownStops
+from tacit.engines.local.slots import StopConditionsCache
 from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
 from tacit.losses.surrogates import ClippedSurrogate
 from tacit.rewards.outcome import Outcome
@@ -116,7 +116,7 @@ class Limited:
 
     def __init__(self, policy: LocalPolicy, mean: int) -> None:
         self._policy, self._mean = policy, mean
-        no_end = KnownStops(policy.engine.tokenizer, (), policy.engine.model.vocabulary)
+        no_end = StopConditionsCache(policy.engine.tokenizer, (), policy.engine.model.vocabulary)
         policy.engine._sampling().stops = no_end
         self.context_limit, self.encode_prompt = policy.context_limit, policy.encode_prompt
         self.encode_completion, self.decode = policy.encode_completion, policy.decode

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from tacit.core.protocols import Request
-from tacit.engines.local.fast.cuda_graphs import StepGraphs
+from tacit.engines.local.fast.cuda_graphs import CudaGraphs
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.llama_decoding import LlamaDecoder
@@ -142,10 +142,10 @@ def cache_as_on_a_gpu(monkeypatch) -> None:
 
     def by_token(self, geometry):
         init(self, geometry)
-        self._by_head = False
+        self._head_major = False
 
     monkeypatch.setattr(KeyValueCache, "__init__", by_token)
-    monkeypatch.setattr(LlamaForward, "_steps_small", False)
+    monkeypatch.setattr(LlamaForward, "_can_use_cpu_step", False)
 
 
 def as_on_a_gpu(model, tokenizer, monkeypatch, flat=False, **options) -> LocalSampler:
@@ -156,15 +156,15 @@ def as_on_a_gpu(model, tokenizer, monkeypatch, flat=False, **options) -> LocalSa
         step()  # the trial that the real thing makes; the caller has to undo it
 
         def again():
-            decoder = sampler._lean
+            decoder = sampler._llama
             assert not decoder.records or decoder._addresses == decoder.forward.addresses(), "it reads what is not there"
             step()
 
         return Recording(again)
 
-    monkeypatch.setattr(StepGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_record", record)
     sampler = LocalSampler(model, tokenizer, "cpu", **options)
-    sampler._lean = LlamaDecoder(model, prefill_tokens=None if flat else 50, fixed_shapes=True, flat=flat)
-    sampler._lean.records = True
-    sampler._lean.refresh(force=True)
+    sampler._llama = LlamaDecoder(model, prefill_tokens=None if flat else 50, fixed_shapes=True, flat=flat)
+    sampler._llama.records = True
+    sampler._llama.refresh(force=True)
     return sampler

@@ -21,13 +21,13 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.fast import adapted_step
+from tacit.engines.local.fast import lora_decode
 cpu = torch.device("cpu")
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for size, rank in ((32, 8), (96, 16), (300, 24), (1536, 64)):
-        assert adapted_step._adds(cpu, dtype, size, rank), (dtype, size, rank)
+        assert lora_decode._adds(cpu, dtype, size, rank), (dtype, size, rank)
         if dtype != torch.bfloat16:  # whose products the interpreter does not know
-            assert adapted_step._gates(cpu, dtype, size, rank), (dtype, size, rank)
+            assert lora_decode._gates(cpu, dtype, size, rank), (dtype, size, rank)
 """
 
 
@@ -102,7 +102,7 @@ def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
     for request, completion in zip(requests, completions, strict=True):
         expected = plain_logprobs(peft, request.prompt, completion.tokens)
         np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
-    assert sampler._lean is not None
+    assert sampler._llama is not None
     return completions[0].logprobs.tolist()
 
 
@@ -110,7 +110,7 @@ def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
 @pytest.mark.parametrize("limit", [0, 32 * 32 + 1, 1 << 24])
 def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monkeypatch):
     """Whichever of the matrices that stand alone are too large for a copy with A beside them: all, the feed-forward's, none."""
-    monkeypatch.setattr(projections, "BESIDE_LIMIT", limit)
+    monkeypatch.setattr(projections, "STACK_LORA_LIMIT", limit)
     peft = _adapted(family)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels
@@ -118,7 +118,7 @@ def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monk
 
 @pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
 def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
-    monkeypatch.setattr(chunked_prefill, "SHARE", 1)  # however little is written
+    monkeypatch.setattr(chunked_prefill, "DECODE_STEPS_PER_PREFILL_STEP", 1)  # however little is written
     peft = _adapted(family)
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, flat=True, max_batch=2)
     _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])
@@ -129,13 +129,13 @@ def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tok
     """Recorded steps are replayed as long as nothing has moved, and recorded anew when it has."""
     peft = _adapted("qwen2")
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch)
-    seen, moves = [_check(peft, sampler)], sampler._lean.moves
+    seen, moves = [_check(peft, sampler)], sampler._llama.moves
     with torch.no_grad():
         for name, parameter in peft.named_parameters():
             if "lora_A.one" in name:
                 parameter *= 1.5
     seen.append(_check(peft, sampler))
-    assert sampler._lean.moves == moves
+    assert sampler._llama.moves == moves
     peft.set_adapter("two")
     seen.append(_check(peft, sampler))
     peft.base_model.set_adapter(["one", "two"])

@@ -9,10 +9,10 @@ import torch
 from interpreted import assert_interpreted
 from random_models import make_model, with_adapter
 
-from tacit.engines.local.fast.chunked_prefill import ChunkRoom, Readings, chunk_sizes
-from tacit.engines.local.fast.decode_attention import TOKENS, has_chunk_kernel, has_mixed_kernel
+from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill, chunk_sizes
+from tacit.engines.local.fast.decode_attention import BLOCK_TOKENS, has_chunk_kernel, has_mixed_kernel
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward, Prompts
+from tacit.engines.local.llama import LlamaForward, PackedPrompts
 
 INTERPRETED = """
 import torch
@@ -27,7 +27,7 @@ assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 1, 3, 128)
 AT_ONCE = """
 import torch
 from tacit.engines.local.fast import mixed_attention, step_attention
-step_attention._processors = lambda device: 16
+step_attention._sm_count = lambda device: 16
 for parts, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 1, 16))):
     step_attention._parts = lambda *known: parts
     assert mixed_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
@@ -38,26 +38,26 @@ IN_A_MODEL = """
 import numpy as np, torch
 from tacit.engines.local.fast import kv_cache, mixed_attention, step_attention
 from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.fast.chunked_prefill import ChunkRoom, Readings
+from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill
 from tests.engines.random_models import make_model
 step_attention._parts = lambda *known: 2
-step_attention._processors = lambda device: 16
+step_attention._sm_count = lambda device: 16
 for family in ("qwen3", "llama-untied-bias"):
     forward, seen = LlamaForward(make_model(family)), {}
     forward._plain = False
     for kernel in ("", "one after the other", "at once"):
-        kv_cache.has_step_kernel = lambda *known: bool(kernel)
+        kv_cache.uses_decode_kernel = lambda *known: bool(kernel)
         mixed_attention.has_mixed_kernel = lambda *known: kernel == "at once"
         cache = kv_cache.KeyValueCache(forward.geometry)
-        cache._by_head = not kernel
+        cache._head_major = not kernel
         cache.open(5, 128)
-        rng, readings, found = np.random.default_rng(0), Readings(), []
+        rng, readings, found = np.random.default_rng(0), ChunkedPrefill(), []
         lengths = (1, 40, 91)
         for rows in (cache._keys, cache._values):
             for layer in rows:
                 layer[2:] = float("inf")
         readings.add(np.array([2, 4, 3]), [rng.integers(0, 256, length) for length in lengths])
-        room, step = ChunkRoom(48, 4, torch.device("cpu")), 0
+        room, step = ChunkBuffer(48, 4, torch.device("cpu")), 0
         tokens, positions = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 5, 127, 127, 127])
         while (look := readings.look(2, (48,), 2)) is not None:
             room.fill(look.packed_KX)
@@ -101,13 +101,13 @@ def test_chunks_fill_a_device():
     for width in range(1, 600):
         few, many = chunk_sizes(width)
         assert (
-            48 <= few < many and few % TOKENS == many % TOKENS == 0 and (width + many) <= -(-(width + few) // 256) * 256 + 256
+            48 <= few < many and few % BLOCK_TOKENS == many % BLOCK_TOKENS == 0 and (width + many) <= -(-(width + few) // 256) * 256 + 256
         )
 
 
 @pytest.mark.parametrize("sizes", [(32,), (48, 112), (16, 64)])
 def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_place(sizes):
-    rng, readings, prompts = np.random.default_rng(0), Readings(), {}
+    rng, readings, prompts = np.random.default_rng(0), ChunkedPrefill(), {}
     read: dict[int, list[int]] = {}
     ready, now = set(), 0
     for turn in range(60):
@@ -126,14 +126,14 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
             tokens_C, positions_C, described = np.split(packed_X, (look.size, 2 * look.size))
             before = {place: len(tokens) for place, tokens in read.items()}
             for number, (place, cached, begin, count) in enumerate(described.reshape(-1, 4)):
-                own = number * TOKENS
-                assert not tokens_C[own + count : own + TOKENS].any() and 0 <= count <= TOKENS
+                own = number * BLOCK_TOKENS
+                assert not tokens_C[own + count : own + BLOCK_TOKENS].any() and 0 <= count <= BLOCK_TOKENS
                 if count:
                     so_far = read.setdefault(place, [])
                     assert cached == before.get(place, 0) and cached + own - begin == len(so_far)
                     assert positions_C[own : own + count].tolist() == list(range(len(so_far), len(so_far) + count))
                     so_far += tokens_C[own : own + count].tolist()
-        for place, token, position in zip(look.ready.places_N, look.ready.tokens_N, look.ready.positions_N, strict=True):
+        for place, token, position in zip(look.ready.slots_N, look.ready.tokens_N, look.ready.positions_N, strict=True):
             prompt = prompts[place]
             assert (token, position) == (prompt[-1], len(prompt) - 1) and read.get(place, []) == prompt[:-1].tolist()
             ready.add(place)
@@ -141,10 +141,10 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
 
 
 def test_prompts_begin_with_a_block_of_their_own_behind_one_another():
-    readings = Readings()
+    readings = ChunkedPrefill()
     readings.add(np.array([5, 1]), [np.arange(20), np.arange(10)])
     look = readings.look(4, (64,), 4)
-    assert look is not None and look.ready.places_N.tolist() == [5, 1] and len(look.packed_KX) == 1
+    assert look is not None and look.ready.slots_N.tolist() == [5, 1] and len(look.packed_KX) == 1
     assert look.packed_KX[0, 128:].reshape(-1, 4).tolist() == [[5, 0, 0, 16], [5, 0, 0, 3], [1, 0, 32, 9], [0, 0, 0, 0]]
 
 
@@ -158,7 +158,7 @@ def test_what_is_read_along_is_what_a_prefill_leaves_and_changes_no_row(family):
     mixed, alone = KeyValueCache(forward.geometry), KeyValueCache(forward.geometry)
     for cache in (mixed, alone):
         cache.open(6, 128)
-    readings, room, step = Readings(), ChunkRoom(64, 1, device), 0
+    readings, room, step = ChunkedPrefill(), ChunkBuffer(64, 1, device), 0
     for layer in (*mixed._keys, *mixed._values):
         layer[2:] = float("nan")
     readings.add(np.arange(2, 6), prompts)
@@ -170,7 +170,7 @@ def test_what_is_read_along_is_what_a_prefill_leaves_and_changes_no_row(family):
             torch.testing.assert_close(found, forward.step(*rows, alone, 64), atol=1e-5, rtol=1e-4)
             step += 1
         kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-        forward.prefill_flat(Prompts.of(prompts, device), None, lambda _, k, v: kept.append((k, v)))
+        forward.prefill_varlen(PackedPrompts.of(prompts, device), None, lambda _, k, v: kept.append((k, v)))
     starts = np.cumsum([0, *map(len, prompts)])
     for layer, new in enumerate(kept):
         for cached, expected in zip((mixed._keys[layer], mixed._values[layer]), new, strict=True):

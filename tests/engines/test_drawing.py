@@ -8,7 +8,7 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling import draw, has_draw_kernel
+from tacit.engines.local.sampling import draw, has_sampling_kernel
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 
@@ -70,12 +70,12 @@ LANES = """
 import numpy as np, torch
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling import drawing
-from tacit.engines.local.decoding import Lanes
+from tacit.engines.local.decoding import DecodeState
 generator, seen = torch.Generator().manual_seed(0), []
 logits, noise = torch.randn(4, 7, 5000, generator=generator) * 3, np.random.default_rng(0).random((7, 4), np.float32)
 for kernel in (False, True):
-    drawing.has_draw_kernel = lambda *known: kernel
-    lanes = Lanes(9, 4, torch.device("cpu"))
+    drawing.has_sampling_kernel = lambda *known: kernel
+    lanes = DecodeState(9, 4, torch.device("cpu"))
     lanes.seat(np.arange(7), torch.arange(7), np.arange(12, 19))
     lanes.expect(noise)
     for step in range(3):
@@ -101,7 +101,7 @@ def test_the_interpreted_kernel_draws_as_torch_does(program):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_can_compile_draws_by_the_kernels():
     pytest.importorskip("triton")
-    assert has_draw_kernel(torch.device("cuda"), torch.float32) and has_draw_kernel(torch.device("cuda"), torch.bfloat16)
+    assert has_sampling_kernel(torch.device("cuda"), torch.float32) and has_sampling_kernel(torch.device("cuda"), torch.bfloat16)
     logits = torch.randn(32, 49_152, device="cuda") * 3
     uniform = torch.rand(32, device="cuda")
     here, there = draw(logits, uniform, Sampling()), draw(logits.cpu(), uniform.cpu(), Sampling())

@@ -28,16 +28,16 @@ TYPES |= {name: "fp32" for name in ("scale", "epsilon", "temperature")}
 TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "out_row", "capacity", "rows", "of_prompts", "count", "inner")}
 TYPES |= {name: "i32" for name in ("stride", "vocabulary", "furthest")}
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
-PROMPTS = {"TOKENS": 16, "HEADS": 4, "BLOCK": 64, "FRESH": 32}
+PROMPTS = {"BLOCK_TOKENS": 16, "HEADS": 4, "BLOCK": 64, "FRESH": 32}
 KERNELS = [
-    (step_kernel.attend_one, SHAPE | {"PADDED": 16, "BLOCK": 64, "PARTS": 2}),
-    (step_kernel.join_parts, SHAPE | {"PADDED": 16, "PARTS": 2}),
+    (step_kernel.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "PARTS": 2}),
+    (step_kernel.merge_splits_kernel, SHAPE | {"PADDED": 16, "PARTS": 2}),
     (step_kernel.attend_chunk, SHAPE | PROMPTS),
-    (step_kernel.attend_both, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
+    (step_kernel.mixed_attention_kernel, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
     (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
     (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
-    (sampling_kernels.weigh_part, {"PARTS": 5, "BLOCK": 1024}),
-    (sampling_kernels.draw_one, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
+    (sampling_kernels.sum_part_kernel, {"PARTS": 5, "BLOCK": 1024}),
+    (sampling_kernels.sample_kernel, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
     (layer_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
     (layer_kernels.lora_swiglu_kernel, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
 ]
@@ -108,7 +108,7 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
         model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False)).eval()
         model = model.get_base_model()
     forward, rows, steps = LlamaForward(model.to("cuda", torch.bfloat16)), 48, 40
-    forward.reach(256)
+    forward.extend_rope(256)
     noise_BK = torch.rand(rows, steps, generator=torch.Generator().manual_seed(1)).cuda()
 
     def run(recorded: bool) -> list[torch.Tensor]:
@@ -119,8 +119,8 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
 
         def step() -> None:
             logits = forward.step(last_B, positions_B, cache, 256)
-            onward = sampling.Onward(drawn_B, last_B, positions_B, 255)
-            sampling.launch_draw(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
+            onward = sampling.AdvanceInPlace(drawn_B, last_B, positions_B, 255)
+            sampling.launch_sampling_kernel(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
 
         step()
         if recorded:

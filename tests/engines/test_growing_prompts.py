@@ -18,14 +18,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.decoding import Newcomers
+from tacit.engines.local.decoding import PrefillBatch
 from tacit.engines.local.fast import chunked_prefill
-from tacit.engines.local.fast.cuda_graphs import FixedPrompts, Size
+from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import After, LlamaForward
-from tacit.engines.local.llama_decoding import LlamaDecoder, LlamaTable, Prefilling
+from tacit.engines.local.llama import CachedPrefixes, LlamaForward
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder, Prefiller
 from tacit.engines.local.scheduler import LocalSampler
-from tacit.engines.local.slots import Job, Known, Rows
+from tacit.engines.local.slots import CachedPrefix, EngineRequest, Slots
 
 WARM = Sampling(temperature=0.9)
 EPISODES, TURNS = 5, 5
@@ -43,13 +43,13 @@ def by_token(monkeypatch):
 def joined(monkeypatch) -> list[np.ndarray | None]:
     """What of the prompts of newcomers was known, join by join."""
     seen: list[np.ndarray | None] = []
-    join = LlamaTable.join
+    join = LlamaDecodeBatch.join
 
-    def watched(self, newcomers: Newcomers, *rest):
-        seen.append(newcomers.known_N)
-        return join(self, newcomers, *rest)
+    def watched(self, batch: PrefillBatch, *rest):
+        seen.append(batch.cached_N)
+        return join(self, batch, *rest)
 
-    monkeypatch.setattr(LlamaTable, "join", watched)
+    monkeypatch.setattr(LlamaDecodeBatch, "join", watched)
     return seen
 
 
@@ -154,13 +154,13 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
     model, replays = make_model("llama"), []
     sampler = follower(model, tokenizer, monkeypatch)
     scheduler = sampler.open_scheduler(WARM)
-    run = Prefilling.rest
+    run = Prefiller.rest
 
     def watched(self, *given):
         replays.append(len(self._recorded))
         return run(self, *given)
 
-    monkeypatch.setattr(Prefilling, "rest", watched)
+    monkeypatch.setattr(Prefiller, "rest", watched)
     found = play(scheduler, grown(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"
@@ -169,11 +169,11 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
-    monkeypatch.setattr(chunked_prefill, "most_steps", lambda written, rows: chunked_prefill.MIXED_STEPS)
+    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
     monkeypatch.setattr(KeyValueCache, "reads_along", True)
-    model, added, add = make_model("llama"), [], chunked_prefill.Readings.add
+    model, added, add = make_model("llama"), [], chunked_prefill.ChunkedPrefill.add
     monkeypatch.setattr(
-        chunked_prefill.Readings,
+        chunked_prefill.ChunkedPrefill,
         "add",
         lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known),
     )
@@ -281,24 +281,24 @@ def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
 
 
 def test_rows_say_what_lies_where():
-    rows = Rows(1)
-    jobs = [Job(request_id, np.arange(10) + 100 * request_id, 0, 4, None, request_id) for request_id in range(3)]
+    rows = Slots(1)
+    jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, None, request_id) for request_id in range(3)]
     rows.seat(jobs)
-    rows._tokens_PM[1, :4], rows._lengths_P[1] = [7, 8, 9, 6], 4
-    asked = Job(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, None, 1)
+    rows._tokens_SM[1, :4], rows._lengths_S[1] = [7, 8, 9, 6], 4
+    asked = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, None, 1)
     assert rows.known(asked) is None, "it is under way"
-    rows.under_way_P[1] = False
-    assert rows.known(asked) == Known(1, 13), "nobody has read the last token"
-    assert rows.known(Job(5, asked.prompt[:13], 0, 4, None, 1)) == Known(1, 12), "the last token of a prompt is read anew"
-    assert rows.known(Job(5, asked.prompt, 0, 4, "another adapter", 1)) is None
-    assert rows.known(Job(5, asked.prompt, 0, 4, None, 2)) is None and rows.known(Job(5, asked.prompt, 0, 4)) is None
-    rows.under_way_P[:] = False
-    others = [Job(6, np.arange(4), 0, 4), asked, Job(7, np.arange(4), 0, 4), Job(8, np.arange(4), 0, 4)]
-    places, _ = rows.seat(others, known=[None, Known(1, 13), None, None])
+    rows.active_S[1] = False
+    assert rows.known(asked) == CachedPrefix(1, 13), "nobody has read the last token"
+    assert rows.known(EngineRequest(5, asked.prompt[:13], 0, 4, None, 1)) == CachedPrefix(1, 12), "the last token of a prompt is read anew"
+    assert rows.known(EngineRequest(5, asked.prompt, 0, 4, "another adapter", 1)) is None
+    assert rows.known(EngineRequest(5, asked.prompt, 0, 4, None, 2)) is None and rows.known(EngineRequest(5, asked.prompt, 0, 4)) is None
+    rows.active_S[:] = False
+    others = [EngineRequest(6, np.arange(4), 0, 4), asked, EngineRequest(7, np.arange(4), 0, 4), EngineRequest(8, np.arange(4), 0, 4)]
+    places, _ = rows.seat(others, known=[None, CachedPrefix(1, 13), None, None])
     assert places.tolist() == [0, 1, 2, 3]
     rows.forget()
-    rows.under_way_P[1] = False
-    assert rows.known(Job(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, "who was under way then had other weights too"
+    rows.active_S[1] = False
+    assert rows.known(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, "who was under way then had other weights too"
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
@@ -306,15 +306,15 @@ def test_rows_say_what_lies_where():
 def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkeypatch, by_token):
     """Those who are read on from what lies there come first, then the others."""
     torch.manual_seed(0)
-    model, rng, failed, join = make_model("llama"), np.random.default_rng(5), [], LlamaTable.join
+    model, rng, failed, join = make_model("llama"), np.random.default_rng(5), [], LlamaDecodeBatch.join
 
-    def fails_once(self, newcomers, *rest):
-        if turn and not failed and (newcomers.known_N is not None) is first:
+    def fails_once(self, batch, *rest):
+        if turn and not failed and (batch.cached_N is not None) is first:
             failed.append(1)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return join(self, newcomers, *rest)
+        return join(self, batch, *rest)
 
-    monkeypatch.setattr(LlamaTable, "join", fails_once)
+    monkeypatch.setattr(LlamaDecodeBatch, "join", fails_once)
     scheduler, found = follower(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(4)}
     for turn in range(2):
@@ -360,7 +360,7 @@ def test_rows_stay_until_it_is_known_that_prompts_do_not_grow(tokenizer, monkeyp
                 prompts[episode] = np.concatenate([prompts[episode], more]) if grows else more
                 if over[episode] < 5:
                     ready.append(episode)
-        assert scheduler._grow is grows
+        assert scheduler._prompts_grow is grows
         read = sampler.prefilled_tokens - before
         assert read < 0.4 * total if grows else read == total
 
@@ -414,15 +414,15 @@ def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, j
 
 def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
-    monkeypatch.setattr(chunked_prefill, "most_steps", lambda written, rows: chunked_prefill.MIXED_STEPS)
+    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
     monkeypatch.setattr(KeyValueCache, "reads_along", True)
-    sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Rows.seat
+    sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Slots.seat
 
     def seat(self, jobs, reading=False, **given):
         known.extend(one.tokens for one in given.get("known") or [] if one is not None)
         return find(self, jobs, reading, **given)
 
-    monkeypatch.setattr(Rows, "seat", seat)
+    monkeypatch.setattr(Slots, "seat", seat)
     found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=False)
     total = sum(len(request.prompt) for request, _ in found.values())
     assert known and sampler.prefilled_tokens == total - sum(known)
@@ -441,10 +441,10 @@ def test_what_fills_a_size_up_behind_a_beginning_is_finite(by_token):
     forward = LlamaForward(make_model("llama"))
     cache = KeyValueCache(forward.geometry)
     cache.open(4, 64)
-    rests, after = [np.arange(5), np.arange(3)], After(np.array([9, 20]), np.array([0, 64]))
-    fixed = FixedPrompts(Size.of(np.array([5, 3])), torch.device("cpu"), 0)
+    rests, after = [np.arange(5), np.arange(3)], CachedPrefixes(np.array([9, 20]), np.array([0, 64]))
+    fixed = PrefillBuffers(PrefillShape.of(np.array([5, 3])), torch.device("cpu"), 0)
     fixed.fill(rests, np.array([*range(9, 14), *range(84, 87)]), 14, after)
     with torch.inference_mode():
-        sink = partial(cache.put_flat, fixed.slots_N, None)
-        logits, _ = forward.prefill_flat(fixed.prompts(after=True), None, sink, None, cache.all_slots)
+        sink = partial(cache.store, fixed.slots_N, None)
+        logits, _ = forward.prefill_varlen(fixed.prompts(after=True), None, sink, None, cache.all_slots)
     assert torch.isfinite(logits).all() and all(torch.isfinite(memory).all() for memory in cache._memory)

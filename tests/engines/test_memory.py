@@ -16,9 +16,9 @@ from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.fast.cuda_graphs import StepGraphs
-from tacit.engines.local.kv_cache import Geometry, KeyValueCache
-from tacit.engines.local.llama_decoding import LlamaTable
+from tacit.engines.local.fast.cuda_graphs import CudaGraphs
+from tacit.engines.local.kv_cache import AttentionShape, KeyValueCache
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_bytes, is_nearly_full
 from tacit.losses.regularizers import Imitation
 
@@ -174,9 +174,9 @@ def test_what_can_be_made_again_is_given_up_first(make_policy, rows):
     request = [Request(np.arange(5, 15), seed=3)]
     before = policy.sample(request, Sampling(max_tokens=6))
     sampler = policy.engine.sampler
-    assert sampler is not None and sampler._lean is not None
+    assert sampler is not None and sampler._llama is not None
     policy.update(Batch.imitation(*rows), [Short(most=14)], 0.0)
-    assert sampler._lean is None
+    assert sampler._llama is None
     assert policy.sample(request, Sampling(max_tokens=6))[0].tokens.tolist() == before[0].tokens.tolist()
 
 
@@ -221,15 +221,15 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
     sampling = Sampling(max_tokens=8)
     expected = make_policy().sample(requests, sampling)
     policy = make_policy()
-    join, advance = LlamaTable.join, LlamaTable.advance
+    join, advance = LlamaDecodeBatch.join, LlamaDecodeBatch.advance
     # There is room for ten prompts, and for three rows once they write.
-    monkeypatch.setattr(LlamaTable, "join", out_of_memory_above(10, join, lambda table, new, *_: len(new.places_N)))
-    monkeypatch.setattr(LlamaTable, "advance", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
+    monkeypatch.setattr(LlamaDecodeBatch, "join", out_of_memory_above(10, join, lambda table, new, *_: len(new.slots_N)))
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
     assert sampler.places.current == 2  # 11, 5, 2
-    monkeypatch.setattr(LlamaTable, "advance", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
 
@@ -257,7 +257,7 @@ def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, ro
 
 
 def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
-    cache = KeyValueCache(Geometry(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
+    cache = KeyValueCache(AttentionShape(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
     cache.open(2, 8)
     views = [weakref.ref(tensor) for tensor in (*cache._keys, *cache._values)]
     zeros = torch.zeros
@@ -327,7 +327,7 @@ class FakeGPU:
 
 
 def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(monkeypatch):
-    gpu, graphs = FakeGPU(monkeypatch, {}), StepGraphs(enabled=True)
+    gpu, graphs = FakeGPU(monkeypatch, {}), CudaGraphs(enabled=True)
     graphs.clear()
     assert gpu.given_back == 0
     for key in "abca":
@@ -339,7 +339,7 @@ def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(m
 
 def test_what_a_trial_that_fails_has_begun_is_waited_for(monkeypatch):
     """It writes where others read: in the cache, behind a prompt."""
-    gpu, graphs = FakeGPU(monkeypatch, {}), StepGraphs(enabled=True)
+    gpu, graphs = FakeGPU(monkeypatch, {}), CudaGraphs(enabled=True)
 
     def step():
         raise no_room(1)
@@ -351,7 +351,7 @@ def test_what_a_trial_that_fails_has_begun_is_waited_for(monkeypatch):
 
 def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(monkeypatch):
     gpu = FakeGPU(monkeypatch, {2: no_room(1), 4: RuntimeError("this device cannot")})
-    graphs = StepGraphs(enabled=True)
+    graphs = CudaGraphs(enabled=True)
     graphs.run("a", nothing, lambda: nothing)
     with pytest.raises(torch.OutOfMemoryError):
         graphs.run("b", nothing, lambda: nothing)

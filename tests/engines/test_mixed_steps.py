@@ -16,26 +16,26 @@ from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder
 from tacit.engines.local.scheduler import LocalSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 
 WARM = Sampling(temperature=0.9)
-MOST_STEPS = chunked_prefill.most_steps
+MOST_STEPS = chunked_prefill.max_prefill_steps
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @pytest.fixture(autouse=True)
 def however_little_is_written(monkeypatch):
     """Prompts are read along."""
-    monkeypatch.setattr(chunked_prefill, "most_steps", lambda written, rows: chunked_prefill.MIXED_STEPS)
+    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
 
 
 def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     """As on a GPU that has kernels for prompts that are read along."""
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
-    assert sampler._lean.reads_along
+    assert sampler._llama.reads_along
     return sampler
 
 
@@ -43,13 +43,13 @@ def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
 def looks(monkeypatch) -> list[chunked_prefill.Look | None]:
     """What tables have read along."""
     seen: list[chunked_prefill.Look | None] = []
-    advance = LlamaTable.advance
+    advance = LlamaDecodeBatch.advance
 
     def watched(self, noise, longest, sampling, look=None):
         seen.append(look)
         return advance(self, noise, longest, sampling, look)
 
-    monkeypatch.setattr(LlamaTable, "advance", watched)
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", watched)
     return seen
 
 
@@ -112,11 +112,11 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenize
         came += 1
     assert came == 45
     read = [look for look in looks if look is not None]
-    assert len(read) > 8 and sum(len(look.ready.places_N) for look in read) > 20, "nobody was read along"
+    assert len(read) > 8 and sum(len(look.ready.slots_N) for look in read) > 20, "nobody was read along"
     if way == "small chunks":
         assert {look.size for look in read} == {16, 48}
     assert sampler.prefilled_tokens == sum(len(request.prompt) for line in lines for request in line)
-    assert not scheduler._readings.under_way and not scheduler._rows.under_way
+    assert not scheduler._chunked.under_way and not scheduler._rows.under_way
 
 
 def apart(scheduler: Scheduler, model, lines: list[list[Request]]) -> float:
@@ -146,11 +146,11 @@ def test_it_is_as_close_to_the_model_as_with_a_prefill(rank, device, tokenizer, 
     else:
         sampler = mixer(model, tokenizer, monkeypatch)
     for most in (0, 16):
-        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
+        monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", most)
         scheduler = sampler.open_scheduler(WARM)
         found[most] = apart(scheduler, wide, lines)
     assert sum(look is not None for look in looks) > 8, "nobody was read along"
-    assert scheduler._table.graphs.enabled and any(key[-1] for key in scheduler._table.graphs._graphs), (
+    assert scheduler._batch.graphs.enabled and any(key[-1] for key in scheduler._batch.graphs._graphs), (
         "no such step was recorded"
     )
     assert found[16] < 1.5 * found[0] + 0.01 < 0.2
@@ -178,16 +178,16 @@ def the_rest(scheduler: Scheduler) -> dict[int, Completion]:
 
 def stopped_while(scheduler: Scheduler, monkeypatch, error: BaseException, at: int = 2) -> None:
     """The table fails in its look number `at` from now on, while a prompt is being read."""
-    advance, looks = LlamaTable.advance, []
+    advance, looks = LlamaDecodeBatch.advance, []
 
     def failing(self, noise, longest, sampling, look=None):
         looks.append(look)
         if len(looks) == at:
-            assert scheduler._rows._reading_P.any() and look is not None
+            assert scheduler._rows._prefilling_S.any() and look is not None
             raise error
         return advance(self, noise, longest, sampling, look)
 
-    monkeypatch.setattr(LlamaTable, "advance", failing)
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", failing)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model
         found |= dict(scheduler.wait())
     except (KeyboardInterrupt, RuntimeError) as raised:
         assert raised is error and not isinstance(raised, torch.OutOfMemoryError)
-        assert not scheduler._rows.under_way and not scheduler._readings.under_way
+        assert not scheduler._rows.under_way and not scheduler._chunked.under_way
     found |= the_rest(scheduler)
     assert found.keys() == asked.keys()
     for request_id, request in asked.items():
@@ -221,7 +221,7 @@ def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model
 def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monkeypatch, small_chunks):
     sampler = mixer(model, tokenizer, monkeypatch)
     scheduler, asked = begun(sampler)
-    reserve, times = LlamaTable.reserve, []
+    reserve, times = LlamaDecodeBatch.reserve, []
 
     def short(self, *given):
         times.append(1)
@@ -229,7 +229,7 @@ def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monk
             raise torch.OutOfMemoryError("no room")
         reserve(self, *given)
 
-    monkeypatch.setattr(LlamaTable, "reserve", short)
+    monkeypatch.setattr(LlamaDecodeBatch, "reserve", short)
     found = the_rest(scheduler)
     assert times and found.keys() == asked.keys()
     for request_id, request in asked.items():
@@ -239,9 +239,9 @@ def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monk
 def until_some_are_read(scheduler: Scheduler, monkeypatch) -> None:
     """As if the caller had come back while prompts are being read: the patience of a scheduler is over."""
     with monkeypatch.context() as patch:
-        patch.setattr(chunked_prefill, "MIXING_PATIENCE", 0)
+        patch.setattr(chunked_prefill, "CHUNKED_MAX_WAIT", 0)
         assert scheduler.wait() == []
-    assert scheduler._readings.under_way and scheduler._unread
+    assert scheduler._chunked.under_way and scheduler._pending
 
 
 def test_weights_that_change_while_prompts_are_read_write_all_of_a_completion(model, tokenizer, monkeypatch, small_chunks):
@@ -264,13 +264,13 @@ def test_others_may_join_while_prompts_are_read(model, tokenizer, monkeypatch, s
     scheduler, asked = begun(sampler)
     rng, did = np.random.default_rng(8), []
     for name in ("join", "reserve"):
-        way = getattr(LlamaTable, name)
-        monkeypatch.setattr(LlamaTable, name, lambda *given, name=name, way=way: (did.append(name), way(*given))[1])
+        way = getattr(LlamaDecodeBatch, name)
+        monkeypatch.setattr(LlamaDecodeBatch, name, lambda *given, name=name, way=way: (did.append(name), way(*given))[1])
     for lengths in ((30, 3, 1), (700, 650, 200), (17, 16, 2)):
         until_some_are_read(scheduler, monkeypatch)
         new = [Request(rng.integers(0, 256, length), seed=length, max_tokens=9) for length in lengths]
         asked |= {scheduler.submit(request): request for request in new}
-    before = scheduler._table.cache.capacity, scheduler._table.cache.width
+    before = scheduler._batch.cache.capacity, scheduler._batch.cache.width
     assert before > (512, 4) and before[1] > 4, "the table has not grown meanwhile"
     found = the_rest(scheduler)
     assert did == ["reserve", "reserve", "join", "reserve"]
@@ -287,7 +287,7 @@ def test_a_scheduler_that_is_left_while_prompts_are_read_leaves_nothing_behind(
     scheduler, asked = begun(sampler)
     until_some_are_read(scheduler, monkeypatch)
     getattr(scheduler, how)()
-    assert not scheduler._readings.under_way and not scheduler._unread
+    assert not scheduler._chunked.under_way and not scheduler._pending
     found = the_rest(scheduler)
     assert found.keys() == (asked.keys() if how == "let_go" else set())
     scheduler, asked = begun(sampler)  # at the same table, where it was kept
@@ -335,13 +335,13 @@ def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_
     if why == "a CPU":
         sampler = LocalSampler(model, tokenizer, "cpu")
     if why == "padded":
-        sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=False)
+        sampler._llama = LlamaDecoder(model, fixed_shapes=True, flat=False)
     if why == "switched off":
-        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", 0)
+        monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", 0)
     if why == "too many":
-        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", 1)
+        monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", 1)
     if why == "little is written":
-        monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
+        monkeypatch.setattr(chunked_prefill, "max_prefill_steps", MOST_STEPS)
     rng = np.random.default_rng(0)
     scheduler = sampler.open_scheduler(WARM, layer=1 if why == "hidden states" else None)
     for limit in (2, 60, 60):
@@ -365,7 +365,7 @@ def test_prompts_are_read_in_few_of_the_steps_in_which_a_row_writes(written, exp
 @pytest.mark.parametrize("first, along", [(7, False), (40, True)])
 def test_how_much_is_written_is_counted_at_the_scheduler(first, along, model, tokenizer, monkeypatch, looks):
     """Who joins when one row is over, after so many tokens, is read along or not."""
-    monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
+    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", MOST_STEPS)
     scheduler, rng = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM), np.random.default_rng(0)
     for limit in (first, 90, 90):
         scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
@@ -379,7 +379,7 @@ def test_what_is_being_read_is_read_to_its_end_however_little_the_others_write(
     model, tokenizer, monkeypatch, small_chunks, looks
 ):
     """Many short rows end while a long prompt is read; nobody would be read along any more."""
-    monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
+    monkeypatch.setattr(chunked_prefill, "max_prefill_steps", MOST_STEPS)
     scheduler, rng, asked = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM), np.random.default_rng(0), {}
     for limit in (2, 60, 60):
         scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
@@ -410,9 +410,9 @@ def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(
     """On a GPU a kernel is compiled and tried for it, which takes seconds."""
     asked = []
     monkeypatch.setattr(KeyValueCache, "reads_along", property(lambda self: asked.append(self) or True))
-    monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
+    monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", most)
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=2)
-    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    sampler._llama = LlamaDecoder(model, fixed_shapes=True, flat=True)
     assert len(sampler.sample(lines_of(1, 4)[0], WARM)) == 4
     assert len(asked) == (1 if most else 0)
 
@@ -422,13 +422,13 @@ def test_a_scheduler_comes_back_sooner_where_those_who_come_next_can_be_mixed_in
     monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (16, 32))
     waited = {}
     for most, length in ((0, 5), (1, 5), (1, 40)):
-        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
+        monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", most)
         scheduler = mixer(model, tokenizer, monkeypatch).open_scheduler(WARM)
         for i in range(30):
             scheduler.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
         assert 0 in dict(scheduler.wait())
-        waited[most, length] = int(scheduler._rows._lengths_P.max())
-    assert waited[1, 5] <= 2 + 2 * chunked_prefill.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
+        waited[most, length] = int(scheduler._rows._lengths_S.max())
+    assert waited[1, 5] <= 2 + 2 * chunked_prefill.CHUNKED_MAX_WAIT < min(waited[0, 5], waited[1, 40])
 
 
 def test_a_scheduler_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer, monkeypatch):
@@ -440,8 +440,8 @@ def test_a_scheduler_does_not_hurry_for_those_who_will_be_prefilled(model, token
         for i, prompt in enumerate(prompts):
             scheduler.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
         assert len(scheduler.wait()) == 4
-        waited[alike] = int(scheduler._rows._lengths_P.max())
-    assert waited[False] <= 2 + 2 * chunked_prefill.MIXING_PATIENCE < waited[True]
+        waited[alike] = int(scheduler._rows._lengths_S.max())
+    assert waited[False] <= 2 + 2 * chunked_prefill.CHUNKED_MAX_WAIT < waited[True]
 
 
 def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:
@@ -456,11 +456,11 @@ def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:
 def test_a_place_that_ran_along_within_its_prompt_would_spoil_it(model, tokenizer, monkeypatch, small_chunks):
     """That these tests would notice."""
     assert not spoiled(mixer(model, tokenizer, monkeypatch), model, tokenizer)
-    reserve = LlamaTable.reserve
+    reserve = LlamaDecodeBatch.reserve
 
     def at_the_beginning(self, seats, *given):
         reserve(self, seats, *given)
-        self._lanes.positions_B[torch.from_numpy(seats.places_N)] = 0
+        self._state.positions_B[torch.from_numpy(seats.slots_N)] = 0
 
-    monkeypatch.setattr(LlamaTable, "reserve", at_the_beginning)
+    monkeypatch.setattr(LlamaDecodeBatch, "reserve", at_the_beginning)
     assert spoiled(mixer(model, tokenizer, monkeypatch), model, tokenizer)

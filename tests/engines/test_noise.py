@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import chisquare, kstest
 
-from tacit.engines.local.slots import uniforms
+from tacit.engines.local.slots import draw_uniforms
 
 
 def _splitmix64(state: int):
@@ -22,22 +22,22 @@ def test_it_is_splitmix64_started_from_the_scrambled_seed():
     for seed in (0, 1, 17, 2**63, 2**64 - 1):
         stream = _splitmix64(next(_splitmix64(seed)))
         expected = [((next(stream) >> 41) + 0.5) / 2**23 for _ in range(5)]
-        np.testing.assert_array_equal(uniforms([seed], 5)[0], np.float32(expected))
+        np.testing.assert_array_equal(draw_uniforms([seed], 5)[0], np.float32(expected))
 
 
 def test_it_depends_on_seed_and_index_alone():
-    many = uniforms([5, 9, 5, -1], 20)
+    many = draw_uniforms([5, 9, 5, -1], 20)
     np.testing.assert_array_equal(many[0], many[2])
-    np.testing.assert_array_equal(many[1, :7], uniforms([9], 7)[0])
-    np.testing.assert_array_equal(many[3], uniforms([2**64 - 1], 20)[0])
+    np.testing.assert_array_equal(many[1, :7], draw_uniforms([9], 7)[0])
+    np.testing.assert_array_equal(many[3], draw_uniforms([2**64 - 1], 20)[0])
 
 
 def test_it_is_uniform_along_indices_along_seeds_and_in_pairs():
-    along_indices, along_seeds = uniforms([3], 20000)[0], uniforms(range(20000), 1)[:, 0]
+    along_indices, along_seeds = draw_uniforms([3], 20000)[0], draw_uniforms(range(20000), 1)[:, 0]
     for values in (along_indices, along_seeds):
         assert values.min() > 0 and values.max() < 1
         assert kstest(values, "uniform").pvalue > 0.01
-    table = uniforms(range(200), 200)
+    table = draw_uniforms(range(200), 200)
     for a, b in ((table[:, :-1], table[:, 1:]), (table[:-1], table[1:]), (table[1:, :-1], table[:-1, 1:])):
         pairs = np.histogram2d(a.ravel(), b.ravel(), bins=8, range=((0, 1), (0, 1)))[0].ravel()
         assert chisquare(pairs).pvalue > 0.001

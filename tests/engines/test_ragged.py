@@ -9,14 +9,14 @@ from random_models import make_model
 from test_lean import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local import projections as joint_module
+from tacit.engines.local import projections
 from tacit.engines.local.fast import compiled as pieces_module
 from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
 from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.projections import add_adapter, joint, plain_parts, together
+from tacit.engines.local.projections import add_adapter, fused_linear, find_parts, fused_linear_autograd
 from tacit.engines.local.scheduler import LocalSampler
 
 
@@ -24,7 +24,7 @@ from tacit.engines.local.scheduler import LocalSampler
 def everywhere(monkeypatch) -> None:
     """As on a GPU: attention is then what its kernel computes, row by row."""
     monkeypatch.setattr(VarlenDecoder, "can_run", staticmethod(lambda hf: True))
-    monkeypatch.setattr(LlamaForward, "takes_flat", True)
+    monkeypatch.setattr(LlamaForward, "supports_varlen", True)
 
 
 def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
@@ -66,7 +66,7 @@ def test_adapters_are_those_of_peft(targets) -> None:
     attention = layer.self_attn
     for modules in ((attention.q_proj, attention.k_proj, attention.v_proj), (layer.mlp.gate_proj, layer.mlp.up_proj)):
         gradients = []
-        for y in (joint(x, *modules), torch.cat([module(x) for module in modules], -1)):
+        for y in (fused_linear(x, *modules), torch.cat([module(x) for module in modules], -1)):
             found = torch.autograd.grad(y.square().sum(), [x, *(p for m in modules for p in m.parameters() if p.requires_grad)])
             gradients.append((y, *found))
         for ours, theirs in zip(*gradients, strict=True):
@@ -79,7 +79,7 @@ def test_a_gradient_passes_an_adapter_uncopied() -> None:
 
     hf = build("Qwen2")
     peft.get_peft_model(hf, peft.LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights=False))
-    y = together(torch.randn(6, 32), plain_parts([hf.model.layers[0].self_attn.q_proj]))
+    y = fused_linear_autograd(torch.randn(6, 32), find_parts([hf.model.layers[0].self_attn.q_proj]))
     assert y.grad_fn.name() == "AddmmBackward0"
 
 
@@ -90,8 +90,8 @@ def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, f
     """Layers of several widths, ranks and scales, one with a bias; in float64, against torch's own gradient of it, and against
     differences."""
     if in_one_product:
-        monkeypatch.setattr(joint_module, "_one_after_the_other", joint_module._in_one_product)
-        monkeypatch.setattr(joint_module, "_back_one_after_the_other", joint_module._back_in_one_product)
+        monkeypatch.setattr(projections, "_forward_two_products", projections._forward_one_product)
+        monkeypatch.setattr(projections, "_backward_two_products", projections._backward_one_product)
     generator = torch.Generator().manual_seed(0)
 
     def made(*shape: int, learns: bool = True) -> torch.Tensor:
@@ -102,7 +102,7 @@ def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, f
         loras = [(made(2 + i, 6), made(5 + i, 2 + i), 0.5 + i)] if has else []
         bias = made(5 + i, learns=not frozen) if i == 1 else None
         parts.append((made(5 + i, 6, learns=not frozen), bias, loras))
-    monkeypatch.setattr(joint_module, "plain_parts", lambda modules: parts)
+    monkeypatch.setattr(projections, "find_parts", lambda modules: parts)
     read = [x, *(t for w, b, loras in parts for t in (w, b, *(t for a, c, _ in loras for t in (a, c))) if t is not None)]
     read = [t for t in read if t.requires_grad]
     zeros = torch.zeros(5, dtype=torch.float64)
@@ -111,16 +111,16 @@ def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, f
         for w, b, loras in parts
     ]
     pull = made(7, sum(len(w) for w, _, _ in parts), learns=False)
-    y, expected = joint(x), torch.cat(plain, -1)
+    y, expected = fused_linear(x), torch.cat(plain, -1)
     torch.testing.assert_close(y, expected)
     gradients = torch.autograd.grad(expected, read, pull)
     torch.testing.assert_close(torch.autograd.grad(y, read, pull), gradients)
     # in the first layer the input itself has no gradient
-    torch.testing.assert_close(torch.autograd.grad(joint(x.detach()), read[1:], pull), gradients[1:])
-    assert torch.autograd.gradcheck(lambda *_: joint(x), read)
+    torch.testing.assert_close(torch.autograd.grad(fused_linear(x.detach()), read[1:], pull), gradients[1:])
+    assert torch.autograd.gradcheck(lambda *_: fused_linear(x), read)
 
 
-@pytest.mark.parametrize("way", [joint_module._one_after_the_other, joint_module._in_one_product])
+@pytest.mark.parametrize("way", [projections._forward_two_products, projections._forward_one_product])
 def test_adapters_of_any_rank_and_scale_are_as_exact_in_half_precision(way) -> None:
     """x as it may lie in memory, and no rank a multiple of anything."""
     generator = torch.Generator().manual_seed(0)
@@ -130,14 +130,14 @@ def test_adapters_of_any_rank_and_scale_are_as_exact_in_half_precision(way) -> N
         for shape in ((40, 300), (136, 40), (136,), (8, 40), *zip(features, ranks, strict=True))
     )
     exact = [t.double() for t in (x.t(), weight, bias, lora_A, *lora_B)]
-    expected, _, read = joint_module._one_after_the_other(*exact[:4], layout, exact[4:])
+    expected, _, read = projections._forward_two_products(*exact[:4], layout, exact[4:])
     found = way(x.t(), weight, bias, lora_A, layout, lora_B)
     assert [t.dtype for t in found] == 3 * [torch.bfloat16] and torch.equal(found[1], x.t())
     for ours, theirs in ((found[0], expected), (found[2], read)):
         assert (ours.double() - theirs).norm() < 0.004 * theirs.norm()
 
 
-@pytest.mark.parametrize("way", [joint_module._back_one_after_the_other, joint_module._back_in_one_product])
+@pytest.mark.parametrize("way", [projections._backward_two_products, projections._backward_one_product])
 def test_what_goes_back_to_x_is_as_exact_in_half_precision(way) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = (40, 300), (40, 136), (300, 5), (5, 136)
@@ -149,11 +149,11 @@ def test_what_goes_back_to_x_is_as_exact_in_half_precision(way) -> None:
 
 def test_one_product_is_taken_where_more_is_saved_than_copied() -> None:
     gate_up, qkv = (17920, 1536), (2048, 1536)
-    assert joint_module._saves_time(32768, *gate_up) and joint_module._saves_time(4096, *gate_up)
-    assert not joint_module._saves_time(1024, *gate_up), "the weights are larger than all that is computed"
-    assert not joint_module._saves_time(32768, *qkv)
+    assert projections._is_one_product_faster(32768, *gate_up) and projections._is_one_product_faster(4096, *gate_up)
+    assert not projections._is_one_product_faster(1024, *gate_up), "the weights are larger than all that is computed"
+    assert not projections._is_one_product_faster(32768, *qkv)
     small = 2 * 1536, 576
-    assert joint_module._saves_time(65536, *small) and not joint_module._saves_time(65536, 960, 576)
+    assert projections._is_one_product_faster(65536, *small) and not projections._is_one_product_faster(65536, 960, 576)
 
 
 def test_of_a_narrow_product_only_the_way_back_is_one() -> None:
@@ -161,12 +161,12 @@ def test_of_a_narrow_product_only_the_way_back_is_one() -> None:
         is_cuda = True
 
     rows = OnGpu([0] * 32768)
-    there, back = joint_module._way_there, joint_module._way_back
+    there, back = projections._choose_forward, projections._choose_backward
     down, up, square = (torch.empty(shape, device="meta") for shape in ((1536, 8960), (17920, 1536), (1536, 1536)))
-    assert there(rows, down) is there(rows, square) is joint_module._one_after_the_other
-    assert back(rows, down) is joint_module._back_in_one_product and there(rows, up) is joint_module._in_one_product
-    assert back(rows, up) is back(rows, square) is joint_module._back_one_after_the_other
-    assert back(torch.zeros(32768, 1), down) is joint_module._back_one_after_the_other, "a CPU"
+    assert there(rows, down) is there(rows, square) is projections._forward_two_products
+    assert back(rows, down) is projections._backward_one_product and there(rows, up) is projections._forward_one_product
+    assert back(rows, up) is back(rows, square) is projections._backward_two_products
+    assert back(torch.zeros(32768, 1), down) is projections._backward_two_products, "a CPU"
 
 
 def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:
@@ -178,7 +178,7 @@ def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:
     attention, x = hf.model.layers[0].self_attn, torch.randn(6, 32, requires_grad=True)
     pairs = [(attention.q_proj,), (attention.q_proj, attention.k_proj, attention.v_proj)]
     for modules in pairs:
-        todo, found = [joint(x, *modules).grad_fn], []
+        todo, found = [fused_linear(x, *modules).grad_fn], []
         while todo:
             node = todo.pop()
             found += [node for following, _ in node.next_functions if getattr(following, "variable", None) is x]
@@ -201,10 +201,10 @@ def test_dropout_stays_the_modules_own() -> None:
     module, x = hf.model.layers[0].self_attn.q_proj, torch.randn(6, 32)
     module.train()
     torch.manual_seed(4)
-    dropped = joint(x, module)
+    dropped = fused_linear(x, module)
     torch.manual_seed(4)
     assert torch.equal(dropped, module(x))
-    assert not torch.allclose(dropped, joint(x, module.eval()))
+    assert not torch.allclose(dropped, fused_linear(x, module.eval()))
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
@@ -240,10 +240,10 @@ def test_a_prefill_without_padding_samples_the_same(monkeypatch, tokenizer, fami
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(prompts)]
     found = []
     for flat in (True, False):
-        monkeypatch.setattr(LlamaForward, "takes_flat", flat)
+        monkeypatch.setattr(LlamaForward, "supports_varlen", flat)
         sampler = LocalSampler(model, tokenizer, "cpu", max_batch=4, prefill_tokens=24)
         found.append(sampler.sample(requests, Sampling(max_tokens=9), layer=1))
-        assert sampler._lean is not None and sampler._lean.flat is flat
+        assert sampler._llama is not None and sampler._llama.flat is flat
     for ours, theirs in zip(*found, strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)

@@ -12,9 +12,9 @@ from random_models import Recording, as_on_a_gpu, make_model, with_adapter
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.fast import cuda_graphs
-from tacit.engines.local.fast.cuda_graphs import MOST_KEPT, FixedPrompts, RecordedPrefills, Size, StepGraphs
+from tacit.engines.local.fast.cuda_graphs import MAX_GRAPHS, CudaGraphs, PrefillBuffers, PrefillGraphs, PrefillShape
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward, Prompts
+from tacit.engines.local.llama import LlamaForward, PackedPrompts
 from tacit.engines.local.scheduler import LocalSampler
 
 
@@ -27,26 +27,26 @@ def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, mos
     rng, sizes = np.random.default_rng(0), set()
     for _ in range(500):
         lengths_U = rng.integers(300, 700, rng.integers(2, 28))
-        size = Size.of(lengths_U, weights)
-        filling = cuda_graphs._filling(size.tokens, size.prompts, lengths_U)
+        size = PrefillShape.of(lengths_U, weights)
+        filling = cuda_graphs._padding_lengths(size.tokens, size.prompts, lengths_U)
         assert lengths_U.sum() + filling.sum() == size.tokens and len(lengths_U) + len(filling) == size.prompts
         assert filling.min() >= 1 and max(filling.max(), lengths_U.max()) <= size.longest
         assert filling.sum() <= lengths_U.sum() / share + size.prompts
         sizes.add(size)
     assert len(sizes) < most
-    assert Size.of(np.array([1])).tokens >= 128
+    assert PrefillShape.of(np.array([1])).tokens >= 128
 
 
 def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
     forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
-    fixed = FixedPrompts(Size.of(np.array([30] * 127)), device, 64)
+    fixed = PrefillBuffers(PrefillShape.of(np.array([30] * 127)), device, 64)
     filling = fixed.size.tokens - 30 * 127
-    assert filling > len(forward._cis), "not such a case"
+    assert filling > len(forward._rope), "not such a case"
     fixed.fill(prompts, np.arange(30 * 127), 5000)
     with torch.inference_mode():
-        found, _ = forward.prefill_flat(fixed.prompts(), None, lambda *_: None)
-        expected, _ = forward.prefill_flat(Prompts.of(prompts, device), None, lambda *_: None)
+        found, _ = forward.prefill_varlen(fixed.prompts(), None, lambda *_: None)
+        expected, _ = forward.prefill_varlen(PackedPrompts.of(prompts, device), None, lambda *_: None)
     torch.testing.assert_close(found[:127], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -55,21 +55,21 @@ def test_what_fills_a_size_up_changes_nothing(family):
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)
-    forward.reach(256)
+    forward.extend_rope(256)
     fixed = None
     for lengths in ((17, 3, 40), (40, 2, 1, 30, 9), (60,), (5, 6, 7, 8, 9, 10, 11)):
         prompts = drawn(rng, *lengths)
         if fixed is None:
-            fixed = FixedPrompts(Size.of(np.array(lengths)), device, 16)
+            fixed = PrefillBuffers(PrefillShape.of(np.array(lengths)), device, 16)
         total = sum(lengths)
         fixed.fill(prompts, np.arange(total), 999)
         assert fixed.slots_N.tolist() == [*range(total), *[999] * (fixed.size.tokens - total)]
         for layer in (None, 0, 1, len(forward)):
             found, kept = [], []
-            for told in (Prompts.of(prompts, device), fixed.prompts()):
+            for told in (PackedPrompts.of(prompts, device), fixed.prompts()):
                 keys: list[torch.Tensor] = []
                 with torch.inference_mode():
-                    found.append(forward.prefill_flat(told, layer, lambda _, k, v, keys=keys: keys.extend((k, v))))
+                    found.append(forward.prefill_varlen(told, layer, lambda _, k, v, keys=keys: keys.extend((k, v))))
                 kept.append(keys)
             for ours, theirs in zip(*found, strict=True):
                 if theirs is not None:
@@ -132,9 +132,9 @@ def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted,
         recorded.append(step)
         return Recording(step)
 
-    monkeypatch.setattr(StepGraphs, "_record", record)
-    fill, put = FixedPrompts.fill, KeyValueCache.put_flat
-    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(given[2]) or fill(self, *given))
+    monkeypatch.setattr(CudaGraphs, "_record", record)
+    fill, put = PrefillBuffers.fill, KeyValueCache.store
+    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(given[2]) or fill(self, *given))
 
     def poison(self, slots_M, taken_M, layer, keys_NHD, values_NHD):
         if filled:
@@ -143,18 +143,18 @@ def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted,
         put(self, slots_M, taken_M, layer, keys_NHD, values_NHD)
 
     if poisoned:
-        monkeypatch.setattr(KeyValueCache, "put_flat", poison)
+        monkeypatch.setattr(KeyValueCache, "store", poison)
     lines = lines_of(6)
     scheduler = sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(filled) > len(scheduler._table.prefills) > 0, "none was replayed"
+    assert len(filled) > len(scheduler._batch.prefills) > 0, "none was replayed"
 
 
 def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, monkeypatch):
     model = make_model("llama")
-    sampler, filled, fill = recorder(model, tokenizer, monkeypatch), [], FixedPrompts.fill
-    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    sampler, filled, fill = recorder(model, tokenizer, monkeypatch), [], PrefillBuffers.fill
+    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
 
     def record(self, step):
         step()
@@ -163,13 +163,13 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
         warnings.warn("sampling goes on without CUDA graphs", stacklevel=2)
         return None
 
-    monkeypatch.setattr(StepGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_record", record)
     lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     with pytest.warns(UserWarning, match="without CUDA graphs") as told:
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(told) == len(filled) == 1 and not scheduler._table.prefills._rooms
-    assert scheduler._table.graphs.enabled, "steps are recorded all the same"
+    assert len(told) == len(filled) == 1 and not scheduler._batch.prefills._buffers
+    assert scheduler._batch.graphs.enabled, "steps are recorded all the same"
 
 
 def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(tokenizer, monkeypatch, recwarn):
@@ -183,18 +183,18 @@ def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(toke
         tried.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(StepGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_record", record)
     lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert sampler.places.current == sampler.places.limit and scheduler._table.graphs.enabled
-    assert len(tried) == 1 and not scheduler._table.prefills._rooms, "what is short is not asked for again and again"
+    assert sampler.places.current == sampler.places.limit and scheduler._batch.graphs.enabled
+    assert len(tried) == 1 and not scheduler._batch.prefills._buffers, "what is short is not asked for again and again"
     assert ["no GPU memory to record prefills" in str(told.message) for told in recwarn] == [True]
 
 
 def test_where_bits_are_to_come_again_nothing_depends_on_which_sizes_have_come_before(tokenizer, monkeypatch):
-    model, filled, fill = make_model("llama"), [], FixedPrompts.fill
-    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    model, filled, fill = make_model("llama"), [], PrefillBuffers.fill
+    monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     play(recorder(model, tokenizer, monkeypatch), lines_of(6))
     assert not filled
@@ -205,15 +205,15 @@ def test_where_bits_are_to_come_again_nothing_depends_on_which_sizes_have_come_b
 
 def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypatch):
     model, most = make_model("llama"), []
-    monkeypatch.setattr(cuda_graphs, "MOST_KEPT", 2)
-    sampler, run = recorder(model, tokenizer, monkeypatch), RecordedPrefills.run
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
+    sampler, run = recorder(model, tokenizer, monkeypatch), PrefillGraphs.run
 
     def watched(self, *given):
         found = run(self, *given)
-        most.append((len(self), len(self._rooms)))
+        most.append((len(self), len(self._buffers)))
         return found
 
-    monkeypatch.setattr(RecordedPrefills, "run", watched)
+    monkeypatch.setattr(PrefillGraphs, "run", watched)
     rng = np.random.default_rng(2)
     scheduler = sampler.open_scheduler(Sampling(), layer=None)
     for _ in range(3):
@@ -223,18 +223,18 @@ def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypa
             while scheduler.wait():
                 pass
     assert max(most) == (2, 2) and len(set(most)) > 2
-    table = scheduler._table
+    table = scheduler._batch
     assert len(table.prefills) > 0
-    sampler._lean.moves += 1
+    sampler._llama.moves += 1
     table._follow()
-    assert len(table.prefills) == len(table.prefills._rooms) == 0
-    assert MOST_KEPT > 2
+    assert len(table.prefills) == len(table.prefills._buffers) == 0
+    assert MAX_GRAPHS > 2
 
 
 def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monkeypatch):
     """It remembers an address and how far it may write, and is told slots."""
     cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).geometry), [], torch.Tensor.index_copy_
-    cache._by_head = False
+    cache._head_major = False
     monkeypatch.setattr(
         torch.Tensor, "index_copy_", lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given)
     )
@@ -242,7 +242,7 @@ def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monke
     for width, capacity in ((4, 16), (2, 32), (3, 8)):
         cache.open(width, capacity)
         keys, values = torch.randn(2, 5, heads, dim)
-        cache.put_flat(torch.arange(5) + capacity, None, 1, keys, values)
+        cache.store(torch.arange(5) + capacity, None, 1, keys, values)
         torch.testing.assert_close(cache._part(1, 2, 5)[0][1], keys)
         torch.testing.assert_close(cache._part(1, 2, 5)[1][1], values)
     assert written[:2] == written[2:4] == written[4:]
@@ -252,8 +252,8 @@ def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monke
 def test_what_is_large_is_not_recorded(monkeypatch):
     forward = LlamaForward(make_model("llama"))
     cache = KeyValueCache(forward.geometry)
-    assert RecordedPrefills(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None
-    monkeypatch.setattr(cuda_graphs, "MOST_WORK", 10 * forward.weights_a_layer)
-    runs = RecordedPrefills(enabled=True)
+    assert PrefillGraphs(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_WORK", 10 * forward.weights_a_layer)
+    runs = PrefillGraphs(enabled=True)
     assert runs.run(forward, cache, [np.arange(11)], np.arange(11), 0, None) is None and not runs._seen
     assert runs.run(forward, cache, [np.arange(10)], np.arange(10), 0, None) is None and runs._seen

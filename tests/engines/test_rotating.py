@@ -16,7 +16,7 @@ from tacit.engines.local.fast import compiled
 from tacit.engines.local.fast.compiled import EAGER_OPS, SamplerOps
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, has_rope_qkv_kernel
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward, Prompts
+from tacit.engines.local.llama import LlamaForward, PackedPrompts
 from tacit.engines.local.scheduler import LocalSampler
 
 CPU = torch.device("cpu")
@@ -82,23 +82,23 @@ def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD)
 def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
     torch.manual_seed(0)
     forward, used = LlamaForward(make_model(family)), []
-    prompts = Prompts.of([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
+    prompts = PackedPrompts.of([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
     slots_N = torch.randperm(32)[:20]
     monkeypatch.setattr(kv_cache, "has_rope_cache_kernel", lambda *of: True)
     monkeypatch.setattr(kv_cache, "rope_into_cache", lambda *given: used.append(given[1]) or rotate(*given))
     found = []
     for at_once in (False, True):
         cache = KeyValueCache(forward.geometry)
-        cache._by_head = False  # as on a GPU
+        cache._head_major = False  # as on a GPU
         cache.open(4, 8)
         kept = []
 
         def sink(layer: int, k: torch.Tensor, v: torch.Tensor, cache=cache, kept=kept) -> None:
             kept.append(layer)
-            cache.put_flat(slots_N, None, layer, k, v)
+            cache.store(slots_N, None, layer, k, v)
 
         with torch.inference_mode():
-            logits, states = forward.prefill_flat(prompts, 1, sink, cache.rotating(slots_N) if at_once else None)
+            logits, states = forward.prefill_varlen(prompts, 1, sink, cache.rotating(slots_N) if at_once else None)
         found.append([logits, states, *cache._memory])
         assert len(kept) == (0 if at_once and family != "qwen3" else len(forward))
     for ours, theirs in zip(*found, strict=True):
@@ -133,7 +133,7 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
                 (expected,) = alone.sample([asked.pop(request_id)], Sampling())
                 assert completion.tokens.tolist() == expected.tokens.tolist()
         assert not asked and (len(used) == before) == shared
-    assert len(scheduler._table.prefills) == 1, "none was recorded"
+    assert len(scheduler._batch.prefills) == 1, "none was recorded"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

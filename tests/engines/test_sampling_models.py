@@ -49,14 +49,14 @@ def test_lean_and_generic_paths_agree(family, tokenizer):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-    assert lean._lean is not None and generic._lean is None
+    assert lean._llama is not None and generic._llama is None
 
 
 def test_a_window_that_slides_is_left_to_the_model(tokenizer):
     """Within the window the lean path is exact; beyond it only the model's own forward pass is."""
     sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
     sampler.refresh()
-    assert sampler.decoder(8) is sampler._lean
+    assert sampler.decoder(8) is sampler._llama
     assert sampler.decoder(9) is sampler._generic
 
 
@@ -102,7 +102,7 @@ def test_the_active_adapter_is_the_one_that_writes(told, tokenizer, monkeypatch)
             expected = plain_logprobs(peft, request.prompt, completion.tokens)
             np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
         seen.append(np.concatenate([c.logprobs for c in completions])[:8].tolist())
-        assert sampler._lean is not None
+        assert sampler._llama is not None
 
     def change() -> None:
         if told:
@@ -135,7 +135,7 @@ def test_an_adapter_the_lean_path_does_not_know_goes_through_the_model(tokenizer
     for request, completion in zip(requests, sampler.sample(requests, Sampling(max_tokens=5)), strict=True):
         expected = plain_logprobs(peft, request.prompt, completion.tokens)
         np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
-    assert sampler._lean is None
+    assert sampler._llama is None
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -183,7 +183,7 @@ def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, 
                 assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
                 np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-        recorded.append(len(fixed._lean.spare.graphs))
+        recorded.append(len(fixed._llama.spare.graphs))
     assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
 
 

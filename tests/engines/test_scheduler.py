@@ -16,9 +16,9 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
 from tacit.core.types import Completion
 from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.llama_decoding import LlamaTable
-from tacit.engines.local.scheduler import PATIENCE, LocalSampler
-from tacit.engines.local.slots import KEPT, Rows, Stops
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch
+from tacit.engines.local.scheduler import MAX_WAIT_STEPS, LocalSampler
+from tacit.engines.local.slots import MAX_STOP_SETS, Slots, StopConditions
 from tacit.losses.regularizers import Imitation
 
 
@@ -101,14 +101,14 @@ def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama
     """Where the table goes on before it is read, a row may be over, and another have joined in its place, with tokens on their
     way that were asked for the first."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
-    taken, waiting = [], Rows.waiting
+    taken, waiting = [], Slots.waiting
 
     def watched(self, asked):
-        places_N = waiting(self, asked)
-        taken.append(int(self.under_way_P[asked[0]].sum()) - len(places_N))
-        return places_N
+        slots_N = waiting(self, asked)
+        taken.append(int(self.active_S[asked[0]].sum()) - len(slots_N))
+        return slots_N
 
-    monkeypatch.setattr(Rows, "waiting", watched)
+    monkeypatch.setattr(Slots, "waiting", watched)
     rng, sampling = np.random.default_rng(1), Sampling(stop=("a", "b"), max_tokens=100)
     lines = [[Request(rng.integers(0, 256, 5), seed=10 * line + turn) for turn in range(5)] for line in range(8)]
     for come in walk(sampler.open_scheduler(sampling), lines):
@@ -119,14 +119,14 @@ def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama
 
 def test_a_gpu_has_something_to_do_while_others_are_let_in(llama, tokenizer, monkeypatch):
     sampler, did = as_on_a_gpu(llama, tokenizer, monkeypatch), []
-    join, advance = LlamaTable.join, LlamaTable.advance
+    join, advance = LlamaDecodeBatch.join, LlamaDecodeBatch.advance
 
     def noted(what: str, read: Callable) -> Callable:
         did.append(what)
         return lambda: (did.append(f"read {what}"), read())[1]
 
-    monkeypatch.setattr(LlamaTable, "join", lambda *given: noted("join", join(*given)))
-    monkeypatch.setattr(LlamaTable, "advance", lambda *given: noted("steps", advance(*given)))
+    monkeypatch.setattr(LlamaDecodeBatch, "join", lambda *given: noted("join", join(*given)))
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", lambda *given: noted("steps", advance(*given)))
     scheduler = sampler.open_scheduler(Sampling())
     for limit in (2, 60, 60):
         scheduler.submit(Request(np.arange(3), seed=limit, max_tokens=limit))
@@ -148,7 +148,7 @@ def test_weights_that_change_while_a_gpu_goes_on_write_all_of_a_completion(token
     for request in LONG:
         scheduler.submit(request)
     found = dict(scheduler.wait())
-    assert 0 in found and len(found) < len(LONG) and scheduler._unread
+    assert 0 in found and len(found) < len(LONG) and scheduler._pending
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight.mul_(-3)
     versions[0] = 1
@@ -170,20 +170,20 @@ def test_short_answers_come_and_go_while_a_long_one_is_written(llama, tokenizer)
 def test_no_row_that_is_over_waits_for_long(llama, tokenizer, monkeypatch):
     """One line of short answers among many long ones: their idle place costs little, and still it is not kept waiting."""
     steps = []
-    advance = LlamaTable.advance
-    monkeypatch.setattr(LlamaTable, "advance", lambda self, *rest: steps.append(1) or advance(self, *rest))
+    advance = LlamaDecodeBatch.advance
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", lambda self, *rest: steps.append(1) or advance(self, *rest))
     lines = [[Request(np.arange(5), seed=i, max_tokens=120)] for i in range(40)]
     lines.append([Request(np.arange(9), seed=turn, max_tokens=2) for turn in range(2)])
     came = {}
     for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), lines):
         came |= {(number, turn): len(steps) for number, turn, _ in come}
-    assert came[40, 0] <= 2 + PATIENCE and came[40, 1] <= 2 * (2 + PATIENCE)
+    assert came[40, 0] <= 2 + MAX_WAIT_STEPS and came[40, 1] <= 2 * (2 + MAX_WAIT_STEPS)
 
 
 def test_answers_of_one_length_come_back_together_and_are_prefilled_together(llama, tokenizer, monkeypatch):
     joined = []
-    join = LlamaTable.join
-    monkeypatch.setattr(LlamaTable, "join", lambda self, new, *rest: joined.append(len(new.places_N)) or join(self, new, *rest))
+    join = LlamaDecodeBatch.join
+    monkeypatch.setattr(LlamaDecodeBatch, "join", lambda self, new, *rest: joined.append(len(new.slots_N)) or join(self, new, *rest))
     lines = [
         [Request(np.arange(4 + i), seed=9 * i + turn, max_tokens=3 + (i + turn) % 4) for turn in range(3)] for i in range(16)
     ]
@@ -217,11 +217,11 @@ def test_rows_that_are_over_are_soon_not_computed_any_more(llama, tokenizer, mon
 
 def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_them(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
-    stops = [("x", str(i)) for i in range(3 * KEPT)]
+    stops = [("x", str(i)) for i in range(3 * MAX_STOP_SETS)]
     first = sampler.stops(stops[0])
     for stop in stops:
         sampler.stops(stop)
-    assert len(sampler.stops._known) == KEPT and stops[-1] in sampler.stops._known
+    assert len(sampler.stops._find_cached_prefixes) == MAX_STOP_SETS and stops[-1] in sampler.stops._find_cached_prefixes
     again = sampler.stops(stops[0])
     tokens = np.arange(40)
     assert again is not first and (again.interesting(tokens) == first.interesting(tokens)).all()
@@ -231,7 +231,7 @@ def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_the
 def test_texts_of_several_that_are_over_are_those_of_each_without_what_ended_it(tokenizer, cleans_up, monkeypatch):
     monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleans_up)  # decides who decodes
     end, rng = 7, np.random.default_rng(0)
-    stops = Stops(tokenizer, [end], (), len(tokenizer))
+    stops = StopConditions(tokenizer, [end], (), len(tokenizer))
     said = [rng.integers(40, 120, size=size) for size in (0, 1, 9, 30)]
     ended = [np.append(tokens, end) for tokens in said]
     expected = [tokenizer.decode(tokens.tolist(), skip_special_tokens=True) for tokens in said]
@@ -264,10 +264,10 @@ def test_longer_and_more_prompts_may_join_those_who_sit(way, tokenizer, monkeypa
     scheduler = sampler.open_scheduler(Sampling())
     request_ids = {scheduler.submit(request): request for request in requests}
     found = dict(scheduler.wait())
-    before = scheduler._table.cache.capacity, scheduler._table.cache.width
+    before = scheduler._batch.cache.capacity, scheduler._batch.cache.width
     request_ids |= {scheduler.submit(request): request for request in later}
     found |= dict(scheduler.wait())
-    assert (scheduler._table.cache.capacity, scheduler._table.cache.width) > before and scheduler._table.cache.width > before[1]
+    assert (scheduler._batch.cache.capacity, scheduler._batch.cache.width) > before and scheduler._batch.cache.width > before[1]
     found |= the_rest(scheduler)
     assert len(found[0].tokens) == 90, "it sat there all the time"
     for request_id, request in request_ids.items():
@@ -291,9 +291,9 @@ def test_what_is_not_finished_when_a_scheduler_is_closed_is_given_up(llama, toke
     for limit in (2, 60):
         scheduler.submit(Request(np.arange(3), max_tokens=limit))
     assert len(scheduler.wait()) == 1
-    table = scheduler._table
+    table = scheduler._batch
     scheduler.close()
-    assert scheduler.wait() == [] and sampler._lean.spare is table, "its memory is kept for the next"
+    assert scheduler.wait() == [] and sampler._llama.spare is table, "its memory is kept for the next"
 
 
 WARM = Sampling(temperature=0.9)
@@ -363,7 +363,7 @@ def test_two_policies_of_one_engine_are_asked_in_turns(make_policy, rows):
     schedulers = [begun(player, LONG) for player in (policy, other)]
     between = other.sample(LONG, WARM)
     policy.logprobs(*rows)
-    tables = [scheduler._table for scheduler, _ in schedulers]
+    tables = [scheduler._batch for scheduler, _ in schedulers]
     assert None not in tables and tables[0] is not tables[1]
     rest = [found | the_rest(scheduler) for scheduler, found in schedulers]
     assert [c.tokens.tolist() for c in between] == [rest[1][i].tokens.tolist() for i in range(4)]
@@ -379,7 +379,7 @@ def test_rows_whose_memory_is_wanted_begin_again(make_policy):
     expected = policy.sample(LONG, WARM)
     scheduler, found = begun(policy, LONG)
     policy.engine.free_memory()
-    assert scheduler._table is None
+    assert scheduler._batch is None
     found |= the_rest(scheduler)
     for i in range(4):
         alike(found[i], expected[i])
@@ -392,8 +392,8 @@ def test_memory_that_is_given_up_is_free_at_once(llama, tokenizer):
     gc.disable()
     try:
         sampler.sample(LONG, WARM)
-        assert sampler._lean is not None and sampler._lean.spare is not None
-        held = [weakref.ref(thing) for thing in (sampler._lean, sampler._lean.spare, sampler._lean.spare.cache)]
+        assert sampler._llama is not None and sampler._llama.spare is not None
+        held = [weakref.ref(thing) for thing in (sampler._llama, sampler._llama.spare, sampler._llama.spare.cache)]
         sampler.release()
         assert [thing() for thing in held] == [None, None, None]
     finally:
@@ -402,7 +402,7 @@ def test_memory_that_is_given_up_is_free_at_once(llama, tokenizer):
 
 def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
-    sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaTable.advance, []
+    sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.advance, []
 
     def interrupted(*given):
         read = advance(*given)
@@ -415,7 +415,7 @@ def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, 
 
         return while_it_is_read
 
-    monkeypatch.setattr(LlamaTable, "advance", interrupted)
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", interrupted)
     scheduler = sampler.open_scheduler(WARM)
     for request in LONG:
         scheduler.submit(request)
@@ -442,7 +442,7 @@ def out_of_memory(times: int, work: Callable) -> Callable:
 def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monkeypatch):
     """Where a prefill failed, rows went on without the token that they begin with."""
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
-    sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaTable, where), []
+    sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaDecodeBatch, where), []
 
     def failing(*given):
         calls.append(1)
@@ -450,7 +450,7 @@ def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monk
             raise RuntimeError("of the device")
         return work(*given)
 
-    monkeypatch.setattr(LlamaTable, where, failing)
+    monkeypatch.setattr(LlamaDecodeBatch, where, failing)
     scheduler = sampler.open_scheduler(WARM)
     for request in LONG:
         scheduler.submit(request)
@@ -472,7 +472,7 @@ def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypa
     found = dict(scheduler.wait())
     for request in LONG:
         scheduler.submit(request)
-    monkeypatch.setattr(LlamaTable, where, out_of_memory(1 if where == "join" else 20, getattr(LlamaTable, where)))
+    monkeypatch.setattr(LlamaDecodeBatch, where, out_of_memory(1 if where == "join" else 20, getattr(LlamaDecodeBatch, where)))
     found |= the_rest(scheduler)
     assert sampler.places.current < 256
     for i, completion in enumerate(expected):

@@ -16,9 +16,9 @@ from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import capacity, memory, update
 from tacit.engines.local import engine as engine_module
 from tacit.engines.local.fast import compiled as fast_compiled
-from tacit.engines.local.fast.cuda_graphs import StepGraphs
+from tacit.engines.local.fast.cuda_graphs import CudaGraphs
 from tacit.engines.local.fast.varlen_attention import has_flash_attention
-from tacit.engines.local.llama_decoding import LlamaTable
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import GIB, WAITS_S, AdaptiveBudget, is_fragmented, is_out_of_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.regularizers import Imitation
@@ -195,7 +195,7 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
         if len(steps) == 2:  # the first is the trial
             raise RuntimeError(CUBLAS)
 
-    graphs = StepGraphs(enabled=True)
+    graphs = CudaGraphs(enabled=True)
     with pytest.raises(RuntimeError, match="during capture") as raised:
         graphs.run("a", step, lambda: nothing)
     assert is_out_of_memory(raised.value) and graphs.enabled
@@ -313,7 +313,7 @@ def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy,
 def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, card, monkeypatch):
     prompts, completions = rows
     policy, most = make_policy(token_budget=80, value_head=True), {"tokens": 50, "rows": 3}
-    model, predicting, advance = policy.engine.model, policy.engine.model.forward_hidden, LlamaTable.advance
+    model, predicting, advance = policy.engine.model, policy.engine.model.forward_hidden, LlamaDecodeBatch.advance
 
     def predicting_few(packed):
         if packed.num_tokens > most["tokens"]:
@@ -326,7 +326,7 @@ def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, car
         return advance(table, noise, *rest)
 
     monkeypatch.setattr(model, "forward_hidden", predicting_few)
-    monkeypatch.setattr(LlamaTable, "advance", advance_few)
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", advance_few)
     requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
     card.room = 30
     expected = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))

@@ -12,7 +12,7 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local import llama
 from tacit.engines.local.policy import LocalPolicy
-from tacit.engines.local.projections import NotPlain
+from tacit.engines.local.projections import UnsupportedModule
 from tacit.losses.regularizers import Imitation
 
 WARM = Sampling(temperature=0.9, max_tokens=12)
@@ -86,15 +86,15 @@ def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
     scheduler = engine.open_shared_scheduler(WARM)
     first = scheduler.submit(lines[0][0], policies[0].name)
     engine.remove_adapter(policies[2].name)
-    other = engine.sampler._lean.forward._layers[0].qkv._of
+    other = engine.sampler._llama.forward._layers[0].qkv._by_adapter
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
     alike(dict(scheduler.wait())[first], before[0, 0])
     scheduler.submit(lines[2][0], policies[2].name)
-    with pytest.raises(NotPlain, match="no adapter 'two' here any more"):  # and not what the bare base would write
+    with pytest.raises(UnsupportedModule, match="no adapter 'two' here any more"):  # and not what the bare base would write
         scheduler.wait()
 
 
 def test_a_model_without_adapters_or_too_large_for_copies_has_no_such_scheduler(make_policy, policies, monkeypatch):
     assert make_policy().engine.open_shared_scheduler(WARM) is None
-    monkeypatch.setattr(llama, "MIXED_LIMIT", 1000)
+    monkeypatch.setattr(llama, "MULTI_ADAPTER_LIMIT", 1000)
     assert policies[0].engine.open_shared_scheduler(WARM) is None

@@ -118,7 +118,7 @@ def test_a_checkpoint_that_finds_no_room_at_first_is_written_whole(make_policy, 
     policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
     monkeypatch.setattr(checkpoint, "_write", short_once(checkpoint._write))
     policy.save(tmp_path / "saved")
-    assert policy.engine.sampler._lean is None  # what can be made again was given up
+    assert policy.engine.sampler._llama is None  # what can be made again was given up
     other.load(tmp_path / "saved")
     assert other.digest() == policy.digest()
     for policy_ in (policy, other):
@@ -181,7 +181,7 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
 
     def only_without_cache(work: Callable) -> Callable:
         def tried(*arguments, **options):
-            if sampler._lean is not None:
+            if sampler._llama is not None:
                 raise shortage()
             return work(*arguments, **options)
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
     else:
         monkeypatch.setattr(engine_module, "MasterWeights", only_without_cache(engine_module.MasterWeights))
         policy.update(a_batch(), [Imitation()], 1e-2)
-    assert sampler._lean is None
+    assert sampler._llama is None
 
 
 def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy, monkeypatch):

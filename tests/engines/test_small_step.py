@@ -8,7 +8,7 @@ import torch
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local import llama
-from tacit.engines.local.fast.cpu_step import SmallStep
+from tacit.engines.local.fast.cpu_step import CpuDecodeStep
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.scheduler import LocalSampler
 from tests.engines.random_models import SIZES, make_model, make_prompts, make_requests
@@ -19,8 +19,8 @@ SPOKEN = Sampling(max_tokens=9)
 @pytest.fixture
 def small_steps(monkeypatch):
     """How many rows each step on the spot had."""
-    rows, step = [], SmallStep.__call__
-    monkeypatch.setattr(SmallStep, "__call__", lambda self, h, *rest: rows.append(len(h)) or step(self, h, *rest))
+    rows, step = [], CpuDecodeStep.__call__
+    monkeypatch.setattr(CpuDecodeStep, "__call__", lambda self, h, *rest: rows.append(len(h)) or step(self, h, *rest))
     return rows
 
 
@@ -34,7 +34,7 @@ def test_it_writes_what_the_general_step_writes(family, tokenizer, small_steps, 
     ours = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert small_steps
     taken = len(small_steps)
-    monkeypatch.setattr(LlamaForward, "_steps_small", False)
+    monkeypatch.setattr(LlamaForward, "_can_use_cpu_step", False)
     general = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert len(small_steps) == taken
     for a, b in zip(ours, general, strict=True):
@@ -52,7 +52,7 @@ def test_other_models_go_the_general_way(how, tokenizer, small_steps):
 def test_what_the_first_layer_makes_of_tokens_may_be_known_before(tokenizer, small_steps, monkeypatch):
     requests = make_requests(make_prompts(5))
     known = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
-    monkeypatch.setattr(llama, "TABLE_LIMIT", 0)
+    monkeypatch.setattr(llama, "QKV_TABLE_LIMIT", 0)
     computed = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
     assert small_steps
     for a, b in zip(known, computed, strict=True):

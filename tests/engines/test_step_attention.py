@@ -9,7 +9,7 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.engines.local.fast import decode_attention
-from tacit.engines.local.fast.decode_attention import has_step_kernel
+from tacit.engines.local.fast.decode_attention import has_decode_kernel
 
 INTERPRETED = """
 import torch
@@ -27,13 +27,13 @@ from tacit.engines.local.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
 forward._plain = False
-step_attention._processors = lambda device: 16
+step_attention._sm_count = lambda device: 16
 for kernel in (False, True):
-    kv_cache.has_step_kernel = lambda *known: kernel
+    kv_cache.uses_decode_kernel = lambda *known: kernel
     cache = kv_cache.KeyValueCache(forward.geometry)
-    cache._by_head = not kernel
+    cache._head_major = not kernel
     cache.open(3, 32)
-    assert cache.reads_own_columns == kernel
+    assert cache.uses_decode_kernel == kernel
     tokens, positions = torch.tensor([1, 2, 3]), torch.tensor([0, 5, 9])
     with torch.no_grad():
         seen[kernel] = [forward.step(tokens + step, positions + step, cache, 32) for step in range(3)]
@@ -55,11 +55,11 @@ def test_a_row_is_cut_only_where_processors_would_be_idle(monkeypatch):
 
 
 def test_a_cpu_has_none():
-    assert not has_step_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
+    assert not has_decode_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_can_compile_has_it():
     pytest.importorskip("triton")
-    assert has_step_kernel(torch.device("cuda"), torch.bfloat16, 3, 3, 64)
-    assert not has_step_kernel(torch.device("cuda"), torch.float32, 3, 3, 64)
+    assert has_decode_kernel(torch.device("cuda"), torch.bfloat16, 3, 3, 64)
+    assert not has_decode_kernel(torch.device("cuda"), torch.float32, 3, 3, 64)

@@ -13,7 +13,7 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import capacity
-from tacit.engines.local.llama_decoding import LlamaTable
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import free_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.regularizers import Imitation
@@ -52,8 +52,8 @@ def scores(policy, rows, monkeypatch) -> None:
 
 
 def samples(policy, rows, monkeypatch) -> None:
-    short, advance = ShortOnce(), LlamaTable.advance
-    monkeypatch.setattr(LlamaTable, "advance", lambda *given: (short(), advance(*given))[1])
+    short, advance = ShortOnce(), LlamaDecodeBatch.advance
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", lambda *given: (short(), advance(*given))[1])
     policy.sample(REQUESTS * 2, SAMPLING)
 
 
@@ -65,9 +65,9 @@ def saves(policy, rows, monkeypatch) -> None:
 def test_whoever_is_short_of_memory_gets_what_another_models_sampler_keeps(make_policy, rows, monkeypatch, work: Callable):
     actor, extractor = make_policy(), make_policy(seed=1)
     before = words(extractor)
-    assert extractor.engine.sampler._lean is not None
+    assert extractor.engine.sampler._llama is not None
     work(actor, rows, monkeypatch)
-    assert extractor.engine.sampler._lean is None
+    assert extractor.engine.sampler._llama is None
     assert words(extractor) == before
 
 
@@ -80,30 +80,30 @@ def test_a_model_that_is_to_be_loaded_gets_it_too(make_policy, tmp_path, monkeyp
     monkeypatch.setattr("tacit.engines.local.memory.available_and_total", lambda device: (10, 100))
     monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler._lean is not None else 10**12)
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler._llama is not None else 10**12)
     capacity.check_memory(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
-    assert sampler._lean is None
+    assert sampler._llama is None
 
 
 def test_a_sampler_at_work_in_another_thread_keeps_what_it_needs(make_policy, monkeypatch):
     policy = make_policy()
     expected = words(policy)
-    sampler, decoder = policy.engine.sampler, policy.engine.sampler._lean
-    begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaTable.advance, []
+    sampler, decoder = policy.engine.sampler, policy.engine.sampler._llama
+    begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.advance, []
 
     def held(*given):
         begun.set()
         assert go_on.wait(60)
         return advance(*given)
 
-    monkeypatch.setattr(LlamaTable, "advance", held)
+    monkeypatch.setattr(LlamaDecodeBatch, "advance", held)
     thread = threading.Thread(target=lambda: found.append(words(policy)))
     thread.start()
     assert begun.wait(60)
     free_memory(policy.engine.device)
-    assert sampler._lean is decoder
+    assert sampler._llama is decoder
     go_on.set()
     thread.join(60)
     assert found == [expected]
     free_memory(policy.engine.device)
-    assert sampler._lean is None
+    assert sampler._llama is None

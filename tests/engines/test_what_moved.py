@@ -11,11 +11,11 @@ import torch
 from random_models import as_on_a_gpu, make_model, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.decoding import Lanes
-from tacit.engines.local.fast.cuda_graphs import FixedPrompts, Size
+from tacit.engines.local.decoding import DecodeState
+from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder
 
 PROMPT = np.arange(12)
 
@@ -55,8 +55,8 @@ def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeyp
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     check(sampler, model, 0)
-    decoder, moves = sampler._lean, sampler._lean.moves
-    names = {"refresh": "refresh", "addresses": "addresses", "rotations": "_rotations"}
+    decoder, moves = sampler._llama, sampler._llama.moves
+    names = {"refresh": "refresh", "addresses": "addresses", "rotations": "_make_rope"}
     whole = getattr(LlamaForward, names[where])
 
     def interrupted(self, *given):
@@ -68,11 +68,11 @@ def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeyp
         patch.setattr(LlamaForward, names[where], interrupted)
         with pytest.raises(KeyboardInterrupt):
             if where == "rotations":
-                decoder.reach(1000)
+                decoder.extend_rope(1000)
             else:
                 model.model.embed_tokens.weight.data = model.model.embed_tokens.weight.data * 1.3
                 decoder.refresh()
-    decoder.reach(1000)
+    decoder.extend_rope(1000)
     decoder.refresh()
     assert decoder.moves > moves and decoder._addresses == decoder.forward.addresses()
     check(sampler, model, 1)
@@ -95,7 +95,7 @@ def test_what_was_copied_before_an_interruption_is_not_taken_for_what_was_there(
         patch.setattr(LlamaForward, "refresh", interrupted)
         weight.data = first * 2
         with pytest.raises(KeyboardInterrupt):
-            sampler._lean.refresh()
+            sampler._llama.refresh()
     weight.data = first
     check(sampler, model, 1)
 
@@ -105,7 +105,7 @@ def test_what_was_copied_before_an_interruption_is_not_taken_for_what_was_there(
 @pytest.mark.parametrize("at", ["zeros", "view"])
 def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, again, monkeypatch):
     cache = KeyValueCache(LlamaForward(make_model("llama")).geometry)
-    cache._by_head = by_head
+    cache._head_major = by_head
     cache.open(2, 16)
     with monkeypatch.context() as patch:
         where, what = (torch, "zeros") if at == "zeros" else (KeyValueCache, "_view")
@@ -132,9 +132,9 @@ def test_a_cache_that_is_as_it_should_be_is_not_opened_again(monkeypatch):
 
 def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
     torch.manual_seed(0)
-    steps, advance = [], LlamaTable.advance
+    steps, advance = [], LlamaDecodeBatch.advance
     monkeypatch.setattr(
-        LlamaTable, "advance", lambda self, noise, *rest: steps.append(noise.shape[1]) or advance(self, noise, *rest)
+        LlamaDecodeBatch, "advance", lambda self, noise, *rest: steps.append(noise.shape[1]) or advance(self, noise, *rest)
     )
     sampler = as_on_a_gpu(make_model("llama"), tokenizer, monkeypatch)
     limits = [3, 7]
@@ -144,7 +144,7 @@ def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
 
 
 def test_what_a_device_may_still_read_is_not_written_over():
-    fixed = FixedPrompts(Size.of(np.array([5])), torch.device("cpu"), 0)
+    fixed = PrefillBuffers(PrefillShape.of(np.array([5])), torch.device("cpu"), 0)
     fixed.fill([np.arange(1, 6)], np.arange(5), 99)
     seen = []
     fixed._fetched = SimpleNamespace(synchronize=lambda: seen.append(fixed._here[0][:5].tolist()))
@@ -155,9 +155,9 @@ def test_what_a_device_may_still_read_is_not_written_over():
 def test_rotations_that_reach_further_lie_elsewhere():
     decoder = LlamaDecoder(make_model("llama"), fixed_shapes=True)
     moves = decoder.moves
-    decoder.reach(100)
+    decoder.extend_rope(100)
     assert decoder.moves == moves
-    decoder.reach(decoder.forward.reached + 1)
+    decoder.extend_rope(decoder.forward.rope_length + 1)
     assert decoder.moves > moves
 
 
@@ -166,18 +166,18 @@ def test_recordings_of_memory_that_has_moved_are_forgotten_though_somebody_was_i
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     check(sampler, model, 0)
-    table = sampler._lean.spare
+    table = sampler._llama.spare
     assert len(table.graphs)
-    before, grown = table.cache.addresses(), Lanes.grown
+    before, grown = table.cache.addresses(), DecodeState.grown
 
     def interrupted(self, places):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, torch.inference_mode():
-        patch.setattr(Lanes, "grown", interrupted)
+        patch.setattr(DecodeState, "grown", interrupted)
         with pytest.raises(KeyboardInterrupt):
             table._open(2, 1000, 0)
-    assert table.cache.addresses() != before and len(table.graphs) and Lanes.grown is grown
+    assert table.cache.addresses() != before and len(table.graphs) and DecodeState.grown is grown
     with torch.inference_mode():
         table._open(2, 1000, 0)
     assert not len(table.graphs)

@@ -24,7 +24,7 @@ from tacit.core.errors import NoRoom
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.memory import GIB, AdaptiveBudget, free_bytes
 from tacit.engines.local.model import LOGIT_ELEMENTS
-from tacit.engines.local.projections import BESIDE_LIMIT
+from tacit.engines.local.projections import STACK_LORA_LIMIT
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.update import LOGIT_COPIES
 
@@ -64,7 +64,7 @@ class CheckpointInfo:
         single = (
             math.prod(shape) for name, shape in self.shapes.items() if _module(name) in set(targets) - set(FUSED_PROJECTIONS)
         )
-        return sum(size for size in single if size < BESIDE_LIMIT)
+        return sum(size for size in single if size < STACK_LORA_LIMIT)
 
     def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
         """r · (in + out) of every matrix that gets one."""

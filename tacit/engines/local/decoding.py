@@ -1,9 +1,9 @@
-"""Rows that are carried forward together, one token at a time, whatever the model.
+"""Decode batches: sequences that advance together, one token per step.
 
-A *table* has places, and a row sits at each: its prompt was prefilled (identical ones of rows that join together once), and it
-writes one token per step until it is over. Then another row may have its place. `Lanes` hold what a step needs on the device.
-Any causal LM can be decoded through its own `forward` with a transformers cache (generic_decoding); the Llama family has a
-faster way (llama_decoding).
+A `DecodeBatch` has slots. A request is prefilled into a slot (identical prompts of one prefill are computed once) and then
+samples one token per decode step until it finishes; its slot is then free for another request. `DecodeState` holds the
+per-slot tensors of a step on the device. `GenericDecoder` decodes any causal LM through its own `forward` with a transformers
+cache; the Llama family has a faster decoder (llama_decoding.py).
 """
 
 from __future__ import annotations
@@ -20,239 +20,236 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.fast.chunked_prefill import Look, Seats
+from tacit.engines.local.fast.chunked_prefill import ChunkSchedule, SlotAssignment
 from tacit.engines.local.packing import to_device
-from tacit.engines.local.sampling import Onward, draw, draws_by_kernel, launch_draw
+from tacit.engines.local.sampling import AdvanceInPlace, can_use_kernel, launch_sampling_kernel, sample_tokens
 
-Written = Callable[[], tuple[np.ndarray, np.ndarray]]
-"""tokens and their log-probabilities, [B, K] each, which a device may still be at work on: asking for them waits for it"""
+PendingTokens = Callable[[], tuple[np.ndarray, np.ndarray]]
+"""tokens and log-probabilities, [B, K] each, that the device may still be computing; calling it waits for them"""
 
 
 @dataclass(frozen=True)
-class Newcomers:
-    """Rows that join a table together."""
+class PrefillBatch:
+    """Requests that are prefilled together."""
 
-    places_N: np.ndarray
-    """where each sits"""
+    slots_N: np.ndarray
     prompts: Sequence[np.ndarray]
-    """distinct, those of one adapter together, and the shortest of them first"""
-    whose: Sequence[str | None]
-    """the adapter that reads each; None: the one that is active"""
+    """distinct prompts, sorted by adapter and length"""
+    adapters: Sequence[str | None]
+    """the LoRA adapter of each prompt; None: the active one"""
     source_N: np.ndarray
-    """which prompt each continues, ascending"""
+    """the prompt of each request, ascending"""
     uniform_N: np.ndarray
-    """the noise of each one's first token"""
-    columns: int
-    """tokens of the longest of them, when it will have written all it may"""
-    known_N: np.ndarray | None = None
-    """tokens of each one's prompt that lie at its place already, where a table `follows`; no two of them share a prompt then"""
+    """the noise of each request's first token"""
+    max_length: int
+    """tokens of the longest request, prompt and completion"""
+    cached_N: np.ndarray | None = None
+    """tokens of each prompt that its slot's KV cache already holds; no two requests share a prompt then"""
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What newcomers begin with: the first token of each, its log-probability, and where a layer was asked for that layer's
-    state at the last prompt token."""
+class PrefillResult:
+    """Each request's first token, its log-probability, and if asked for a layer's hidden state at the last prompt token."""
 
     tokens_N: np.ndarray
     logprobs_N: np.ndarray
     hidden_ND: np.ndarray | None
 
 
-Begun = Callable[[], Joined]
-"""which a device may still be at work on, as above"""
+PendingPrefill = Callable[[], PrefillResult]
+"""a result that the device may still be computing; calling it waits"""
 
 
-class Table(Protocol):
-    """Rows that are decoded together, at places 0, 1, … without a gap; those that are over run along unread."""
+class DecodeBatch(Protocol):
+    """Sequences in slots 0, 1, … that decode together. Finished slots run along; their output is discarded."""
 
     @property
     def decoder(self) -> Decoder: ...
 
     @property
-    def check_every(self) -> int:
-        """steps between looks at what was written, at most: more where looking means waiting for a device"""
+    def steps_per_sync(self) -> int:
+        """decode steps between reads of the sampled tokens, at most: more where a read waits for the device"""
         ...
 
     @property
-    def looks_ahead(self) -> bool:
-        """whether it can go on before what was written is read, so that the device does not wait for whoever reads"""
+    def is_async(self) -> bool:
+        """whether steps can be launched before the tokens of earlier ones are read"""
         ...
 
     @property
-    def joins(self) -> bool:
-        """whether rows can join while others are under way"""
+    def can_admit(self) -> bool:
+        """whether requests can join while others are decoding"""
         ...
 
     @property
-    def taken(self) -> int:
-        """how often weights were taken over: what was computed before is another model's"""
+    def weights_version(self) -> int:
+        """how often weights were copied; cached keys and values are those of one version"""
         ...
 
     @property
-    def follows(self) -> bool:
-        """whether a prompt can be read on from what lies at its place, of a row that is over"""
+    def has_prefix_cache(self) -> bool:
+        """whether a prompt can continue from a prefix that a finished sequence left in its slot"""
         ...
 
     @property
-    def leave_below(self) -> float:
-        """rows that are over leave once no more than this share of the places is under way: moving the others costs about one
-        step's reading of them"""
+    def compact_below(self) -> float:
+        """compact once at most this share of the slots is active: moving a slot costs about one step's read of it"""
         ...
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
-        """Prefill the prompts and draw each row's first token. `seated` places are taken now, or 0: begin afresh. `layer`
-        counts from 0, the embeddings."""
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, layer: int | None) -> PendingPrefill:
+        """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
+        batch. `layer` counts from 0, the embeddings."""
         ...
 
-    def reads_along(self, rows: int) -> tuple[int, ...]:
-        """How many prompt tokens can be read along in a step of so many rows: a few sizes, the least first. (): none."""
+    def chunk_sizes(self, slots: int) -> tuple[int, ...]:
+        """Prompt tokens that a decode step of this many slots can take for chunked prefill, ascending; (): none."""
         ...
 
-    def reserve(self, seats: Seats, columns: int, seated: int) -> None:
-        """Places of rows whose prompts are read along from now on. `columns` and `seated` as in `join`."""
+    def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
+        """Prepare slots for chunked prefill. `max_length` and `occupied` as in `prefill`."""
         ...
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling, look: Look | None = None) -> Written:
-        """The next K tokens of every row. `longest`: tokens of the longest row. `look`: what is read along; those who are ready
-        with it write from the next time on."""
+    def decode(
+        self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
+    ) -> PendingTokens:
+        """Sample the next K tokens of every slot. `longest`: tokens of the longest sequence. `chunks`: prompt chunks to
+        prefill along the way; slots they complete decode from the next call on."""
         ...
 
-    def keep(self, rows: np.ndarray) -> None:
-        """Place i becomes what place `rows[i]` is now, and other places end. Rows that stay put have rows[i] = i."""
+    def compact(self, order: np.ndarray) -> None:
+        """Slot i becomes what slot order[i] is now; further slots are dropped."""
         ...
 
 
 class Decoder(Protocol):
     @property
-    def longest(self) -> int | None:
-        """most tokens of a row that it can decode"""
+    def max_length(self) -> int | None:
+        """longest sequence it can decode; None: no limit"""
         ...
 
-    def table(self) -> Table: ...
+    def open_batch(self) -> DecodeBatch: ...
 
-    def put_back(self, table: Table) -> None:
-        """Nobody sits at it any more."""
+    def recycle(self, batch: DecodeBatch) -> None:
+        """Take back an unused batch; its memory may serve the next one."""
         ...
 
 
-class Lanes:
-    """What a step reads and writes, on the device: each row's last token and its position, the noise of the next few tokens,
-    how many are drawn, and these with their log-probabilities. Updated in place, so that a CUDA graph can hold a step."""
+class DecodeState:
+    """Per-slot tensors of a step, on the device: the last token, its position, the noise of the next K tokens, how many of
+    them are sampled, and the results. Updated in place, so that a CUDA graph can capture a step."""
 
-    def __init__(self, places: int, steps: int, device: torch.device) -> None:
-        self.places, self._steps = places, steps
-        self.tokens_B = torch.zeros(places, dtype=torch.long, device=device)
-        self.positions_B = torch.zeros(places, dtype=torch.long, device=device)
-        self._drawn_B = torch.zeros(places, dtype=torch.long, device=device)
-        self._noise_BK = torch.zeros(places, steps, device=device)
-        self._out_tokens_BK = torch.zeros(places, steps, dtype=torch.long, device=device)
-        self._out_logprobs_BK = torch.zeros(places, steps, device=device)
+    def __init__(self, slots: int, steps: int, device: torch.device) -> None:
+        self.slots, self._steps = slots, steps
+        self.tokens_B = torch.zeros(slots, dtype=torch.long, device=device)
+        self.positions_B = torch.zeros(slots, dtype=torch.long, device=device)
+        self._sampled_B = torch.zeros(slots, dtype=torch.long, device=device)
+        self._noise_BK = torch.zeros(slots, steps, device=device)
+        self._out_tokens_BK = torch.zeros(slots, steps, dtype=torch.long, device=device)
+        self._out_logprobs_BK = torch.zeros(slots, steps, device=device)
 
-    def grown(self, places: int) -> Lanes:
-        """Itself, or where it has too few places more of them, with the same rows."""
-        if places <= self.places:
+    def grow(self, slots: int) -> DecodeState:
+        """Itself if it has enough slots, else a larger copy."""
+        if slots <= self.slots:
             return self
-        more = Lanes(places, self._steps, self.tokens_B.device)
-        more.tokens_B[: self.places] = self.tokens_B
-        more.positions_B[: self.places] = self.positions_B
-        return more
+        larger = DecodeState(slots, self._steps, self.tokens_B.device)
+        larger.tokens_B[: self.slots] = self.tokens_B
+        larger.positions_B[: self.slots] = self.positions_B
+        return larger
 
     @property
-    def drawn(self) -> torch.Tensor:
-        """[1] how many tokens of each row are drawn since `expect`"""
-        return self._drawn_B[:1]
+    def step_index(self) -> torch.Tensor:
+        """[1] number of the step since `load_noise`"""
+        return self._sampled_B[:1]
 
-    def seat(self, places_N: np.ndarray, tokens_N: torch.Tensor, positions_N: np.ndarray) -> None:
-        """Rows whose last token is not read yet, and goes to this position."""
-        places = to_device(places_N, self.tokens_B.device)
-        self.tokens_B[places] = tokens_N
-        self.positions_B[places] = to_device(positions_N, self.positions_B.device)
+    def assign(self, slots_N: np.ndarray, tokens_N: torch.Tensor, positions_N: np.ndarray) -> None:
+        """Set the token that each slot reads next, and its position."""
+        slots = to_device(slots_N, self.tokens_B.device)
+        self.tokens_B[slots] = tokens_N
+        self.positions_B[slots] = to_device(positions_N, self.positions_B.device)
 
-    def expect(self, noise_BK: np.ndarray) -> None:
-        """The noise of the next few tokens."""
-        rows, steps = noise_BK.shape
-        self._noise_BK[:rows, :steps] = to_device(noise_BK, self._noise_BK.device)
-        self._drawn_B.zero_()
+    def load_noise(self, noise_BK: np.ndarray) -> None:
+        slots, steps = noise_BK.shape
+        self._noise_BK[:slots, :steps] = to_device(noise_BK, self._noise_BK.device)
+        self._sampled_B.zero_()
 
-    def draw(self, logits_BV: torch.Tensor, sampling: Sampling, columns: int) -> None:
-        """Write each row's next token, which goes to the next position. Rows that are over and only run along stay below
-        `columns`. Reads no value on the host."""
-        rows = len(logits_BV)
-        if draws_by_kernel(logits_BV, sampling):
-            onward = Onward(self._drawn_B, self.tokens_B, self.positions_B, columns - 1)
-            launch_draw(logits_BV, sampling.temperature, self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK, onward)
+    def sample(self, logits_BV: torch.Tensor, sampling: Sampling, capacity: int) -> None:
+        """Sample each slot's next token and advance its position; finished slots stay below `capacity`. Reads no value on the
+        host."""
+        slots = len(logits_BV)
+        if can_use_kernel(logits_BV, sampling):
+            advance = AdvanceInPlace(self._sampled_B, self.tokens_B, self.positions_B, capacity - 1)
+            outputs = self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK
+            launch_sampling_kernel(logits_BV, sampling.temperature, *outputs, advance)
             return
-        index = self.drawn
-        tokens_B, logprobs_B = draw(logits_BV, self._noise_BK[:rows].index_select(1, index)[:, 0], sampling)
-        self.tokens_B[:rows].copy_(tokens_B)
-        self._out_tokens_BK[:rows].index_copy_(1, index, tokens_B[:, None])
-        self._out_logprobs_BK[:rows].index_copy_(1, index, logprobs_B[:, None])
-        self._drawn_B += 1
-        self.positions_B.add_(1).clamp_(max=columns - 1)
+        index = self.step_index
+        tokens_B, logprobs_B = sample_tokens(logits_BV, self._noise_BK[:slots].index_select(1, index)[:, 0], sampling)
+        self.tokens_B[:slots].copy_(tokens_B)
+        self._out_tokens_BK[:slots].index_copy_(1, index, tokens_B[:, None])
+        self._out_logprobs_BK[:slots].index_copy_(1, index, logprobs_B[:, None])
+        self._sampled_B += 1
+        self.positions_B.add_(1).clamp_(max=capacity - 1)
 
-    def written(self, rows: int, steps: int) -> Written:
-        """The tokens drawn since `expect`, and their log-probabilities."""
-        read = fetched(self._out_tokens_BK[:rows, :steps], self._out_logprobs_BK[:rows, :steps])
+    def fetch_tokens(self, slots: int, steps: int) -> PendingTokens:
+        """The tokens sampled since `load_noise`, and their log-probabilities."""
+        read = fetch_async(self._out_tokens_BK[:slots, :steps], self._out_logprobs_BK[:slots, :steps])
         return lambda: (read()[0], read()[1])
 
-    def keep(self, rows: np.ndarray) -> None:
-        """Place i becomes what place `rows[i]` is."""
-        to, source = moved(rows, self.tokens_B.device)
-        for lane in (self.tokens_B, self.positions_B):
-            lane[to] = lane[source]
-        self.positions_B[len(rows) :] = 0  # of nobody: a step that takes more places than there are rows has little to read
+    def compact(self, order: np.ndarray) -> None:
+        """Slot i becomes what slot order[i] is."""
+        to, source = find_moved(order, self.tokens_B.device)
+        for tensor in (self.tokens_B, self.positions_B):
+            tensor[to] = tensor[source]
+        self.positions_B[len(order) :] = 0  # unused slots that pad a step then read little
 
     def snapshot(self) -> tuple[torch.Tensor, ...]:
         """What a step changes and the next one reads; see `restore`."""
-        return self.tokens_B.clone(), self.positions_B.clone(), self._drawn_B.clone()
+        return self.tokens_B.clone(), self.positions_B.clone(), self._sampled_B.clone()
 
     def restore(self, snapshot: tuple[torch.Tensor, ...]) -> None:
-        for lane, saved in zip((self.tokens_B, self.positions_B, self._drawn_B), snapshot, strict=True):
-            lane.copy_(saved)
+        for tensor, saved in zip((self.tokens_B, self.positions_B, self._sampled_B), snapshot, strict=True):
+            tensor.copy_(saved)
 
 
-def moved(rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(places that change, where their content comes from)"""
-    to = np.flatnonzero(rows != np.arange(len(rows)))
-    return to_device(to, device), to_device(rows[to], device)
+def find_moved(order: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(slots that change, the slots their contents come from)"""
+    to = np.flatnonzero(order != np.arange(len(order)))
+    return to_device(to, device), to_device(order[to], device)
 
 
-def fetched(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
-    """As they are now, or will be once the device has done what it was told before this. Asking for them waits for that."""
+def fetch_async(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
+    """Start copying to the host, behind the work queued so far; the returned function waits for the copy."""
     if tensors[0].device.type == "cpu":
         copies = [tensor.numpy().copy() for tensor in tensors]
         return lambda: copies
-    there = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    on_host = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
     done = torch.cuda.current_stream(tensors[0].device).record_event()
 
     def read() -> list[np.ndarray]:
         done.synchronize()
-        return [tensor.numpy() for tensor in there]
+        return [tensor.numpy() for tensor in on_host]
 
     return read
 
 
-def begun(tokens_N: torch.Tensor, logprobs_N: torch.Tensor, hidden_ND: torch.Tensor | None) -> Begun:
-    """What newcomers begin with, from the device."""
-    read = fetched(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
+def sample_first_tokens(
+    logits_NV: torch.Tensor, hidden_ND: torch.Tensor | None, batch: PrefillBatch, sampling: Sampling
+) -> tuple[torch.Tensor, PendingPrefill]:
+    """Sample each request's first token from the prefill's logits. Returns the tokens on the device, and the result that the
+    host will read."""
+    tokens_N, logprobs_N = sample_tokens(logits_NV, to_device(batch.uniform_N, logits_NV.device), sampling)
+    read = fetch_async(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
 
-    def joined() -> Joined:
+    def result() -> PrefillResult:
         tokens, logprobs, *hidden = read()
-        return Joined(tokens, logprobs, hidden[0] if hidden else None)
+        return PrefillResult(tokens, logprobs, hidden[0] if hidden else None)
 
-    return joined
-
-
-def first_tokens(logits_NV: torch.Tensor, newcomers: Newcomers, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each newcomer's first token, from the prefill's logits, and its log-probability."""
-    return draw(logits_NV, to_device(newcomers.uniform_N, logits_NV.device), sampling)
-
-
-# Any causal LM by its own forward pass and a transformers cache, rows padded on the left.
+    return tokens_N, result
 
 
 class GenericDecoder:
-    longest = None
+    """Decodes any causal LM through its own forward pass and a transformers cache; sequences are padded on the left."""
+
+    max_length = None
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model = model
@@ -262,11 +259,11 @@ class GenericDecoder:
         self._takes_positions = "position_ids" in accepted
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
-    def table(self) -> GenericTable:
-        return GenericTable(self)
+    def open_batch(self) -> GenericDecodeBatch:
+        return GenericDecodeBatch(self)
 
-    def put_back(self, table: Table) -> None:
-        """Nothing of it is of use to others."""
+    def recycle(self, batch: DecodeBatch) -> None:
+        """Nothing of it is reused."""
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any, **options: Any) -> Any:
         if self._takes_positions:
@@ -286,28 +283,29 @@ class GenericDecoder:
             self.model.train(training)
 
 
-class GenericTable:
-    """Rows end in the same column. Who joins is padded on the left to the length of the others, or they to its."""
+class GenericDecodeBatch:
+    """All sequences end in the same column. Requests that join are padded on the left to the others' length, or these to
+    theirs."""
 
-    check_every, looks_ahead, leave_below = 1, False, 0.75
-    follows, taken = False, 0
+    steps_per_sync, is_async, compact_below = 1, False, 0.75
+    has_prefix_cache, weights_version = False, 0
 
     def __init__(self, decoder: GenericDecoder) -> None:
         self.decoder = decoder
         self._cache = DynamicCache(config=decoder.model.config)
         self._mask_BT = torch.zeros(0, 0, dtype=torch.long, device=decoder.device)
-        self._lanes = Lanes(0, self.check_every, decoder.device)
+        self._state = DecodeState(0, self.steps_per_sync, decoder.device)
 
     @property
-    def joins(self) -> bool:
-        """Layers that slide or that keep a state of their own cannot be padded after the fact."""
+    def can_admit(self) -> bool:
+        """Sliding-window layers, and layers with a recurrent state, cannot be padded after the fact."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, layer: int | None) -> PendingPrefill:
         decoder, device = self.decoder, self.decoder.device
-        lengths_N = np.array([len(p) for p in newcomers.prompts])
+        lengths_N = np.array([len(p) for p in batch.prompts])
         tokens_NT = np.zeros((len(lengths_N), lengths_N.max()), dtype=np.int64)
-        for row, prompt in zip(tokens_NT, newcomers.prompts, strict=True):
+        for row, prompt in zip(tokens_NT, batch.prompts, strict=True):
             row[len(row) - len(prompt) :] = prompt
         before_N1 = (tokens_NT.shape[1] - lengths_N)[:, None]
         columns_T = np.arange(tokens_NT.shape[1])[None]
@@ -316,47 +314,50 @@ class GenericTable:
         cache = DynamicCache(config=decoder.model.config)
         tokens = to_device(tokens_NT, device)
         output = decoder.forward(tokens, mask_NT, positions_NT, cache, output_hidden_states=layer is not None)
-        source = to_device(newcomers.source_N, device)
+        source = to_device(batch.source_N, device)
         cache.batch_select_indices(source)
-        if seated:
-            self._merge(cache, mask_NT[source], newcomers.places_N)
+        if occupied:
+            self._merge(cache, mask_NT[source], batch.slots_N)
         else:
             self._cache, self._mask_BT = cache, mask_NT[source]
-        tokens_N, logprobs_N = first_tokens(output.logits[:, -1][source], newcomers, sampling)
-        self._lanes = self._lanes.grown(len(self._mask_BT))
-        self._lanes.seat(newcomers.places_N, tokens_N, lengths_N[newcomers.source_N])
-        return begun(tokens_N, logprobs_N, None if layer is None else output.hidden_states[layer][:, -1][source])
+        hidden_ND = None if layer is None else output.hidden_states[layer][:, -1][source]
+        tokens_N, result = sample_first_tokens(output.logits[:, -1][source], hidden_ND, batch, sampling)
+        self._state = self._state.grow(len(self._mask_BT))
+        self._state.assign(batch.slots_N, tokens_N, lengths_N[batch.source_N])
+        return result
 
-    def reads_along(self, rows: int) -> tuple[int, ...]:
+    def chunk_sizes(self, slots: int) -> tuple[int, ...]:
         return ()
 
-    def reserve(self, seats: Seats, columns: int, seated: int) -> None:
-        raise AssertionError("no prompts are read along here")
+    def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
+        raise AssertionError("chunked prefill is not supported here")
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling, look: Look | None = None) -> Written:
-        assert look is None
-        rows, steps = noise_BK.shape
-        self._lanes.expect(noise_BK)
+    def decode(
+        self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
+    ) -> PendingTokens:
+        assert chunks is None
+        slots, steps = noise_BK.shape
+        self._state.load_noise(noise_BK)
         for _ in range(steps):
-            self._mask_BT = torch.cat([self._mask_BT, self._mask_BT.new_ones(rows, 1)], dim=1)
-            tokens_B, positions_B = self._lanes.tokens_B[:rows], self._lanes.positions_B[:rows]
+            self._mask_BT = torch.cat([self._mask_BT, self._mask_BT.new_ones(slots, 1)], dim=1)
+            tokens_B, positions_B = self._state.tokens_B[:slots], self._state.positions_B[:slots]
             output = self.decoder.forward(tokens_B[:, None], self._mask_BT, positions_B[:, None], self._cache)
-            self._lanes.draw(output.logits[:, -1], sampling, self._mask_BT.shape[1] + 1)
-        return self._lanes.written(rows, steps)
+            self._state.sample(output.logits[:, -1], sampling, self._mask_BT.shape[1] + 1)
+        return self._state.fetch_tokens(slots, steps)
 
-    def keep(self, rows: np.ndarray) -> None:
-        self._lanes.keep(rows)
-        kept = to_device(rows, self._mask_BT.device)
+    def compact(self, order: np.ndarray) -> None:
+        self._state.compact(order)
+        kept = to_device(order, self._mask_BT.device)
         self._cache.batch_select_indices(kept)
         self._mask_BT = self._mask_BT[kept]
-        if self.joins:
+        if self.can_admit:
             self._trim()
 
-    def _merge(self, cache: DynamicCache, mask_NT: torch.Tensor, places_N: np.ndarray) -> None:
-        """Rows of another cache take their places among ours."""
+    def _merge(self, cache: DynamicCache, mask_NT: torch.Tensor, slots_N: np.ndarray) -> None:
+        """Move the sequences of another cache into these slots."""
         ours, theirs = len(self._mask_BT), len(mask_NT)
-        order = np.arange(max(ours, int(places_N.max()) + 1))
-        order[places_N] = ours + np.arange(theirs)
+        order = np.arange(max(ours, int(slots_N.max()) + 1))
+        order[slots_N] = ours + np.arange(theirs)
         order_B = to_device(order, mask_NT.device)
         columns = max(self._mask_BT.shape[1], mask_NT.shape[1])
         for here, there in zip(self._cache.layers, cache.layers, strict=True):
@@ -367,7 +368,7 @@ class GenericTable:
         self._trim()
 
     def _trim(self) -> None:
-        """Drop the columns in which nobody has anything any more: the longest row has left."""
+        """Drop leading columns that are padding in every sequence."""
         unused = int(self._mask_BT.any(0).int().argmax())
         if unused:
             self._mask_BT = self._mask_BT[:, unused:]

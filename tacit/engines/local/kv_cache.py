@@ -1,8 +1,8 @@
-"""The preallocated cache of keys and values that decoding reads, [B, S, heads, head_dim].
+"""The preallocated KV cache of decoding, [slots, capacity, heads, head_dim], and a decode step's attention over it.
 
-In memory a token's features lie together; on a CPU a head's do, which are then read in one go: a third less time.
-A step writes each row's new token at its own position and reads columns up to a common window, masked per row, with torch's
-fused kernel; on a GPU that has the kernel for it, each row reads its own columns (step_attention).
+Memory order is token-major; on a CPU head-major, which takes a third less time. A step writes each slot's new key and value at
+its own position. It then reads a window common to all slots under a mask, with torch's fused attention; on a GPU with the
+decode kernel, each slot reads exactly its own positions (fast/decode_attention.py).
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.fast.decode_attention import (
-    Beside,
-    Chunk,
-    attend_chunk_plainly,
-    attend_mixed,
-    attend_step,
+    MixedInputs,
+    PromptChunk,
+    chunk_attention_reference,
+    decode_attention,
     has_chunk_kernel,
+    has_decode_kernel,
     has_mixed_kernel,
-    has_step_kernel,
+    mixed_attention,
 )
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cache
 from tacit.engines.local.fast.varlen_attention import has_varlen_kernels
 from tacit.engines.local.memory import empty_cache
 
-Rotating = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""gets a layer's projection [N, features], each token's position and the rotations of all: rotates queries and keys where they
-lie, and keeps keys and values"""
+RopeAndStore = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""(layer, qkv [N, features], positions, rope): applies RoPE to queries and keys in place, and stores keys and values"""
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """What the cache needs to know of a model."""
+class AttentionShape:
+    """A model's attention dimensions."""
 
     layers: int
     kv_heads: int
@@ -47,210 +46,218 @@ class Geometry:
 
     @property
     def heads(self) -> int:
-        """of queries"""
+        """query heads"""
         return self.kv_heads * self.queries_per_kv
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One decode step: where its rows write, and what they may read."""
+class AttentionMetadata:
+    """One decode step: where its slots write, and what they may read."""
 
-    width: int
+    slots: int
     window: int
-    slots: tuple[torch.Tensor, ...]
-    """where the new features go: rows of the flattened cache, or of a layer's memory as heads"""
+    kv_index: tuple[torch.Tensor, ...]
+    """where new keys and values go: indices into the flat cache, or into the head-major memory of a layer"""
     mask: torch.Tensor
     positions: torch.Tensor
-    rotations: torch.Tensor | None = None
-    """of each row, and behind them of each prompt token that rides along, where attention is to rotate"""
-    chunk: Chunk | None = None
-    """prompt tokens that ride along; they lie behind the rows"""
+    rope: torch.Tensor | None = None
+    """rotations of each slot and of the chunk tokens behind them, if the attention kernel applies RoPE"""
+    chunk: PromptChunk | None = None
+    """prompt tokens of a chunked prefill; they come after the slots"""
 
 
 class KeyValueCache:
-    """Memory that is kept from use to use, seen as `width` rows of `capacity` columns."""
+    """Memory of `slots` × `capacity` tokens, reused from batch to batch."""
 
-    def __init__(self, geometry: Geometry) -> None:
-        self.geometry = geometry
-        self._by_head = geometry.device.type == "cpu"
-        self.width = self.capacity = 0
+    def __init__(self, shape: AttentionShape) -> None:
+        self.shape = shape
+        self._head_major = shape.device.type == "cpu"
+        self.slots = self.capacity = 0
         self._memory: list[torch.Tensor] = []
-        """of each layer: keys, then values"""
-        self._columns = torch.zeros(0, dtype=torch.int64)
-        self._seen, self._beyond = (torch.tensor(x, dtype=geometry.dtype, device=geometry.device) for x in (0.0, -torch.inf))
+        """per layer: keys, then values"""
+        self._positions = torch.zeros(0, dtype=torch.int64)
+        self._visible, self._masked = (torch.tensor(x, dtype=shape.dtype, device=shape.device) for x in (0.0, -torch.inf))
 
-    def open(self, width: int, capacity: int, rows: int = 0, columns: int = 0) -> None:
-        """Be `width` rows of `capacity` columns from now on, of which the first `rows` keep what is in their first `columns`.
-        Numbers computed on it do not depend on what was there before.
+    def resize(self, slots: int, capacity: int, kept_slots: int = 0, kept_tokens: int = 0) -> None:
+        """Become `slots` × `capacity`; the first `kept_slots` keep their first `kept_tokens` tokens. Results do not depend on
+        earlier contents.
 
-        Memory begins as zeros: columns not yet written are masked, and a mask cannot hide a NaN.
+        Memory starts as zeros: positions not yet written are masked, and a mask cannot hide a NaN.
         """
-        if not rows and (width, capacity) == (self.width, self.capacity):
+        if not kept_slots and (slots, capacity) == (self.slots, self.capacity):
             return
-        g = self.geometry
-        size = width * capacity * g.kv_heads * g.head_dim
-        kept = [[part.clone() for part in self._part(layer, rows, columns)] for layer in range(g.layers)] if rows else []
-        self.width = self.capacity = 0  # until all is as it should be: whoever is interrupted here opens it again
+        s = self.shape
+        size = slots * capacity * s.kv_heads * s.head_dim
+        kept = []
+        if kept_slots:
+            kept = [[part.clone() for part in self._part(layer, kept_slots, kept_tokens)] for layer in range(s.layers)]
+        self.slots = self.capacity = 0  # until all is done: after an interrupt the next call starts over
         if not self._memory or self._memory[0].shape[1] < size:
-            self._memory = []  # before the new one is made: both may not fit
+            self._memory = []  # before allocating: both may not fit
             self._keys = self._values = self._heads = []
-            empty_cache(g.device)  # the old pieces are too small for the new ones
-            memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
-            self._heads, self._memory = [one.view(-1, g.head_dim) for one in memory], memory
-        if len(self._columns) < capacity:
-            self._columns = torch.arange(capacity, device=g.device)
-        self._first_slots = self._first_columns(width, capacity) if self._by_head else torch.zeros(0)
-        self._keys = [self._view(memory[0, :size], width) for memory in self._memory]
-        self._values = [self._view(memory[1, :size], width) for memory in self._memory]
-        self.width, self.capacity = width, capacity
+            empty_cache(s.device)  # the freed blocks are too small for the new ones
+            memory = [torch.zeros(2, size, dtype=s.dtype, device=s.device) for _ in range(s.layers)]
+            self._heads, self._memory = [one.view(-1, s.head_dim) for one in memory], memory
+        if len(self._positions) < capacity:
+            self._positions = torch.arange(capacity, device=s.device)
+        self._head_starts = torch.zeros(0)
+        if self._head_major:  # where each slot begins in a layer's memory: [B, heads] of the keys, then of the values
+            keys_BH = torch.arange(slots * s.kv_heads).view(-1, s.kv_heads) * capacity
+            self._head_starts = torch.cat((keys_BH, keys_BH + len(self._heads[0]) // 2), 1)
+        self._keys = [self._view(memory[0, :size], slots) for memory in self._memory]
+        self._values = [self._view(memory[1, :size], slots) for memory in self._memory]
+        self.slots, self.capacity = slots, capacity
         for layer, parts in enumerate(kept):
-            for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
+            for here, part in zip(self._part(layer, kept_slots, kept_tokens), parts, strict=True):
                 here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
-        """Of all that a recorded step reads; values lie behind the keys, so it matters how much there is."""
-        return (self._columns.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
+        """Addresses and sizes of all that a CUDA graph reads; values follow the keys, so the size matters."""
+        return (self._positions.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
 
-    def _view(self, memory: torch.Tensor, width: int) -> torch.Tensor:
-        g = self.geometry
-        if self._by_head:
-            return memory.view(width, g.kv_heads, -1, g.head_dim).transpose(1, 2)
-        return memory.view(width, -1, g.kv_heads, g.head_dim)
+    def _view(self, memory: torch.Tensor, slots: int) -> torch.Tensor:
+        s = self.shape
+        if self._head_major:
+            return memory.view(slots, s.kv_heads, -1, s.head_dim).transpose(1, 2)
+        return memory.view(slots, -1, s.kv_heads, s.head_dim)
 
-    def _first_columns(self, width: int, capacity: int) -> torch.Tensor:
-        """Where each row begins in a layer's memory as heads: [B, heads] of the keys, and beside them of the values."""
-        heads = self.geometry.kv_heads
-        keys_BH = torch.arange(width * heads).view(-1, heads) * capacity
-        return torch.cat((keys_BH, keys_BH + len(self._heads[0]) // 2), 1)
+    def _part(self, layer: int, slots: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of the first tokens of the first slots: keys and values."""
+        return self._keys[layer][:slots, :tokens], self._values[layer][:slots, :tokens]
 
-    def _mask(self, positions_B: torch.Tensor, window: int) -> torch.Tensor:
-        """[B, 1, 1, W]: 0 up to each row's position, −∞ beyond."""
-        return torch.where(self._columns[:window] > positions_B.view(-1, 1, 1, 1), self._beyond, self._seen)
+    def store_padded(self, layer: int, slots: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+        """Store the keys and values of padded prompts."""
+        tokens = keys_NTHD.shape[1]
+        self._keys[layer][slots, :tokens] = keys_NTHD
+        self._values[layer][slots, :tokens] = values_NTHD
 
-    def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first columns of the first rows: keys and values, as views."""
-        return self._keys[layer][:rows, :columns], self._values[layer][:rows, :columns]
-
-    def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
-        """Prefilled keys and values of these rows."""
-        columns = keys_NTHD.shape[1]
-        self._keys[layer][rows, :columns] = keys_NTHD
-        self._values[layer][rows, :columns] = values_NTHD
-
-    def put_flat(
-        self, slots_M: torch.Tensor, taken_M: torch.Tensor | None, layer: int, keys_NHD: torch.Tensor, values_NHD: torch.Tensor
+    def store(
+        self,
+        kv_index_M: torch.Tensor,
+        source_M: torch.Tensor | None,
+        layer: int,
+        keys_NHD: torch.Tensor,
+        values_NHD: torch.Tensor,
     ) -> None:
-        """Prefilled keys and values end to end, each at its slot of rows × columns; `taken` says which go there, where some go
-        to several. What is recorded of it holds for any width and capacity that the same memory is seen as."""
+        """Store packed keys and values at these indices of the flat cache; `source_M` says which token goes where, if some go
+        to several slots. A CUDA graph of it holds for any slots × capacity of the same memory."""
         for i, new in enumerate((keys_NHD, values_NHD)):
-            new = new if taken_M is None else new.index_select(0, taken_M)
-            if self._by_head:
+            new = new if source_M is None else new.index_select(0, source_M)
+            if self._head_major:
                 cached = (self._keys, self._values)[i][layer]
-                cached[slots_M // self.capacity, slots_M % self.capacity] = new
+                cached[kv_index_M // self.capacity, kv_index_M % self.capacity] = new
             else:
-                self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, slots_M, new)
+                self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, kv_index_M, new)
 
-    def all_slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of rows × columns, [slots, heads, head_dim] each, as `put_flat` finds them."""
-        keys, values = self._memory[layer].view(2, -1, self.geometry.kv_heads, self.geometry.head_dim)
+    def flat_view(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [slots · capacity, heads, head_dim], in the order of `store`'s indices."""
+        keys, values = self._memory[layer].view(2, -1, self.shape.kv_heads, self.shape.head_dim)
         return keys, values
 
     @property
-    def reads_on(self) -> bool:
-        """whether attention can read keys where they lie here, of rows that lie apart"""
-        g = self.geometry
-        on_gpu = g.device.type == "cuda"
-        return not self._by_head and (not on_gpu or has_varlen_kernels(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim))
+    def can_extend_prefix(self) -> bool:
+        """whether varlen attention can read the keys of scattered slots in place"""
+        s = self.shape
+        on_gpu = s.device.type == "cuda"
+        return not self._head_major and (not on_gpu or has_varlen_kernels(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim))
 
-    def rotating(self, slots_N: torch.Tensor) -> Rotating | None:
-        """What rotates a layer's projection where it lies and puts its keys and values into these slots of rows × columns. None
-        where that is not one operation."""
-        g = self.geometry
-        if self._by_head or not has_rope_cache_kernel(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim):
+    def make_rope_and_store(self, kv_index_N: torch.Tensor) -> RopeAndStore | None:
+        """A fused kernel that applies RoPE in place and stores keys and values at these indices; None without it."""
+        s = self.shape
+        if self._head_major or not has_rope_cache_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim):
             return None
 
-        def rotate(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, cis: torch.Tensor) -> None:
-            heads = qkv_NF.shape[1] // g.head_dim - 2 * g.kv_heads
-            rope_into_cache(qkv_NF, heads, positions_N, torch.view_as_real(cis), slots_N, *self.all_slots(layer))
+        def rope_and_store(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, rope: torch.Tensor) -> None:
+            heads = qkv_NF.shape[1] // s.head_dim - 2 * s.kv_heads
+            rope_into_cache(qkv_NF, heads, positions_N, torch.view_as_real(rope), kv_index_N, *self.flat_view(layer))
 
-        return rotate
-
-    @property
-    def reads_own_columns(self) -> bool:
-        """whether a step reads each row's own columns, and not a window common to all"""
-        g = self.geometry
-        return not self._by_head and has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
+        return rope_and_store
 
     @property
-    def reads_along(self) -> bool:
-        """whether prompt tokens can ride along in a step"""
-        g = self.geometry
-        if self._by_head:
+    def uses_decode_kernel(self) -> bool:
+        """whether a step reads each slot's own positions instead of a common window"""
+        s = self.shape
+        return not self._head_major and has_decode_kernel(s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
+
+    @property
+    def supports_chunked_prefill(self) -> bool:
+        if self._head_major:
             return True
-        sizes = (g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
-        if not (self.reads_own_columns and has_chunk_kernel(*sizes)):
+        s = self.shape
+        sizes = (s.device, s.dtype, s.kv_heads, s.queries_per_kv, s.head_dim)
+        if not (self.uses_decode_kernel and has_chunk_kernel(*sizes)):
             return False
-        has_mixed_kernel(*sizes)  # tried now, not in the middle of a step
+        has_mixed_kernel(*sizes)  # compiled and checked now, not in the middle of a step
         return True
 
-    def reading(self, positions_B: torch.Tensor, window: int, cis_B: torch.Tensor, chunk: Chunk | None = None) -> Reading:
-        """A step in which row i writes at its position and reads up to it, as far as `window` goes.
-        `cis_B` [B, 1, head_dim / 2] are their rotations, and behind them those of the chunk."""
-        rows = len(positions_B)
-        if self.reads_own_columns:
-            return Reading(rows, window, (), positions_B, positions_B, torch.view_as_real(cis_B.squeeze(1)), chunk)
-        if self._by_head:
-            slots = self._first_slots[:rows] + positions_B[:, None]
+    def make_metadata(
+        self, positions_B: torch.Tensor, window: int, rope_B: torch.Tensor, chunk: PromptChunk | None = None
+    ) -> AttentionMetadata:
+        """A step in which slot i writes at its position and reads up to it, within `window`. `rope_B` [B, 1, head_dim / 2]:
+        rotations of the slots and of the chunk behind them."""
+        slots = len(positions_B)
+        if self.uses_decode_kernel:
+            rope = torch.view_as_real(rope_B.squeeze(1))
+            return AttentionMetadata(slots, window, (), positions_B, positions_B, rope, chunk)
+        if self._head_major:
+            kv_index = self._head_starts[:slots] + positions_B[:, None]
         else:
-            slots = torch.arange(rows, device=positions_B.device) * self.capacity + positions_B
-        return Reading(rows, window, (slots,), self._mask(positions_B, window), positions_B, chunk=chunk)
+            kv_index = torch.arange(slots, device=positions_B.device) * self.capacity + positions_B
+        # [B, 1, 1, W]: 0 up to each slot's position, −∞ beyond
+        mask = torch.where(self._positions[:window] > positions_B.view(-1, 1, 1, 1), self._masked, self._visible)
+        return AttentionMetadata(slots, window, (kv_index,), mask, positions_B, chunk=chunk)
 
-    def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
-        """Write this step's keys and values, then attend: [B, query heads · head_dim]. Queries and keys come rotated, unless
-        rows read their own columns: that kernel rotates them."""
-        g, keys, values = self.geometry, self._keys[layer], self._values[layer]
+    def attend(
+        self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: AttentionMetadata
+    ) -> torch.Tensor:
+        """Store this step's keys and values, then attend: [B, query heads · head_dim]. RoPE is applied already, unless the
+        decode kernel does it."""
+        s, keys, values = self.shape, self._keys[layer], self._values[layer]
         if step.chunk is not None:
             return self._attend_mixed(layer, q_BHD, k_BHD, v_BHD, step, step.chunk)
-        if step.rotations is not None:
-            return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rotations, g.scale)
-        if self._by_head:
-            queries = q_BHD.unflatten(1, (g.kv_heads, g.queries_per_kv))
-            return self.attend_by_head(layer, queries, torch.cat((k_BHD, v_BHD), 1), step)
+        if step.rope is not None:
+            return decode_attention(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rope, s.scale)
+        if self._head_major:
+            queries = q_BHD.unflatten(1, (s.kv_heads, s.queries_per_kv))
+            return self.attend_head_major(layer, queries, torch.cat((k_BHD, v_BHD), 1), step)
         for cached, new in ((keys, k_BHD), (values, v_BHD)):
-            cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots[0], new)
-        shape, strides = (step.width, step.window, g.kv_heads, g.head_dim), keys.stride()
-        return attend_last(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, g.scale)
+            cached.view(-1, s.kv_heads, s.head_dim).index_copy_(0, step.kv_index[0], new)
+        shape, strides = (step.slots, step.window, s.kv_heads, s.head_dim), keys.stride()
+        return attend_last_token(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, s.scale)
 
     def _attend_mixed(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Reading, chunk: Chunk
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: AttentionMetadata, chunk: PromptChunk
     ) -> torch.Tensor:
-        """Rows, and behind them prompt tokens; neither reads what the other writes, see mixed_attention."""
-        g, keys, values, rows = self.geometry, self._keys[layer], self._values[layer], step.width
-        if step.rotations is None:
-            attended = self.attend(layer, q[:rows], k[:rows], v[:rows], replace(step, chunk=None))
-            rest = attend_chunk_plainly(q[rows:], k[rows:], v[rows:], keys, values, chunk.blocks_N4, g.scale)
+        """Slots, followed by chunk tokens; neither reads what the other writes."""
+        s, keys, values, slots = self.shape, self._keys[layer], self._values[layer], step.slots
+        if step.rope is None:
+            attended = self.attend(layer, q[:slots], k[:slots], v[:slots], replace(step, chunk=None))
+            rest = chunk_attention_reference(q[slots:], k[slots:], v[slots:], keys, values, chunk.blocks_N4, s.scale)
             return torch.cat((attended, rest))
-        return attend_mixed(q, Beside(k, v, keys, values, step.positions, chunk.blocks_N4, step.rotations, g.scale))
+        return mixed_attention(q, MixedInputs(k, v, keys, values, step.positions, chunk.blocks_N4, step.rope, s.scale))
 
-    def attend_by_head(self, layer: int, q_BHGD: torch.Tensor, kv_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
-        """The same on a CPU, in as few calls: queries come by the key head they share, keys and values side by side."""
-        g, keys, values = self.geometry, self._keys[layer], self._values[layer]
-        self._heads[layer].index_put_(step.slots, kv_BHD)
-        shape, (row, column, head, feature) = (step.width, g.kv_heads, step.window, g.head_dim), keys.stride()
-        seen = keys.as_strided(shape, (row, head, column, feature)), values.as_strided(shape, (row, head, column, feature))
-        return scaled_dot_product_attention(q_BHGD, *seen, step.mask, scale=g.scale).reshape(step.width, -1)
+    def attend_head_major(
+        self, layer: int, q_BHGD: torch.Tensor, kv_BHD: torch.Tensor, step: AttentionMetadata
+    ) -> torch.Tensor:
+        """`attend` on a CPU in few calls: queries grouped by key head, keys and values side by side."""
+        s, keys, values = self.shape, self._keys[layer], self._values[layer]
+        self._heads[layer].index_put_(step.kv_index, kv_BHD)
+        shape, (slot, token, head, feature) = (step.slots, s.kv_heads, step.window, s.head_dim), keys.stride()
+        strides = (slot, head, token, feature)
+        visible = keys.as_strided(shape, strides), values.as_strided(shape, strides)
+        return scaled_dot_product_attention(q_BHGD, *visible, step.mask, scale=s.scale).reshape(step.slots, -1)
 
-    def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
-        """Rows `to` become copies of rows `source`, as far as `columns`."""
+    def copy_slots(self, to: torch.Tensor, source: torch.Tensor, tokens: int) -> None:
+        """Slots `to` become copies of slots `source`, up to `tokens`."""
         for tensor in (*self._keys, *self._values):
-            tensor[to, :columns] = tensor[source, :columns]
+            tensor[to, :tokens] = tensor[source, :tokens]
 
 
-def attend_last(
+def attend_last_token(
     q_BHD: torch.Tensor, k_BSHD: torch.Tensor, v_BSHD: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """One query position per row, [B, query heads · head_dim]. The query heads that share a key head are its queries, so
-    keys are never repeated."""
+    """One query position per sequence, [B, query heads · head_dim]. The query heads of a key head become its queries, so keys
+    are never repeated."""
     b, _, heads, dim = k_BSHD.shape
     queries = q_BHD.reshape(b, heads, -1, dim)
     keys, values = k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Tables of the Llama family over a preallocated cache; on a GPU, each step is a recorded CUDA graph."""
+"""Decoder of the Llama family over a preallocated KV cache; on a GPU, each decode step is a CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,135 +11,136 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
-from tacit.engines.local.fast.chunked_prefill import ChunkRoom, ChunkRooms, Look, Seats, chunk_sizes
-from tacit.engines.local.fast.cuda_graphs import RecordedPrefills, States, StepGraphs
+from tacit.engines.local.decoding import (
+    DecodeBatch,
+    DecodeState,
+    PendingPrefill,
+    PendingTokens,
+    PrefillBatch,
+    find_moved,
+    sample_first_tokens,
+)
+from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkBuffers, ChunkSchedule, SlotAssignment, chunk_sizes
+from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, PromptStates
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import After, LlamaForward, Prompts
+from tacit.engines.local.llama import CachedPrefixes, LlamaForward, PackedPrompts
 from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
 from tacit.engines.local.projections import ALL, Groups
 
-# Prompts into a table's cache: as rectangles, end to end, or on from what lies there; recorded where that is quicker.
+STEPS_PER_SYNC = 4
+"""decode steps on a GPU between reads of the sampled tokens"""
+CAPACITY_GROWTH = 1.25
+"""a KV cache that must grow while sequences are in it grows by at least this factor: copying it takes time"""
+TRIAL_TOKENS, TOLERANCE = 192, 0.1
+"""length of the prompt that `can_extend_prefix` tries, and the relative difference of logits it allows: bfloat16 causes some"""
 
-TRIED, NEAR = 192, 0.1
-"""tokens of a prompt that is read in one go and in two, and how far its logits may be apart: bfloat16 does some of that"""
 
+class Prefiller:
+    """Prefills prompts into the KV cache of one decode batch: padded, packed without padding, or behind a cached prefix. All
+    prompts of a call use the same adapter. Replays a CUDA graph where one is recorded."""
 
-class Prefilling:
-    """Of one table. All prompts of a call are read with the same adapter."""
+    def __init__(self, forward: LlamaForward, cache: KeyValueCache, varlen: bool, graphs: PrefillGraphs) -> None:
+        self._forward, self._cache, self._varlen, self._graphs = forward, cache, varlen, graphs
 
-    def __init__(self, forward: LlamaForward, cache: KeyValueCache, flat: bool, recorded: RecordedPrefills) -> None:
-        self._forward, self._cache, self._flat, self._recorded = forward, cache, flat, recorded
-
-    def whole(
-        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, recorded: bool, layer: int | None
-    ) -> States:
-        """Logits and states of each prompt; its keys and values go to the places of those who continue it. `source_N` says
-        which each continues. `recorded`: whether it may be."""
-        if not self._flat:
-            return self._padded(prompts, places_N, source_N, layer)
+    def prefill(
+        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, may_record: bool, layer: int | None
+    ) -> PromptStates:
+        """Logits and hidden states of each prompt. Its keys and values go to the slots of all requests that share it;
+        `source_N` is the prompt of each slot."""
+        if not self._varlen:
+            return self._prefill_padded(prompts, slots_N, source_N, layer)
         forward, cache, device = self._forward, self._cache, self._forward.device
         lengths = np.array([len(prompt) for prompt in prompts])
-        columns = ragged_arange(lengths[source_N])
-        slots = np.repeat(places_N * cache.capacity, lengths[source_N]) + columns
+        positions = ragged_arange(lengths[source_N])
+        kv_index = np.repeat(slots_N * cache.capacity, lengths[source_N]) + positions
         shared = len(source_N) > len(prompts)
-        if recorded and not shared:
-            behind = int(places_N[0] * cache.capacity + lengths[0])
-            if (found := self._recorded.run(forward, cache, prompts, slots, behind, layer)) is not None:
+        if may_record and not shared:
+            spare = int(slots_N[0] * cache.capacity + lengths[0])
+            if (found := self._graphs.run(forward, cache, prompts, kv_index, spare, layer)) is not None:
                 return found
         starts = np.cumsum(lengths) - lengths
-        taken = to_device(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
-        to = to_device(slots, device)
-        rotating = None if shared else cache.rotating(to)
-        return forward.prefill_flat(Prompts.of(prompts, device), layer, partial(cache.put_flat, to, taken), rotating)
+        taken = to_device(np.repeat(starts[source_N], lengths[source_N]) + positions, device) if shared else None
+        to = to_device(kv_index, device)
+        rope_and_store = None if shared else cache.make_rope_and_store(to)
+        packed = PackedPrompts.pack(prompts, device)
+        return forward.prefill_varlen(packed, layer, partial(cache.store, to, taken), rope_and_store)
 
-    def rest(
-        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, known_N: np.ndarray, recorded: bool, layer: int | None
-    ) -> States:
-        """The same of prompts whose beginnings lie at their places: what comes after is computed, and reads them there."""
+    def extend(
+        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, cached_N: np.ndarray, may_record: bool, layer: int | None
+    ) -> PromptStates:
+        """The same for prompts whose first `cached_N` tokens are in their slots: only the suffixes are computed."""
         forward, cache, device = self._forward, self._cache, self._forward.device
-        rests = [prompt[known:] for prompt, known in zip(prompts, known_N, strict=True)]
-        lengths_N = np.array([len(rest) for rest in rests])
-        after = After(known_N, places_N * cache.capacity)
-        slots = np.repeat(after.slots_U + known_N, lengths_N) + ragged_arange(lengths_N)
-        if recorded:
-            behind = int(after.slots_U[0] + len(prompts[0]))
-            if (found := self._recorded.run(forward, cache, rests, slots, behind, layer, after)) is not None:
+        suffixes = [prompt[cached:] for prompt, cached in zip(prompts, cached_N, strict=True)]
+        lengths_N = np.array([len(suffix) for suffix in suffixes])
+        prefixes = CachedPrefixes(cached_N, slots_N * cache.capacity)
+        kv_index = np.repeat(prefixes.kv_start_U + cached_N, lengths_N) + ragged_arange(lengths_N)
+        if may_record:
+            spare = int(prefixes.kv_start_U[0] + len(prompts[0]))
+            if (found := self._graphs.run(forward, cache, suffixes, kv_index, spare, layer, prefixes)) is not None:
                 return found
-        to, told = to_device(slots, device), Prompts.of(rests, device, after, forward.query_block)
-        return forward.prefill_flat(told, layer, partial(cache.put_flat, to, None), cache.rotating(to), cache.all_slots)
+        to, packed = to_device(kv_index, device), PackedPrompts.pack(suffixes, device, prefixes, forward.query_block)
+        store, rope_and_store = partial(cache.store, to, None), cache.make_rope_and_store(to)
+        return forward.prefill_varlen(packed, layer, store, rope_and_store, cache.flat_view)
 
-    def _padded(self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None) -> States:
-        """As a rectangle."""
+    def _prefill_padded(
+        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, layer: int | None
+    ) -> PromptStates:
         device, lengths = self._forward.device, np.array([len(prompt) for prompt in prompts])
         tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
         for row, prompt in zip(tokens_UT, prompts, strict=True):
             row[: len(prompt)] = prompt
+        first, last = int(slots_N[0]), int(slots_N[-1])
+        contiguous = np.array_equal(slots_N, np.arange(first, last + 1))  # a slice is written faster
+        slots = slice(first, last + 1) if contiguous else to_device(slots_N, device)
         source = None if len(source_N) == len(prompts) else to_device(source_N, device)
-        sink = partial(self._store, self._rows(places_N), source)
-        return self._forward.prefill(to_device(tokens_UT, device), to_device(lengths - 1, device), layer, sink)
 
-    def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
-        """As an index of the cache: a run of neighbours is written faster."""
-        first, last = int(places_N[0]), int(places_N[-1])
-        if np.array_equal(places_N, np.arange(first, last + 1)):
-            return slice(first, last + 1)
-        return to_device(places_N, self._forward.device)
+        def store(depth: int, k: torch.Tensor, v: torch.Tensor) -> None:
+            self._cache.store_padded(depth, slots, k if source is None else k[source], v if source is None else v[source])
 
-    def _store(
-        self, rows: slice | torch.Tensor, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor
-    ) -> None:
-        """Into the cache; `source` says which prompt each row continues, where some share one."""
-        self._cache.put(depth, rows, k if source is None else k[source], v if source is None else v[source])
+        return self._forward.prefill_padded(to_device(tokens_UT, device), to_device(lengths - 1, device), layer, store)
 
 
-def reads_on(forward: LlamaForward) -> bool:
-    """Whether prompts can be read on from what lies in a cache: found out by reading one in one go and in two."""
-    cache = KeyValueCache(forward.geometry)
-    if not cache.reads_on:
+def can_extend_prefix(forward: LlamaForward) -> bool:
+    """Whether a prompt can continue from a cached prefix: checked by prefilling one prompt at once and in two parts."""
+    cache = KeyValueCache(forward.shape)
+    if not cache.can_extend_prefix:
         return False
-    cache.open(2, TRIED)
-    tried = Prefilling(forward, cache, True, RecordedPrefills(enabled=False))
-    prompt, known = np.arange(TRIED - 1) % forward.vocabulary, TRIED // 2
-    alone = np.zeros(1, dtype=np.int64)
+    cache.resize(2, TRIAL_TOKENS)
+    prefiller = Prefiller(forward, cache, True, PrefillGraphs(enabled=False))
+    prompt, cached = np.arange(TRIAL_TOKENS - 1) % forward.vocabulary, TRIAL_TOKENS // 2
+    first = np.zeros(1, dtype=np.int64)
     with torch.inference_mode():
-        whole, _ = tried.whole([prompt], alone, alone, False, None)
-        tried.whole([prompt[:known]], alone + 1, alone, False, None)
-        in_two, _ = tried.rest([prompt], alone + 1, alone + known, False, None)
-    if bool((in_two - whole).norm() <= NEAR * whole.norm()):
+        whole, _ = prefiller.prefill([prompt], first, first, False, None)
+        prefiller.prefill([prompt[:cached]], first + 1, first, False, None)
+        in_two, _ = prefiller.extend([prompt], first + 1, first + cached, False, None)
+    if bool((in_two - whole).norm() <= TOLERANCE * whole.norm()):
         return True
-    why = "read on from what lies in the cache, they give other numbers"
-    warnings.warn(f"prompts that only grow are read anew in every turn, which is slower: {why}", stacklevel=2)
+    why = "continuing from a cached prefix gives different logits on this device"
+    warnings.warn(f"the prefix cache is off and every turn prefills its whole prompt, which is slower: {why}", stacklevel=2)
     return False
 
 
-def buckets(lengths_N: np.ndarray, whose: Sequence[str | None], budget: int, padded: bool) -> list[tuple[int, int]]:
-    """Cut prompts, sorted by adapter and length, into runs of one adapter whose size stays within the budget (one prompt always
-    fits)."""
+def split_prefill(lengths_N: np.ndarray, adapters: Sequence[str | None], budget: int, padded: bool) -> list[tuple[int, int]]:
+    """Cut prompts, sorted by adapter and length, into runs (start, end) of one adapter and at most `budget` tokens; a single
+    prompt may exceed it."""
     runs, start = [], 0
     for end in range(1, len(lengths_N) + 1):
         size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
-        if end == len(lengths_N) or size > budget or whose[end] != whose[start]:
+        if end == len(lengths_N) or size > budget or adapters[end] != adapters[start]:
             runs.append((start, end))
             start = end
     return runs
 
 
-ROOM = 1.25
-"""a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
-CHECK_EVERY = 4
-"""steps of a GPU that are asked for at once, and read at once"""
-
-
-Versions = tuple[list[int], list[int]]
-"""of tensors: where each lies, and how often it was changed"""
+TensorVersions = tuple[list[int], list[int]]
+"""address and version counter of each tensor"""
 
 
 class LlamaDecoder:
-    """The forward pass with its copies of weights, and a table that is kept for the next scheduler.
+    """The forward pass with its copies of weights, and one spare decode batch for the next scheduler.
 
-    `fixed_shapes`: widths and windows come in few sizes over buffers that stay in place, as CUDA graphs need, and the host
-    looks at the tokens every few steps only; otherwise they are exact.
+    `fixed_shapes`: slots and windows are padded to few sizes and buffers stay in place, as CUDA graphs need, and tokens are
+    read every few steps; otherwise shapes are exact.
     """
 
     def __init__(
@@ -149,273 +150,275 @@ class LlamaDecoder:
         prefill_tokens: int | None = None,
         cuda_graphs: bool = True,
         fixed_shapes: bool | None = None,
-        flat: bool | None = None,
+        varlen: bool | None = None,
     ) -> None:
-        """`prefill_tokens`: prompt tokens computed at once. `flat`: without padding; None is where there are kernels for it."""
+        """`prefill_tokens`: prompt tokens computed at once. `varlen`: prefill without padding; None: if there are kernels."""
         self.forward = LlamaForward(model)
         self.device = self.forward.device
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
-        self.flat = self.forward.takes_flat if flat is None else flat
-        self.records = on_gpu and cuda_graphs
+        self.varlen = self.forward.supports_varlen if varlen is None else varlen
+        self.uses_graphs = on_gpu and cuda_graphs
         # a CPU wants its working set in cache, a GPU wants enough to do
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
-        self.moves = 0
-        """how often something that a recorded step reads has moved"""
-        self.taken = 0
-        """how often weights were taken over"""
-        self.spare: LlamaTable | None = None
-        self._versions: dict[str | None, Versions] = {}
+        self.graph_epoch = 0
+        """incremented whenever a tensor that CUDA graphs read has moved"""
+        self.weights_version = 0
+        """how often weights were copied"""
+        self.spare: LlamaDecodeBatch | None = None
+        self._versions: dict[str | None, TensorVersions] = {}
         self._sources: dict[str | None, list[torch.Tensor]] = {}
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
     @property
-    def longest(self) -> int | None:
-        return self.forward.longest
+    def max_length(self) -> int | None:
+        return self.forward.max_length
 
     @cached_property
-    def reads_along(self) -> bool:
-        """whether prompts of those who join can be read in the steps of those who write. Found out where it is asked for: a
-        kernel is compiled for it"""
-        return self.fixed_shapes and self.flat and KeyValueCache(self.forward.geometry).reads_along
+    def supports_chunked_prefill(self) -> bool:
+        """Checked on first use: it compiles a kernel."""
+        return self.fixed_shapes and self.varlen and KeyValueCache(self.forward.shape).supports_chunked_prefill
 
     @property
-    def follows(self) -> bool:
-        """whether a prompt can be read on from what lies in the cache. Its numbers are others in the last bits than those of a
-        whole prefill, and whether it lies there depends on more than the request: not where a run again is to have the same."""
-        return self.flat and not torch.are_deterministic_algorithms_enabled() and self._reads_on
+    def has_prefix_cache(self) -> bool:
+        """Off in deterministic mode: continuing from a prefix differs from a whole prefill in the last bits, and whether a
+        prefix is cached depends on more than the request."""
+        return self.varlen and not torch.are_deterministic_algorithms_enabled() and self._can_extend_prefix
 
     @cached_property
-    def _reads_on(self) -> bool:
-        self.reach(TRIED)
-        return reads_on(self.forward)
+    def _can_extend_prefix(self) -> bool:
+        self.extend_rope(TRIAL_TOKENS)
+        return can_extend_prefix(self.forward)
 
     @property
-    def mixes(self) -> bool:
-        """whether rows of several adapters can sit at one table"""
-        return not (self.fixed_shapes or self.flat or self.longest) and self.forward.mixes
+    def can_mix_adapters(self) -> bool:
+        """whether one decode batch can hold sequences of several adapters"""
+        return not (self.fixed_shapes or self.varlen or self.max_length) and self.forward.can_mix_adapters
 
-    def refresh(self, force: bool = False, whose: str | None = None) -> None:
-        """Copy what changed of an adapter, or of the active one. In-place changes of parameters are noticed by their version
-        counters as well, so that a learner that forgets to say so cannot make the sampler use old weights."""
+    def refresh(self, force: bool = False, adapter: str | None = None) -> None:
+        """Copy what changed of an adapter (None: the active one). In-place updates are noticed by the version counters of
+        parameters as well, so a learner that does not announce them cannot make the sampler use old weights."""
         if force:
             self._versions.clear()
             self._sources.clear()
-        sources = self._sources.get(whose) or self.forward.sources(whose)
-        if whose is not None:  # its own: which adapter is active may change without a word
-            self._sources[whose] = sources
-        versions = _versions(sources)
-        if versions != self._versions.get(whose):
-            self._versions.pop(whose, None)  # it is known again when all is done: somebody may be interrupted in between
-            self.taken += 1
-            self.forward.refresh(whose)
+        sources = self._sources.get(adapter) or self.forward.source_parameters(adapter)
+        if adapter is not None:  # the active adapter may change unannounced, so its sources are not kept
+            self._sources[adapter] = sources
+        versions = _tensor_versions(sources)
+        if versions != self._versions.get(adapter):
+            self._versions.pop(adapter, None)  # set again when all is copied: an interrupt may come in between
+            self.weights_version += 1
+            self.forward.refresh(adapter)
             self._check_addresses()
-            self._versions[whose] = versions
+            self._versions[adapter] = versions
 
-    def forget(self, whose: str) -> None:
-        self._versions.pop(whose, None)
-        self._sources.pop(whose, None)
-        self.forward.forget(whose)
+    def forget_adapter(self, adapter: str) -> None:
+        self._versions.pop(adapter, None)
+        self._sources.pop(adapter, None)
+        self.forward.forget_adapter(adapter)
 
-    def reach(self, columns: int) -> None:
-        if columns > self.forward.reached:
-            self.moves += 1  # whoever is interrupted in the next line does not go on with what was recorded
-            self.forward.reach(columns)
+    def extend_rope(self, length: int) -> None:
+        if length > self.forward.rope_length:
+            self.graph_epoch += 1  # first: an interrupt in the next line must not leave stale graphs valid
+            self.forward.extend_rope(length)
             self._check_addresses()
 
-    def table(self) -> LlamaTable:
-        table, self.spare = self.spare or LlamaTable(self), None
-        return table
+    def open_batch(self) -> LlamaDecodeBatch:
+        batch, self.spare = self.spare or LlamaDecodeBatch(self), None
+        return batch
 
-    def put_back(self, table: Table) -> None:
-        assert isinstance(table, LlamaTable)
-        self.spare = table
+    def recycle(self, batch: DecodeBatch) -> None:
+        assert isinstance(batch, LlamaDecodeBatch)
+        self.spare = batch
 
-    def width(self, rows: int) -> int:
-        """Places for this many rows: exact, or one of few sizes."""
+    def pad_slots(self, slots: int) -> int:
+        """Slots of a step: exact, or rounded up to one of few sizes."""
         if not self.fixed_shapes:
-            return rows
-        power = next_power_of_two(rows)
-        return power * 3 // 4 if power >= 16 and rows <= power * 3 // 4 else power
+            return slots
+        power = next_power_of_two(slots)
+        return power * 3 // 4 if power >= 16 and slots <= power * 3 // 4 else power
 
-    def window(self, columns: int) -> int:
-        """Cache columns to read for this many: exact, or one of few sizes."""
-        return _round_up(columns, 128 if columns <= 1024 else 512) if self.fixed_shapes else columns
+    def pad_window(self, tokens: int) -> int:
+        """Cache positions a step reads: exact, or rounded up to one of few sizes."""
+        return _round_up(tokens, 128 if tokens <= 1024 else 512) if self.fixed_shapes else tokens
 
-    def capacity(self, columns: int) -> int:
-        """Columns a row has in memory. They cost space and no time, and recordings depend on them: fewer sizes still."""
+    def pad_capacity(self, tokens: int) -> int:
+        """Cache positions a slot has in memory. They cost space but no time, and CUDA graphs depend on them: fewer sizes."""
         if not self.fixed_shapes:
-            return columns
-        return max(256, next_power_of_two(columns)) if columns <= 1024 else _round_up(columns, 1024)
+            return tokens
+        return max(256, next_power_of_two(tokens)) if tokens <= 1024 else _round_up(tokens, 1024)
 
     def _check_addresses(self) -> None:
-        if self.records and (addresses := self.forward.addresses()) != self._addresses:
+        if self.uses_graphs and (addresses := self.forward.addresses()) != self._addresses:
             self._addresses = addresses
-            self.moves += 1
+            self.graph_epoch += 1
 
 
-class LlamaTable:
-    joins = True
+class LlamaDecodeBatch:
+    can_admit = True
 
     def __init__(self, decoder: LlamaDecoder) -> None:
         self.decoder = decoder
-        self.check_every = CHECK_EVERY if decoder.fixed_shapes else 1
-        self.looks_ahead = decoder.fixed_shapes
-        # where there are few widths, a table is no narrower before a quarter has left it
-        self.leave_below = 0.75 if decoder.fixed_shapes else 0.9
-        self.graphs = StepGraphs(enabled=decoder.records)
-        self.prefills = RecordedPrefills(enabled=decoder.records and decoder.flat)
-        self.cache = KeyValueCache(decoder.forward.geometry)
-        self._prefilling = Prefilling(decoder.forward, self.cache, decoder.flat, self.prefills)
-        self._lanes = Lanes(0, self.check_every, decoder.device)
-        self._recorded_at = self.cache.addresses()
-        """where what recordings read of the cache lay"""
+        self.steps_per_sync = STEPS_PER_SYNC if decoder.fixed_shapes else 1
+        self.is_async = decoder.fixed_shapes
+        # padded to few sizes, a batch is no narrower before a quarter of its slots is free
+        self.compact_below = 0.75 if decoder.fixed_shapes else 0.9
+        self.graphs = CudaGraphs(enabled=decoder.uses_graphs)
+        self.prefill_graphs = PrefillGraphs(enabled=decoder.uses_graphs and decoder.varlen)
+        self.cache = KeyValueCache(decoder.forward.shape)
+        self._prefiller = Prefiller(decoder.forward, self.cache, decoder.varlen, self.prefill_graphs)
+        self._state = DecodeState(0, self.steps_per_sync, decoder.device)
+        self._graph_addresses = self.cache.addresses()
+        """the cache's addresses when graphs were recorded"""
+        self._graph_epoch = decoder.graph_epoch
         self._used = 0
-        """no row has anything beyond this column"""
-        self._moves = decoder.moves
-        self._whose: list[str | None] = []
-        """by place"""
-        self._order: tuple[torch.Tensor, torch.Tensor] | None = None
+        """no slot has anything in the cache beyond this position"""
+        self._adapters: list[str | None] = []
+        """by slot"""
+        self._adapter_order: tuple[torch.Tensor, torch.Tensor] | None = None
         self._groups: Groups = ()
-        self._rooms = ChunkRooms(self.check_every, decoder.device)
+        self._chunk_buffers = ChunkBuffers(self.steps_per_sync, decoder.device)
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
-        decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
-        lengths_N = np.array([len(p) for p in newcomers.prompts])
-        self._open(max(seated, int(places_N.max()) + 1), newcomers.columns, seated)
-        self._follow()
+    @property
+    def weights_version(self) -> int:
+        return self.decoder.weights_version
+
+    @property
+    def has_prefix_cache(self) -> bool:
+        return self.decoder.has_prefix_cache
+
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, layer: int | None) -> PendingPrefill:
+        decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
+        lengths_N = np.array([len(p) for p in batch.prompts])
+        self._resize(max(occupied, int(slots_N.max()) + 1), batch.max_length, occupied)
+        self._drop_stale_graphs()
         self._used = max(self._used, int(lengths_N.max()))
-        self._seat(places_N, [newcomers.whose[source] for source in source_N], seated)
+        self._set_adapters(slots_N, [batch.adapters[source] for source in source_N], occupied)
         logits: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
-        known_N = np.zeros_like(lengths_N) if newcomers.known_N is None else newcomers.known_N
-        for start, end in buckets(lengths_N - known_N, newcomers.whose, decoder.prefill_tokens, padded=not decoder.flat):
-            decoder.forward.use(((newcomers.whose[start], ALL),))
+        cached_N = np.zeros_like(lengths_N) if batch.cached_N is None else batch.cached_N
+        for start, end in split_prefill(lengths_N - cached_N, batch.adapters, decoder.prefill_tokens, not decoder.varlen):
+            decoder.forward.use_adapters(((batch.adapters[start], ALL),))
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
-            prompts, places, recorded = newcomers.prompts[start:end], places_N[first:last], newcomers.whose[start] is None
-            if newcomers.known_N is None:
-                found, states = self._prefilling.whole(prompts, places, local_N, recorded, layer)
+            prompts, slots, may_record = batch.prompts[start:end], slots_N[first:last], batch.adapters[start] is None
+            if batch.cached_N is None:
+                found, states = self._prefiller.prefill(prompts, slots, local_N, may_record, layer)
             else:
-                found, states = self._prefilling.rest(prompts, places, known_N[start:end], recorded, layer)
+                found, states = self._prefiller.extend(prompts, slots, cached_N[start:end], may_record, layer)
             index = to_device(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
                 hidden.append(states[index])
-        tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
-        self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
-        return begun(tokens_N, logprobs_N, torch.cat(hidden) if hidden else None)
+        tokens_N, result = sample_first_tokens(torch.cat(logits), torch.cat(hidden) if hidden else None, batch, sampling)
+        self._state.assign(slots_N, tokens_N, lengths_N[source_N])
+        return result
 
-    @property
-    def taken(self) -> int:
-        return self.decoder.taken
+    def chunk_sizes(self, slots: int) -> tuple[int, ...]:
+        supported = self.decoder.supports_chunked_prefill and self._groups == ((None, ALL),)
+        return chunk_sizes(self.decoder.pad_slots(slots)) if supported else ()
 
-    @property
-    def follows(self) -> bool:
-        return self.decoder.follows
+    def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
+        slots_N = assignment.slots_N
+        self._resize(max(occupied, int(slots_N.max()) + 1), max_length, occupied)
+        self._used = max(self._used, int(assignment.positions_N.max()))
+        self._set_adapters(slots_N, [None] * len(slots_N), occupied)
+        self._assign(assignment)
 
-    def reads_along(self, rows: int) -> tuple[int, ...]:
-        alone = self.decoder.reads_along and self._groups == ((None, ALL),)
-        return chunk_sizes(self.decoder.width(rows)) if alone else ()
+    def decode(
+        self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
+    ) -> PendingTokens:
+        decoder, state, cache = self.decoder, self._state, self.cache
+        self._drop_stale_graphs()
+        slots, steps = noise_BK.shape
+        width, capacity, order = decoder.pad_slots(slots), cache.capacity, self._adapter_order
+        decoder.forward.use_adapters(self._groups)
+        state.load_noise(noise_BK)
+        for length, buffer in enumerate(self._chunk_buffers.fill(chunks, steps), longest):
+            window = capacity if cache.uses_decode_kernel else min(decoder.pad_window(length), capacity)
 
-    def reserve(self, seats: Seats, columns: int, seated: int) -> None:
-        places_N = seats.places_N
-        self._open(max(seated, int(places_N.max()) + 1), columns, seated)
-        self._used = max(self._used, int(seats.positions_N.max()))
-        self._seat(places_N, [None] * len(places_N), seated)
-        self._sit(seats)
+            def step(window: int = window, buffer: ChunkBuffer | None = buffer) -> None:
+                tokens_B, positions_B = state.tokens_B[:width], state.positions_B[:width]
+                chunk = None if buffer is None else buffer.select(state.step_index)
+                logits = decoder.forward.decode_step(tokens_B, positions_B, cache, window, order, chunk)
+                state.sample(logits, sampling, capacity)
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling, look: Look | None = None) -> Written:
-        decoder, lanes, cache = self.decoder, self._lanes, self.cache
-        self._follow()
-        rows, steps = noise_BK.shape
-        width, capacity, order = decoder.width(rows), cache.capacity, self._order
-        decoder.forward.use(self._groups)
-        lanes.expect(noise_BK)
-        for columns, room in enumerate(self._rooms.fill(look, steps), longest):
-            window = capacity if cache.reads_own_columns else min(decoder.window(columns), capacity)
-
-            def step(window: int = window, room: ChunkRoom | None = room) -> None:
-                tokens_B, positions_B = lanes.tokens_B[:width], lanes.positions_B[:width]
-                chunk = None if room is None else room.chunk(lanes.drawn)
-                logits = decoder.forward.step(tokens_B, positions_B, cache, window, order, chunk)
-                lanes.draw(logits, sampling, capacity)
-
-            how = (sampling.temperature, sampling.top_p, sampling.top_k)
-            self.graphs.run((width, capacity, window, how, room and room.size), step, self._rewind)
+            settings = (sampling.temperature, sampling.top_p, sampling.top_k)
+            self.graphs.run((width, capacity, window, settings, buffer and buffer.size), step, self._save_state)
         self._used = max(self._used, min(longest + steps - 1, capacity))
-        written = lanes.written(rows, steps)
-        if look is not None and len(look.ready.places_N):
-            self._sit(look.ready)
-        return written
+        tokens = state.fetch_tokens(slots, steps)
+        if chunks is not None and len(chunks.completed.slots_N):
+            self._assign(chunks.completed)
+        return tokens
 
-    def _sit(self, seats: Seats) -> None:
-        self._lanes.seat(seats.places_N, to_device(seats.tokens_N, self.decoder.device), seats.positions_N)
-
-    def keep(self, rows: np.ndarray) -> None:
-        to, source = moved(rows, self.decoder.device)
+    def compact(self, order: np.ndarray) -> None:
+        to, source = find_moved(order, self.decoder.device)
         if len(to):
-            self.cache.move(to, source, self._used)
-        self._lanes.keep(rows)
-        self._whose = [self._whose[row] for row in rows]
-        self._sort()
+            self.cache.copy_slots(to, source, self._used)
+        self._state.compact(order)
+        self._adapters = [self._adapters[slot] for slot in order]
+        self._group_by_adapter()
 
-    def _seat(self, places_N: np.ndarray, whose: Sequence[str | None], seated: int) -> None:
-        taken = self._whose[:seated]
-        self._whose = [*taken, *[whose[0]] * (int(places_N.max()) + 1 - len(taken))]
-        for place, name in zip(places_N, whose, strict=True):
-            self._whose[place] = name
-        self._sort()
+    def _assign(self, assignment: SlotAssignment) -> None:
+        tokens_N = to_device(assignment.tokens_N, self.decoder.device)
+        self._state.assign(assignment.slots_N, tokens_N, assignment.positions_N)
 
-    def _sort(self) -> None:
-        """Rows of one adapter are computed together, wherever they sit."""
-        names = list(dict.fromkeys(self._whose))
+    def _set_adapters(self, slots_N: np.ndarray, adapters: Sequence[str | None], occupied: int) -> None:
+        kept = self._adapters[:occupied]
+        self._adapters = [*kept, *[adapters[0]] * (int(slots_N.max()) + 1 - len(kept))]
+        for slot, name in zip(slots_N, adapters, strict=True):
+            self._adapters[slot] = name
+        self._group_by_adapter()
+
+    def _group_by_adapter(self) -> None:
+        """Slots of one adapter are computed together: find the groups, and the permutation that sorts slots into them."""
+        names = list(dict.fromkeys(self._adapters))
         if len(names) == 1:
-            self._groups, self._order = ((names[0], ALL),), None
+            self._groups, self._adapter_order = ((names[0], ALL),), None
             return
-        number_B = np.array([names.index(name) for name in self._whose])
+        number_B = np.array([names.index(name) for name in self._adapters])
         self._groups = tuple(zip(names, np.bincount(number_B).tolist(), strict=True))
         by_name_B = np.argsort(number_B, kind="stable")
-        self._order = torch.from_numpy(by_name_B), torch.from_numpy(np.argsort(by_name_B))
+        self._adapter_order = torch.from_numpy(by_name_B), torch.from_numpy(np.argsort(by_name_B))
 
-    def _follow(self) -> None:
-        """Forget what was recorded of weights that have moved since."""
-        if self.decoder.moves != self._moves:
-            self._forget()
-            self._moves = self.decoder.moves
+    def _drop_stale_graphs(self) -> None:
+        """Drop CUDA graphs that read weights which have moved since."""
+        if self.decoder.graph_epoch != self._graph_epoch:
+            self._clear_graphs()
+            self._graph_epoch = self.decoder.graph_epoch
 
-    def _forget(self) -> None:
+    def _clear_graphs(self) -> None:
         self.graphs.clear()
-        self.prefills.clear()
+        self.prefill_graphs.clear()
 
-    def _open(self, rows: int, columns: int, seated: int) -> None:
-        """Places and columns for all; those who sit keep what they have."""
+    def _resize(self, slots: int, max_length: int, occupied: int) -> None:
+        """Make room for `slots` slots of `max_length` tokens; the first `occupied` keep their contents."""
         decoder, cache = self.decoder, self.cache
-        width, capacity = decoder.width(rows), decoder.capacity(columns)
-        if not seated:
+        width, capacity = decoder.pad_slots(slots), decoder.pad_capacity(max_length)
+        if not occupied:
             self._used = 0
-            cache.open(width, capacity)
-            self._lanes.positions_B.zero_()  # of places that nobody takes: there may be fewer columns now
-        elif width > cache.width or capacity > cache.capacity:
+            cache.resize(width, capacity)
+            self._state.positions_B.zero_()  # of unused slots: the capacity may be smaller now
+        elif width > cache.slots or capacity > cache.capacity:
             if capacity > cache.capacity:
-                capacity = decoder.capacity(max(columns, int(ROOM * cache.capacity)))
-            cache.open(max(width, cache.width), max(capacity, cache.capacity), seated, self._used)
-        lanes = self._lanes.grown(cache.width)
-        if lanes is not self._lanes or cache.addresses() != self._recorded_at:
-            self._forget()
-        self._lanes, self._recorded_at = lanes, cache.addresses()
-        decoder.reach(cache.capacity)
+                capacity = decoder.pad_capacity(max(max_length, int(CAPACITY_GROWTH * cache.capacity)))
+            cache.resize(max(width, cache.slots), max(capacity, cache.capacity), occupied, self._used)
+        state = self._state.grow(cache.slots)
+        if state is not self._state or cache.addresses() != self._graph_addresses:
+            self._clear_graphs()
+        self._state, self._graph_addresses = state, cache.addresses()
+        decoder.extend_rope(cache.capacity)
 
-    def _rewind(self) -> Any:
-        snapshot = self._lanes.snapshot()
-        return lambda: self._lanes.restore(snapshot)
+    def _save_state(self) -> Any:
+        snapshot = self._state.snapshot()
+        return lambda: self._state.restore(snapshot)
 
 
-def _versions(tensors: Sequence[torch.Tensor]) -> Versions:
+def _tensor_versions(tensors: Sequence[torch.Tensor]) -> TensorVersions:
     try:
         changed = [t._version for t in tensors]
-    except RuntimeError:  # nobody counts how often inference tensors are
+    except RuntimeError:  # inference tensors have no version counter
         changed = [0 if t.is_inference() else t._version for t in tensors]
     return [t.data_ptr() for t in tensors], changed
 

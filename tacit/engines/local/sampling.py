@@ -1,9 +1,9 @@
-"""From logits to tokens: temperature, top-k, top-p, and the inverse of the cumulative distribution.
+"""From logits to tokens: temperature, top-k, top-p, and inverse-CDF sampling.
 
-On a GPU a draw from all tokens is two launches (draw_kernel.py), and in torch's own operations six, of which the cumulative
-sums of 256 rows alone take a tenth of a small model's step. The first weighs the parts of every row, so that few rows of a
-large vocabulary keep the whole device busy; the second reads the one part in which u falls. Where rows go on with what is drawn
-(decoding.py), it also does what has to be done for that, which would be seven launches more.
+On a GPU, sampling from the full distribution takes two kernel launches (fast/sampling_kernels.py) instead of six torch
+operations, whose cumulative sums alone take a tenth of a small model's step. The first kernel sums parts of every row, so that
+few rows of a large vocabulary keep the device busy; the second reads the one part in which u falls. In a decode step it also
+advances the slots, which saves seven more launches.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tacit.engines.local.fast.kernels import (
 from tacit.engines.local.packing import next_power_of_two
 
 BLOCK = 4096
-"""logits of a part"""
+"""logits per part of a row"""
 
 
-class Onward(NamedTuple):
-    """Rows that go on: how many of their K tokens are drawn, the last of them, the position it goes to, and the furthest."""
+class AdvanceInPlace(NamedTuple):
+    """Slot state that the kernel advances: tokens sampled so far, the last token, its position, and the largest position."""
 
-    drawn_B: torch.Tensor
+    sampled_B: torch.Tensor
     tokens_B: torch.Tensor
     positions_B: torch.Tensor
-    furthest: int
+    max_position: int
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Refuse settings that describe no distribution."""
+    """Raise for settings that define no distribution."""
     if not sampling.temperature >= 0:
         raise TacitError(f"temperature is {sampling.temperature}; it must be 0 (greedy) or positive.")
     if not 0 < sampling.top_p <= 1:
@@ -49,41 +49,41 @@ def check_sampling(sampling: Sampling) -> None:
         raise TacitError("a stop string is empty and would end every completion at once; remove it.")
 
 
-def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row and its log-probability, [B] int64 and [B] float32.
 
     The token is the smallest whose cumulative probability exceeds u. The log-probability is that of
     softmax(logits / temperature) in float32 *before* top-k and top-p; at temperature 0 the token is the likeliest one
-    and its log-probability that of softmax(logits). Nothing here waits for the device, so a CUDA graph can hold it.
+    and its log-probability that of softmax(logits). Never waits for the device, so a CUDA graph can capture it.
     """
     if sampling.temperature == 0:
         tokens_B = logits_BV.argmax(-1)
         chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
         return tokens_B, chosen_B - logits_BV.float().logsumexp(-1)
-    if draws_by_kernel(logits_BV, sampling):
-        return _launched(logits_BV, uniform_B, sampling.temperature)
+    if can_use_kernel(logits_BV, sampling):
+        return _sample_with_kernel(logits_BV, uniform_B, sampling.temperature)
     if sampling.temperature == 1:
         probs_BV = torch.softmax(logits_BV, -1, dtype=torch.float32)
     else:
         probs_BV = torch.softmax(logits_BV.float() / sampling.temperature, -1)
-    if _truncates(logits_BV, sampling):
-        tokens_B = _draw_truncated(probs_BV, uniform_B, sampling)
+    if _is_truncated(logits_BV, sampling):
+        tokens_B = _sample_truncated(probs_BV, uniform_B, sampling)
     else:
         tokens_B = _invert(probs_BV.cumsum(-1), uniform_B)
     return tokens_B, probs_BV.gather(1, tokens_B[:, None])[:, 0].log()
 
 
-def draws_by_kernel(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
-    if sampling.temperature == 0 or _truncates(logits_BV, sampling):
+def can_use_kernel(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
+    if sampling.temperature == 0 or _is_truncated(logits_BV, sampling):
         return False
-    return has_draw_kernel(logits_BV.device, logits_BV.dtype)
+    return has_sampling_kernel(logits_BV.device, logits_BV.dtype)
 
 
-def _truncates(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
+def _is_truncated(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
     return 0 < sampling.top_k < logits_BV.shape[1] or sampling.top_p < 1
 
 
-def _draw_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+def _sample_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Keep the k likeliest, then of those the smallest set that holds `top_p` of their probability."""
     if 0 < sampling.top_k < probs_BV.shape[1]:
         sorted_BK, ids_BK = probs_BV.topk(sampling.top_k, dim=-1)
@@ -91,7 +91,7 @@ def _draw_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: S
         sorted_BK, ids_BK = probs_BV.sort(dim=-1, descending=True, stable=True)
     cdf_BK = sorted_BK.cumsum(-1)
     if sampling.top_p < 1:
-        # a token stays where those likelier than it hold less than top_p: the likeliest always does
+        # keep a token if the likelier ones hold less than top_p; the likeliest is always kept
         outside_BK = cdf_BK - sorted_BK >= sampling.top_p * cdf_BK[:, -1:]
         outside_BK[:, 0] = False
         cdf_BK = sorted_BK.masked_fill(outside_BK, 0.0).cumsum(-1)
@@ -101,8 +101,8 @@ def _draw_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: S
 def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
     """First index whose cumulative sum exceeds u times the total: never one of probability zero.
 
-    u·total may round up to the total itself; stepping just below it keeps the answer inside the support. Where the
-    probabilities are NaN the answer means nothing, but it is still an index.
+    u·total may round up to the total itself; stepping just below it keeps the answer inside the support. For NaN
+    probabilities the result is meaningless but a valid index.
     """
     total_B = cdf_BV[:, -1]
     target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
@@ -110,17 +110,20 @@ def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
 
 
 @on_tensor_device
-def launch_draw(
+def launch_sampling_kernel(
     logits_BV: torch.Tensor,
     temperature: float,
     noise_BK: torch.Tensor,
     tokens_BK: torch.Tensor,
     logprobs_BK: torch.Tensor,
-    onward: Onward | None = None,
+    advance: AdvanceInPlace | None = None,
 ) -> None:
-    """Write the first of K tokens of each row and its log-probability, or the next one where rows go on. What is [B, K] may
-    have more rows, and lies in memory without gaps."""
-    from tacit.engines.local.fast.sampling_kernels import draw_one, weigh_part  # triton is only there where there is a GPU
+    """Write the first of K tokens of each row and its log-probability; with `advance`, the next one. The [B, K] tensors are
+    contiguous and may have more rows than the logits."""
+    from tacit.engines.local.fast.sampling_kernels import (  # triton is only there where there is a GPU
+        sample_kernel,
+        sum_part_kernel,
+    )
 
     rows, vocabulary = logits_BV.shape
     if not rows:
@@ -130,14 +133,14 @@ def launch_draw(
     parts_BP = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits_BV.device)
     shape = (temperature, vocabulary, logits_BV.stride(0))
     how = {"PARTS": parts, "BLOCK": BLOCK, "num_warps": 8} | early_launch_options(logits_BV.device)
-    weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, **how)
-    draw_one[(rows,)](
+    sum_part_kernel[(rows, parts)](logits_BV, parts_BP, *shape, **how)
+    sample_kernel[(rows,)](
         logits_BV,
         parts_BP,
         noise_BK,
         tokens_BK,
         logprobs_BK,
-        *(onward or (None, None, None, 0)),
+        *(advance or (None, None, None, 0)),
         *shape,
         STEPS=noise_BK.shape[1],
         PADDED=next_power_of_two(parts),
@@ -145,35 +148,37 @@ def launch_draw(
     )
 
 
-def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _sample_with_kernel(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     tokens_B1 = torch.empty(len(logits_BV), 1, dtype=torch.long, device=logits_BV.device)
     logprobs_B1 = torch.empty(len(logits_BV), 1, dtype=torch.float32, device=logits_BV.device)
-    launch_draw(logits_BV, temperature, uniform_B.contiguous()[:, None], tokens_B1, logprobs_B1)
+    launch_sampling_kernel(logits_BV, temperature, uniform_B.contiguous()[:, None], tokens_B1, logprobs_B1)
     return tokens_B1[:, 0], logprobs_B1[:, 0]
 
 
 @capability_probe
-def has_draw_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    return is_kernel_usable("draws", device, partial(_agrees, device, dtype))
+def has_sampling_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    return is_kernel_usable("sampling", device, partial(_check_kernel, device, dtype))
 
 
-def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
-    """Sharp, flat and truncated rows, whose length is no multiple of a block."""
+def _check_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Compare with torch on sharp, flat and truncated rows whose length is no multiple of a block."""
     generator = torch.Generator(device).manual_seed(0)
     rows, vocabulary = 64, 2 * BLOCK + 777
     logits_BV = probe_logits(rows, vocabulary, BLOCK, generator).to(dtype)
     uniform_B = torch.rand(rows, generator=generator, device=device)
     uniform_B[:4] = 1 - 2.0**-24
     for temperature in (1.0, 0.4):
-        if not _is_right(logits_BV, uniform_B, temperature, *_launched(logits_BV, uniform_B, temperature)):
+        if not _is_correct(logits_BV, uniform_B, temperature, *_sample_with_kernel(logits_BV, uniform_B, temperature)):
             return False
-    return _goes_on(logits_BV, torch.rand(rows, 3, generator=generator, device=device))
+    return _check_advance(logits_BV, torch.rand(rows, 3, generator=generator, device=device))
 
 
-def _is_right(
+def _is_correct(
     logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, tokens_B: torch.Tensor, logprobs_B: torch.Tensor
 ) -> bool:
-    """Whether u falls where the token has its share, and that is as large as said."""
+    """Whether u falls into the token's interval of the CDF, and the log-probability is right."""
     expected_BV = torch.log_softmax(logits_BV.double() / temperature, -1)
     share_B = expected_BV.gather(1, tokens_B[:, None])[:, 0]
     upto_B = expected_BV.exp().cumsum(-1).gather(1, tokens_B[:, None])[:, 0]
@@ -181,15 +186,17 @@ def _is_right(
     return bool(within_B.all()) and torch.allclose(logprobs_B.double(), share_B, atol=1e-4)
 
 
-def _goes_on(logits_BV: torch.Tensor, noise_BK: torch.Tensor) -> bool:
-    """Two of three tokens, in rows of which some are at the furthest position."""
-    furthest, tokens_BK, logprobs_BK = 40, torch.zeros_like(noise_BK, dtype=torch.long), torch.zeros_like(noise_BK)
-    drawn_B, last_B, positions_B = (torch.arange(len(noise_BK), device=noise_BK.device) * factor for factor in (0, 0, 1))
-    positions_B.clamp_(max=furthest)
-    expected_B = (positions_B + 2).clamp(max=furthest)
+def _check_advance(logits_BV: torch.Tensor, noise_BK: torch.Tensor) -> bool:
+    """Sample two of three tokens, with some rows at the last position."""
+    max_position, tokens_BK, logprobs_BK = 40, torch.zeros_like(noise_BK, dtype=torch.long), torch.zeros_like(noise_BK)
+    sampled_B, last_B, positions_B = (torch.arange(len(noise_BK), device=noise_BK.device) * factor for factor in (0, 0, 1))
+    positions_B.clamp_(max=max_position)
+    expected_B = (positions_B + 2).clamp(max=max_position)
     for step in range(2):
-        launch_draw(logits_BV, 1.0, noise_BK, tokens_BK, logprobs_BK, Onward(drawn_B, last_B, positions_B, furthest))
-        if not _is_right(logits_BV, noise_BK[:, step], 1.0, tokens_BK[:, step], logprobs_BK[:, step]):
+        launch_sampling_kernel(
+            logits_BV, 1.0, noise_BK, tokens_BK, logprobs_BK, AdvanceInPlace(sampled_B, last_B, positions_B, max_position)
+        )
+        if not _is_correct(logits_BV, noise_BK[:, step], 1.0, tokens_BK[:, step], logprobs_BK[:, step]):
             return False
     moved = torch.equal(positions_B, expected_B) and torch.equal(last_B, tokens_BK[:, 1])
-    return moved and bool((drawn_B == 2).all()) and not tokens_BK[:, 2].any() and not logprobs_BK[:, 2].any()
+    return moved and bool((sampled_B == 2).all()) and not tokens_BK[:, 2].any() and not logprobs_BK[:, 2].any()

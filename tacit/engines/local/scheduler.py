@@ -1,20 +1,27 @@
-"""Continuous batching: a row that is over makes room for the next request while the others go on.
+"""Continuous batching: when a sequence finishes, its slot goes to the next request while the others keep decoding.
 
-A prefill takes its time however few rows join; and as long as nobody is let in, the places of rows that are over stand idle.
-So a scheduler goes on until the idle places have cost as much as letting others join would,
+One call of `LocalScheduler.wait` runs one round:
 
-    Σ over steps of (rows that are over)  ≥  JOINING_COSTS · (rows under way at the beginning)
+    admit     waiting requests take free slots
+    prefill   their prompts are computed at once, or in chunks inside the next decode steps (fast/chunked_prefill.py)
+    decode    all slots advance until enough sequences have finished
+    finish    completions go back to the caller, whose next requests take the free slots
 
-or until the first of them has waited for a while, or nothing is under way. Where rows end at an even rate this is the batch
-of least loss, whatever their length; short answers come back all together. These are counts: which requests share a batch is
-a function of the requests alone, and a run can be repeated bit for bit.
+A prefill has a fixed cost however few requests it admits; until the next one, finished slots idle. So a round decodes until the
+idle slots have cost as much as an admission would,
 
-A GPU goes on while what it wrote is read, as long as nobody has just come to an end: then it would write for nothing. It goes
-on as well while others are let in: it has the next few steps of those who stay to do until their prompts are there, and the
-first few of all until it is known what they begin with.
+    Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
 
-Where a table can read prompts along in the steps of those who write (mixing.py), and they are soon read, letting others join
-costs next to nothing, and idle places are not waited for as long.
+or a sequence has been finished for MAX_WAIT_STEPS, or nothing is active. For an even finishing rate this minimizes the loss
+whatever the lengths; short completions come back all together. Batch composition is a function of the requests alone, never of
+time, so a run repeats bit for bit.
+
+A GPU runs ahead: the next steps are launched before the tokens of the last ones are read, unless a sequence has just finished
+(its steps would be wasted). It also decodes while the host prepares a prefill.
+
+Where requests can be prefilled in chunks, admission is nearly free and a round waits less (CHUNKED_ADMIT_COST,
+CHUNKED_MAX_WAIT). Slots of finished sequences double as a prefix cache: the next turn of the same episode continues from the
+keys and values that its previous turn left (`CachedPrefix`).
 """
 
 from __future__ import annotations
@@ -33,362 +40,403 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.decoding import Begun, Decoder, GenericDecoder, Newcomers, Table, Written
+from tacit.engines.local.decoding import DecodeBatch, Decoder, GenericDecoder, PendingPrefill, PendingTokens, PrefillBatch
 from tacit.engines.local.fast import chunked_prefill
-from tacit.engines.local.fast.chunked_prefill import Readings, Seats
+from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill, SlotAssignment
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.llama_decoding import LlamaDecoder
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, register_cache_owner
-from tacit.engines.local.projections import NotPlain
+from tacit.engines.local.projections import UnsupportedModule
 from tacit.engines.local.sampling import check_sampling
-from tacit.engines.local.slots import Asked, Job, Known, KnownStops, NotFinite, Over, Rows, end_tokens
+from tacit.engines.local.slots import (
+    CachedPrefix,
+    EngineRequest,
+    FinishedSequence,
+    NonFiniteLogits,
+    Occupants,
+    Slots,
+    StopConditionsCache,
+    find_end_tokens,
+)
 
-JOINING_COSTS = 4
-"""what it takes to let rows join however few they are, in steps of all rows. Chosen when no prefill was recorded on a GPU, and
-its launches took several recorded steps; on a CPU it takes less, but fewer prompts that are alike are computed together"""
-PATIENCE = 8 * JOINING_COSTS
-"""no row that is over waits for more steps than this"""
+ADMIT_COST = 4
+"""cost of admitting requests, however few, in decode steps of all slots. Chosen for GPU prefills without CUDA graphs, whose
+launches take several decode steps; a CPU needs less, but then fewer identical prompts are computed together"""
+MAX_WAIT_STEPS = 8 * ADMIT_COST
+"""no finished sequence waits longer than this for the others"""
+
+Prefixes = dict[int, CachedPrefix]
+"""request id -> cached prefix of its prompt"""
 
 
 class LocalScheduler:
-    """Requests that wait, and rows of a table that are under way.
+    """A queue of requests and the slots of one decode batch.
 
-    A completion is written by one version of the weights. Where they have changed, and where the memory of a row had to be
-    given up, it begins again: its noise is a function of its seed, so nothing else is lost but time.
+    A completion is sampled from one version of the weights. If weights change, or memory runs out, active sequences start
+    again; noise is a function of the seed, so nothing but time is lost.
     """
 
-    def __init__(self, sampler: LocalSampler, sampling: Sampling, depth: int | None, version: Callable[[], int]) -> None:
-        """`version` makes the right weights the active ones, and says which version of them that is."""
-        self._sampler, self._sampling, self._depth, self._find_version = sampler, sampling, depth, version
-        self._stops = sampler.stops(sampling.stop)
+    def __init__(self, sampler: LocalSampler, sampling: Sampling, layer: int | None, version: Callable[[], int]) -> None:
+        """`version` activates the right weights and returns their version."""
+        self._sampler, self._sampling, self._layer, self._activate_weights = sampler, sampling, layer, version
+        self._stops = sampler.stop_conditions(sampling.stop)
         self._submitted = 0
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[EngineRequest] = deque()
         self._finished: list[tuple[int, Completion]] = []
-        self._over, self._written = 0, 0
-        """rows since the scheduler was opened, and their tokens"""
+        self._num_finished, self._num_finished_tokens = 0, 0
+        """completions since the scheduler was opened, and their tokens"""
         self._version = 0
-        self._table: Table | None = None
-        self._rows = Rows(0)
-        self._readings = Readings()
-        """of rows under way, the prompts that are being read along"""
-        self._grow = True
-        """whether prompts may begin with the turn before them, as far as is known: then rows that are over do not leave"""
-        self._taken = 0
-        """how often the table had taken over weights when those at it were seated"""
-        self._unread: deque[Callable[[], None]] = deque()
-        """what was asked of the table, in order: each waits for it and takes it down"""
+        self._batch: DecodeBatch | None = None
+        self._slots = Slots(0)
+        self._chunked = ChunkedPrefill()
+        """prompts of active slots that are being prefilled in chunks"""
+        self._prompts_grow = True
+        """whether prompts seem to extend the previous turn; then finished slots are kept as a prefix cache"""
+        self._weights_seen = 0
+        """the batch's `weights_version` that cached keys and values belong to"""
+        self._pending: deque[Callable[[], None]] = deque()
+        """launched prefills and decodes, in order; calling one waits for its results and records them"""
 
     def submit(self, request: Request, adapter: str | None = None) -> int:
-        """`adapter`: which LoRA adapter samples this request, for a scheduler shared by several."""
+        """`adapter`: the LoRA adapter that samples this request, for a scheduler shared by several."""
         request_id, self._submitted = self._submitted, self._submitted + 1
-        self.add([self._sampler.job(request_id, request, self._sampling, adapter)])
+        self.enqueue([self._sampler.make_request(request_id, request, self._sampling, adapter)])
         return request_id
 
-    def add(self, jobs: Iterable[Job]) -> None:
-        self._waiting.extend(jobs)
+    def enqueue(self, requests: Iterable[EngineRequest]) -> None:
+        self._waiting.extend(requests)
 
     @torch.inference_mode()
     def wait(self) -> list[tuple[int, Completion]]:
-        with self._sampler.in_use:
-            if asked := len(self._waiting) + self._rows.under_way:
+        with self._sampler.lock:
+            if unfinished := len(self._waiting) + self._slots.num_active:
                 try:
-                    self._go_on_as_room_allows(asked)
-                except BaseException:  # an interruption, for one, may come while something is being taken down
-                    self.begin_again()
+                    self._run_within_memory(unfinished)
+                except BaseException:  # also an interrupt, which may come while results are being recorded
+                    self.requeue_all()
                     raise
             finished, self._finished = self._finished, []
         return finished
 
-    def begin_again(self) -> None:
-        """Rows under way wait once more, before all others."""
-        self._waiting.extendleft(reversed([self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P)]))
-        self._rows, self._readings = Rows(0), Readings()
-        self._unread.clear()
-
-    def let_go(self) -> None:
-        """Give up the table and its memory; rows that sit at it begin again."""
-        self.begin_again()
-        self._table = None
-
     def close(self) -> None:
-        with self._sampler.in_use:
-            if self._table is not None:
-                self._table.decoder.put_back(self._table)
-            self._table, self._rows, self._readings = None, Rows(0), Readings()
-            self._unread.clear()
+        with self._sampler.lock:
+            if self._batch is not None:
+                self._batch.decoder.recycle(self._batch)
+            self._batch, self._slots, self._chunked = None, Slots(0), ChunkedPrefill()
+            self._pending.clear()
             self._waiting.clear()
             self._finished.clear()
 
-    def _go_on_as_room_allows(self, asked: int) -> None:
-        sampler = self._sampler
+    def requeue_all(self) -> None:
+        """Put active requests back at the head of the queue; they start again."""
+        self._waiting.extendleft(reversed(self._slots.active_requests))
+        self._slots, self._chunked = Slots(0), ChunkedPrefill()
+        self._pending.clear()
+
+    def release(self) -> None:
+        """Free the decode batch and its memory; active requests start again."""
+        self.requeue_all()
+        self._batch = None
+
+    def _run_within_memory(self, unfinished: int) -> None:
+        """Run a round with as many slots as fit in GPU memory."""
         try:
-            with fast_paths(sampler.fast):
-                sampler.places.run(self._go_on, 1, "sampling with a max_batch of {}", most=asked)
+            with fast_paths(self._sampler.fast):
+                self._sampler.slot_budget.run(self._run_round, 1, "sampling with a max_batch of {}", most=unfinished)
         except torch.OutOfMemoryError as error:
-            self.let_go()
+            self.release()
             raise TacitError(
                 "out of GPU memory while sampling one completion at a time, of "
                 f"{len(self._waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
             ) from error
-        except NotFinite:
-            self.let_go()  # what lies in the cache would spread
+        except NonFiniteLogits:
+            self.release()  # NaNs in the KV cache would spread
             raise
 
-    def _go_on(self, places: int) -> None:
-        self._stand()
-        joined = self._admit(places)
-        table, rows = self._table, self._rows
-        assert table is not None
-        goes_ahead = table.looks_ahead and not rows.all_end
-        if joined and goes_ahead:
-            self._ask()
-        while len(self._unread) > goes_ahead:
-            self._unread.popleft()()
-        over, idle, waited = len(self._finished), 0, 0
-        began, steady = rows.under_way + over, not over
-        while rows.under_way and not self._is_time(over, began, idle, waited):
-            reads = self._readings.under_way  # into places that stay where they are; and whoever ends, there is something to do
-            narrow = not reads and not self._unread and rows.under_way <= table.leave_below * len(rows)
-            if narrow and not self._stays:
-                table.keep(rows.move_together())
-            if not self._unread:
-                self._ask()
-            if table.looks_ahead and (reads or (steady and not rows.some_end)):
-                self._ask()
-            self._unread.popleft()()
-            before, over = over, began - rows.under_way
-            steady = over == before
-            idle += over * table.check_every
-            waited += table.check_every if over else 0
-        if not rows.under_way:
-            self._unread.clear()
-        elif table.looks_ahead and not self._unread and not rows.all_end:
-            self._ask()
+    def _run_round(self, max_slots: int) -> None:
+        self._refresh_weights()
+        admitted = self._admit(max_slots)
+        self._decode_until_return(admitted)
 
-    def _is_time(self, over: int, began: int, idle: int, waited: int) -> bool:
-        """To come back with those that are over. Whoever comes in their places waits already, or will have prompts like those
-        at the table."""
-        sizes = self._sizes(len(self._rows))
-        coming = list(islice(self._waiting, over)) if sizes else []
-        like_them = sizes and not coming and self._readings.takes([self._rows.typical] * over, sizes, self._most_steps)
-        soon = self._can_be_mixed_in(coming, self._known(coming)) if coming else like_them
-        costs, patience = (chunked_prefill.MIXING_COSTS, chunked_prefill.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
-        return idle >= costs * began or waited >= patience
-
-    def _stand(self) -> None:
-        """On the weights of now."""
-        version = self._find_version()
+    def _refresh_weights(self) -> None:
+        """Activate the current weights. Sequences of older weights start again; their cached prefixes are dropped."""
+        version = self._activate_weights()
         if version != self._version:
-            self.begin_again()
+            self.requeue_all()
             self._version = version
-        seated = (self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P))
-        self._sampler.refresh({job.whose for job in (*self._waiting, *seated)})
-        if self._table is not None and not self._sampler.knows(self._table.decoder):
-            self.let_go()
-        if self._table is not None and self._table.taken != self._taken:  # others than those that rows have been read with
-            self._rows.forget()
-            self._taken = self._table.taken
+        requests = (*self._waiting, *self._slots.active_requests)
+        self._sampler.refresh_weights({request.adapter for request in requests})
+        if self._batch is not None and not self._sampler.is_current(self._batch.decoder):
+            self.release()
+        if self._batch is not None and self._batch.weights_version != self._weights_seen:
+            self._slots.invalidate_prefixes()
+            self._weights_seen = self._batch.weights_version
 
-    def _admit(self, places: int) -> bool:
-        """Those that wait take the free places, in order; of those that join together, identical prompts are computed once.
-        Returns whether there are any."""
-        rows = self._rows
-        jobs = list(islice(self._waiting, max(0, places - rows.under_way)))
-        seated, known = len(rows) if rows.under_way else 0, self._known(jobs)
-        self._learn(jobs, known)
-        if seated:
-            jobs = self._who_can_join(jobs)
-        elif known and self._who_can_join(jobs) == jobs:
-            known = self._only(known)
-            seated = len(rows)  # nobody is under way, but those who are over have left what is read on from
-        if not jobs:
+    # Admission and prefill.
+
+    def _admit(self, max_slots: int) -> bool:
+        """Move waiting requests into free slots, in order, and launch their prefill. Returns whether there were any."""
+        slots = self._slots
+        requests = list(islice(self._waiting, max(0, max_slots - slots.num_active)))
+        prefixes = self._find_cached_prefixes(requests)
+        self._update_prompts_grow(requests, prefixes)
+        occupied = len(slots) if slots.num_active else 0
+        if occupied:
+            requests = self._take_admissible(requests)
+        elif prefixes and self._take_admissible(requests) == requests:
+            prefixes = self._keep_only_prefixes(prefixes)
+            occupied = len(slots)  # nothing is active, but finished slots hold cached prefixes
+        if not requests:
             return False
-        if not seated:
-            self._sit_down(max(job.longest for job in jobs))
-            known = {}
-        for _ in jobs:
+        if not occupied:
+            self._start_batch(max(request.max_length for request in requests))
+            prefixes = {}
+        for _ in requests:
             self._waiting.popleft()
-        if seated and self._can_be_mixed_in(jobs, known):
-            self._mix_in(jobs, known, seated)
+        if occupied and self._can_prefill_chunked(requests, prefixes):
+            self._prefill_chunked(requests, prefixes, occupied)
             return True
-        following, others = ([job for job in jobs if (job.request_id in known) is lies] for lies in (True, False))
-        if following:
-            self._waiting.extendleft(reversed(others))  # until it is their turn: should this fail, they still wait
-            self._join(following, known, seated)
+        extending = [request for request in requests if request.request_id in prefixes]
+        others = [request for request in requests if request.request_id not in prefixes]
+        if extending:
+            self._waiting.extendleft(reversed(others))  # should the first prefill fail, they are still waiting
+            self._prefill(extending, prefixes, occupied)
             for _ in others:
                 self._waiting.popleft()
         if others:
-            self._join(others, known, seated)
+            self._prefill(others, prefixes, occupied)
         return True
 
-    def _known(self, jobs: list[Job]) -> dict[int, Known]:
-        """By request id: what lies at the table of prompts that only grow; of each place once."""
-        if self._table is None or not self._rows.has_episodes or not self._table.follows:
-            return {}
-        found: dict[int, Known] = {}
-        taken: set[int] = set()
-        for job in jobs:
-            known = self._rows.known(job)
-            if known is not None and known.place not in taken:
-                found[job.request_id] = known
-                taken.add(known.place)
-        return found
+    def _start_batch(self, max_length: int) -> None:
+        """Start with empty slots, on a decoder that can decode so many tokens."""
+        decoder = self._sampler.select_decoder(max_length)
+        if self._batch is None or self._batch.decoder is not decoder:
+            if self._batch is not None:
+                self._batch.decoder.recycle(self._batch)
+            self._batch = decoder.open_batch()
+        self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.weights_version
 
-    def _learn(self, jobs: list[Job], known: dict[int, Known]) -> None:
-        """Whether prompts grow: not where the turn before lies here, and the prompt does not begin with it."""
-        if known:
-            self._grow = True
-        elif self._table is not None and self._stays and any(self._rows.before(job) for job in jobs):
-            self._grow = False
+    def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
+        """The first requests that the current batch can decode. One that needs another decoder waits until the batch is
+        empty, and so do all behind it."""
+        batch = self._batch
+        assert batch is not None
+        limit = batch.decoder.max_length
+        return list(takewhile(lambda request: batch.can_admit and (limit is None or request.max_length <= limit), requests))
 
-    @property
-    def _stays(self) -> bool:
-        """Whether what rows leave behind may be read on from, so that they do not leave their places."""
-        assert self._table is not None
-        return self._grow and self._rows.has_episodes and self._table.follows
-
-    def _only(self, known: dict[int, Known]) -> dict[int, Known]:
-        """Of rows that are all over, those stay that are read on from, unless that is most of them anyway. Returns where."""
-        table, rows = self._table, self._rows
-        assert table is not None
-        if len(known) > table.leave_below * len(rows):
-            return known
-        order = rows.move_together([one.place for one in known.values()])
-        table.keep(order)
-        now = {int(before): place for place, before in enumerate(order)}
-        return {request_id: Known(now[one.place], one.tokens) for request_id, one in known.items()}
-
-    def _join(self, jobs: list[Job], known: dict[int, Known], seated: int) -> None:
-        """Prefill their prompts, or what comes after their beginnings, if these lie at the table: of all or of none."""
-        table = self._table
-        assert table is not None
-        if jobs[0].request_id in known:
-            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt) - _known_of(job, known), job.request_id))
-            firsts, source_N = jobs, np.arange(len(jobs))
-            known_N = np.array([_known_of(job, known) for job in jobs])
+    def _prefill(self, requests: list[EngineRequest], prefixes: Prefixes, occupied: int) -> None:
+        """Prefill whole prompts, identical ones once; or, if all of these requests have cached prefixes, their suffixes."""
+        batch = self._batch
+        assert batch is not None
+        if requests[0].request_id in prefixes:
+            requests = sorted(requests, key=lambda r: (r.adapter or "", _num_uncached(r, prefixes), r.request_id))
+            distinct, source_N = requests, np.arange(len(requests))
+            cached_N = np.array([prefixes[request.request_id].tokens for request in requests])
         else:
-            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
-            firsts, source_N, known_N = *_distinct(jobs), None
-        prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
-        places_N, uniform_N = self._rows.seat(jobs, known=[known.get(job.request_id) for job in jobs])
-        columns = max(job.longest for job in jobs) + table.check_every
-        newcomers = Newcomers(places_N, prompts, whose, source_N, uniform_N, columns, known_N)
-        begun = table.join(newcomers, seated, self._sampling, self._depth)
-        self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if known_N is None else int(known_N.sum()))
-        self._unread.append(partial(self._begin, places_N, begun))
+            requests = sorted(requests, key=lambda r: (r.adapter or "", len(r.prompt), r.prompt.tobytes()))
+            (distinct, source_N), cached_N = _find_distinct_prompts(requests), None
+        prompts, adapters = [request.prompt for request in distinct], [request.adapter for request in distinct]
+        slots_N, uniform_N = self._slots.assign(requests, prefixes=[prefixes.get(request.request_id) for request in requests])
+        max_length = max(request.max_length for request in requests) + batch.steps_per_sync
+        prefill_batch = PrefillBatch(slots_N, prompts, adapters, source_N, uniform_N, max_length, cached_N)
+        result = batch.prefill(prefill_batch, occupied, self._sampling, self._layer)
+        self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if cached_N is None else int(cached_N.sum()))
+        self._pending.append(partial(self._record_prefill, slots_N, result))
 
-    def _sizes(self, rows: int) -> tuple[int, ...]:
-        """Of chunks of prompts that so many rows can take along, if any. Hidden states are the prefill's. What is being read is
-        read to its end, however little those have written who are over since."""
-        assert self._table is not None
-        wanted = self._depth is None and (self._readings.under_way or self._most_steps)
-        return self._table.reads_along(rows) if wanted else ()
+    def _prefill_chunked(self, requests: list[EngineRequest], prefixes: Prefixes, occupied: int) -> None:
+        """Queue prompts for chunked prefill, the shortest first, so that their slots start decoding soon."""
+        batch = self._batch
+        assert batch is not None
+        requests = sorted(requests, key=lambda request: _num_uncached(request, prefixes))
+        uncached = [_num_uncached(request, prefixes) for request in requests]
+        slots_N, _ = self._slots.assign(requests, chunked=True, prefixes=[prefixes.get(r.request_id) for r in requests])
+        prompts = [request.prompt for request in requests]
+        max_length = max(request.max_length for request in requests) + batch.steps_per_sync
+        batch.reserve(SlotAssignment.at_last_token(slots_N, prompts), max_length, occupied)
+        self._chunked.add(slots_N, prompts, [len(p) - tokens for p, tokens in zip(prompts, uncached, strict=True)])
+        self._sampler.prefilled_tokens += sum(uncached)
 
-    @property
-    def _most_steps(self) -> int:
-        return chunked_prefill.most_steps(self._written, self._over)
-
-    def _can_be_mixed_in(self, jobs: list[Job], known: dict[int, Known]) -> bool:
-        """Not where half of what is to be read would be read again for another: a prefill computes that once."""
-        sizes = self._sizes(max(len(self._rows), self._rows.under_way + len(jobs)))
-        lengths = [len(job.prompt) - _known_of(job, known) for job in jobs]
-        if any(job.whose is not None for job in jobs) or not self._readings.takes(lengths, sizes, self._most_steps):
+    def _can_prefill_chunked(self, requests: list[EngineRequest], prefixes: Prefixes) -> bool:
+        """Not where half of the tokens are duplicates: a prefill computes identical prompts once."""
+        sizes = self._chunk_sizes(max(len(self._slots), self._slots.num_active + len(requests)))
+        lengths = [_num_uncached(request, prefixes) for request in requests]
+        if any(request.adapter is not None for request in requests):
             return False
-        distinct = {job.prompt.tobytes(): length for job, length in zip(jobs, lengths, strict=True)}
+        if not self._chunked.has_capacity(lengths, sizes, self._max_prefill_steps):
+            return False
+        distinct = {request.prompt.tobytes(): length for request, length in zip(requests, lengths, strict=True)}
         return 2 * sum(distinct.values()) > sum(lengths)
 
-    def _mix_in(self, jobs: list[Job], known: dict[int, Known], seated: int) -> None:
-        """Their prompts are read in the next steps of those who sit; the shortest first, so that rows soon write."""
-        table, jobs = self._table, sorted(jobs, key=lambda job: len(job.prompt) - _known_of(job, known))
-        assert table is not None
-        places_N, _ = self._rows.seat(jobs, reading=True, known=[known.get(job.request_id) for job in jobs])
-        prompts = [job.prompt for job in jobs]
-        table.reserve(Seats.at_the_end(places_N, prompts), max(job.longest for job in jobs) + table.check_every, seated)
-        self._readings.add(places_N, prompts, [_known_of(job, known) for job in jobs])
-        self._sampler.prefilled_tokens += sum(len(job.prompt) - _known_of(job, known) for job in jobs)
+    def _chunk_sizes(self, slots: int) -> tuple[int, ...]:
+        """Chunk sizes for a step of so many slots; (): no chunked prefill. Hidden states need a whole prefill. A chunked
+        prefill that has begun is finished even if completions have become too short for it."""
+        assert self._batch is not None
+        wanted = self._layer is None and (self._chunked.is_active or self._max_prefill_steps)
+        return self._batch.chunk_sizes(slots) if wanted else ()
 
-    def _who_can_join(self, jobs: list[Job]) -> list[Job]:
-        """A job that only another decoder can write waits until those who sit here have left, and so do all behind it."""
-        table = self._table
-        assert table is not None
-        most = table.decoder.longest
-        return list(takewhile(lambda job: table.joins and (most is None or job.longest <= most), jobs))
+    @property
+    def _max_prefill_steps(self) -> int:
+        return chunked_prefill.max_prefill_steps(self._num_finished_tokens, self._num_finished)
 
-    def _sit_down(self, longest: int) -> None:
-        """At a table where nobody sits, of a decoder that can write so many tokens."""
-        decoder = self._sampler.decoder(longest)
-        if self._table is None or self._table.decoder is not decoder:
-            if self._table is not None:
-                self._table.decoder.put_back(self._table)
-            self._table = decoder.table()
-        self._rows, self._taken = Rows(self._table.check_every), self._table.taken
+    # Prefix cache.
 
-    def _begin(self, places_N: np.ndarray, begun: Begun) -> None:
-        """Take down what newcomers begin with."""
-        rows, joined = self._rows, begun()
-        rows.hold(places_N, joined.hidden_ND)
-        self._finish(rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
+    def _find_cached_prefixes(self, requests: list[EngineRequest]) -> Prefixes:
+        """Each slot serves one request at most."""
+        if self._batch is None or not self._slots.has_episodes or not self._batch.has_prefix_cache:
+            return {}
+        found: Prefixes = {}
+        taken: set[int] = set()
+        for request in requests:
+            prefix = self._slots.find_cached_prefix(request)
+            if prefix is not None and prefix.slot not in taken:
+                found[request.request_id] = prefix
+                taken.add(prefix.slot)
+        return found
 
-    def _ask(self) -> None:
-        """The table for the next few tokens of every row: no more than the last of them still has to write."""
-        table, rows = self._table, self._rows
-        assert table is not None
-        longest = rows.longest
-        steps = table.check_every if self._readings.under_way else max(1, min(table.check_every, rows.most_left))
-        look = self._readings.look(steps, self._sizes(len(rows)), self._most_steps)
-        noise_PK, asked = rows.ask(steps)
-        self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling, look)))
-        if look is not None:
-            rows.ready(look.ready.places_N)
+    def _update_prompts_grow(self, requests: list[EngineRequest], prefixes: Prefixes) -> None:
+        """Prompts do not grow where a previous turn is cached and the new prompt does not begin with it."""
+        if prefixes:
+            self._prompts_grow = True
+        elif (
+            self._batch is not None
+            and self._keeps_prefixes
+            and any(self._slots.find_previous_turns(request) for request in requests)
+        ):
+            self._prompts_grow = False
 
-    def _read(self, asked: Asked, written: Written) -> None:
-        """Take them down. Some may be over since they were asked for, and others have their places."""
-        tokens_BK, logprobs_BK = written()
-        places_N = self._rows.waiting(asked)
-        self._sampler.written_tokens += len(places_N) * tokens_BK.shape[1]
-        self._finish(self._rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
+    @property
+    def _keeps_prefixes(self) -> bool:
+        """Whether finished slots are kept as a prefix cache instead of being compacted away."""
+        assert self._batch is not None
+        return self._prompts_grow and self._slots.has_episodes and self._batch.has_prefix_cache
 
-    def _finish(self, over: list[Over]) -> None:
-        self._over, self._written = self._over + len(over), self._written + sum(len(row.tokens_T) for row in over)
-        texts = self._stops.texts([row.tokens_T for row in over])
-        self._finished += [
-            (
-                row.job.request_id,
-                Completion(
-                    tokens=row.tokens_T,
-                    logprobs=row.logprobs_T,
-                    text=text,
-                    finish="stop" if row.stopped else "length",
-                    hidden=row.hidden_D,
-                    version=self._version,
-                ),
+    def _keep_only_prefixes(self, prefixes: Prefixes) -> Prefixes:
+        """With no slot active, compact to the slots of these prefixes, unless they are most slots anyway. Returns the prefixes
+        with their new slots."""
+        batch, slots = self._batch, self._slots
+        assert batch is not None
+        if len(prefixes) > batch.compact_below * len(slots):
+            return prefixes
+        order = slots.compact([prefix.slot for prefix in prefixes.values()])
+        batch.compact(order)
+        new_slot = {int(old): new for new, old in enumerate(order)}
+        return {request_id: CachedPrefix(new_slot[one.slot], one.tokens) for request_id, one in prefixes.items()}
+
+    # Decoding.
+
+    def _decode_until_return(self, admitted: bool) -> None:
+        """Decode until it is time to return finished sequences and admit others (`_should_return`)."""
+        batch, slots = self._batch, self._slots
+        assert batch is not None
+        runs_ahead = batch.is_async and not slots.all_at_limit
+        if admitted and runs_ahead:
+            self._launch_decode()
+        while len(self._pending) > runs_ahead:
+            self._pending.popleft()()
+        num_finished, idle, waited = len(self._finished), 0, 0
+        num_started, steady = slots.num_active + num_finished, not num_finished
+        while slots.num_active and not self._should_return(num_finished, num_started, idle, waited):
+            # chunked prefill writes into fixed slots; and it has work for the device whoever finishes
+            chunked = self._chunked.is_active
+            sparse = slots.num_active <= batch.compact_below * len(slots)
+            if sparse and not chunked and not self._pending and not self._keeps_prefixes:
+                batch.compact(slots.compact())
+            if not self._pending:
+                self._launch_decode()
+            if batch.is_async and (chunked or (steady and not slots.any_at_limit)):
+                self._launch_decode()
+            self._pending.popleft()()
+            before, num_finished = num_finished, num_started - slots.num_active
+            steady = num_finished == before
+            idle += num_finished * batch.steps_per_sync
+            waited += batch.steps_per_sync if num_finished else 0
+        if not slots.num_active:
+            self._pending.clear()
+        elif batch.is_async and not self._pending and not slots.all_at_limit:
+            self._launch_decode()
+
+    def _should_return(self, num_finished: int, num_started: int, idle: int, waited: int) -> bool:
+        """Whether idle slots have cost as much as an admission. The requests that will take them are waiting already, or are
+        expected to have prompts like the current ones."""
+        sizes = self._chunk_sizes(len(self._slots))
+        following = list(islice(self._waiting, num_finished)) if sizes else []
+        if following:
+            chunked = self._can_prefill_chunked(following, self._find_cached_prefixes(following))
+        else:
+            expected = [self._slots.mean_prompt_length] * num_finished if sizes else []
+            chunked = bool(sizes) and self._chunked.has_capacity(expected, sizes, self._max_prefill_steps)
+        if chunked:
+            cost, patience = chunked_prefill.CHUNKED_ADMIT_COST, chunked_prefill.CHUNKED_MAX_WAIT
+        else:
+            cost, patience = ADMIT_COST, MAX_WAIT_STEPS
+        return idle >= cost * num_started or waited >= patience
+
+    def _launch_decode(self) -> None:
+        """Launch the next few decode steps, no more than the longest-running sequence still needs."""
+        batch, slots = self._batch, self._slots
+        assert batch is not None
+        longest = slots.max_length
+        steps = batch.steps_per_sync
+        if not self._chunked.is_active:
+            steps = max(1, min(steps, slots.max_remaining))
+        chunks = self._chunked.schedule(steps, self._chunk_sizes(len(slots)), self._max_prefill_steps)
+        noise_SK, occupants = slots.launch(steps)
+        tokens = batch.decode(noise_SK, longest, self._sampling, chunks)
+        self._pending.append(partial(self._record_tokens, occupants, tokens))
+        if chunks is not None:
+            slots.finish_prefill(chunks.completed.slots_N)
+
+    # Results.
+
+    def _record_prefill(self, slots_N: np.ndarray, pending: PendingPrefill) -> None:
+        result = pending()
+        self._slots.set_hidden(slots_N, result.hidden_ND)
+        self._finish(self._slots.record(slots_N, result.tokens_N[:, None], result.logprobs_N[:, None], self._stops))
+
+    def _record_tokens(self, occupants: Occupants, pending: PendingTokens) -> None:
+        """Sequences may have finished since the launch, and their slots may have new requests: those tokens are dropped."""
+        tokens_BK, logprobs_BK = pending()
+        slots_N = self._slots.find_still_active(occupants)
+        self._sampler.written_tokens += len(slots_N) * tokens_BK.shape[1]
+        self._finish(self._slots.record(slots_N, tokens_BK[slots_N], logprobs_BK[slots_N], self._stops))
+
+    def _finish(self, sequences: list[FinishedSequence]) -> None:
+        self._num_finished += len(sequences)
+        self._num_finished_tokens += sum(len(sequence.tokens_T) for sequence in sequences)
+        texts = self._stops.decode_all([sequence.tokens_T for sequence in sequences])
+        for sequence, text in zip(sequences, texts, strict=True):
+            completion = Completion(
+                tokens=sequence.tokens_T,
+                logprobs=sequence.logprobs_T,
+                text=text,
+                finish="stop" if sequence.stopped else "length",
+                hidden=sequence.hidden_D,
+                version=self._version,
             )
-            for row, text in zip(over, texts, strict=True)
-        ]
+            self._finished.append((sequence.request.request_id, completion))
 
 
-def _known_of(job: Job, known: dict[int, Known]) -> int:
-    """Tokens of its prompt that lie at the table."""
-    return known[job.request_id].tokens if job.request_id in known else 0
+def _num_uncached(request: EngineRequest, prefixes: Prefixes) -> int:
+    """Prompt tokens that still have to be prefilled."""
+    prefix = prefixes.get(request.request_id)
+    return len(request.prompt) - (prefix.tokens if prefix else 0)
 
 
-def _distinct(jobs: list[Job]) -> tuple[list[Job], np.ndarray]:
-    """The first of each prompt that an adapter reads in a sorted list, and which of them each has."""
-    firsts: list[Job] = []
-    source_N = np.zeros(len(jobs), dtype=np.int64)
-    for i, job in enumerate(jobs):
-        if not firsts or firsts[-1].whose != job.whose or firsts[-1].prompt.tobytes() != job.prompt.tobytes():
-            firsts.append(job)
-        source_N[i] = len(firsts) - 1
-    return firsts, source_N
-
-
-# Completions from the local model: what can be asked of it, and the schedulers at which it is asked.
+def _find_distinct_prompts(requests: list[EngineRequest]) -> tuple[list[EngineRequest], np.ndarray]:
+    """The first request of each (adapter, prompt) in a sorted list, and for every request the index of its own."""
+    distinct: list[EngineRequest] = []
+    source_N = np.zeros(len(requests), dtype=np.int64)
+    for i, request in enumerate(requests):
+        last = distinct[-1] if distinct else None
+        if last is None or last.adapter != request.adapter or last.prompt.tobytes() != request.prompt.tobytes():
+            distinct.append(request)
+        source_N[i] = len(distinct) - 1
+    return distinct, source_N
 
 
 class LocalSampler:
-    """Samples from a transformers causal LM (or a PeftModel around one).
+    """Samples from a transformers causal LM (or a PeftModel around one) through its schedulers.
 
     A completion depends on its request alone: its noise comes from (seed, token index), whatever else is in the batch.
     """
@@ -402,33 +450,33 @@ class LocalSampler:
         max_batch: int = 256,
         prefill_tokens: int | None = None,
         cuda_graphs: bool = True,
-        lean: bool = True,
+        use_llama_decoder: bool = True,
     ) -> None:
-        """`max_batch`: rows decoded together, the rest wait. `prefill_tokens`: prompt tokens computed at once (None picks
-        for the device). `lean=False` decodes every model through its own forward pass."""
+        """`max_batch`: slots, i.e. sequences decoded together; further requests wait. `prefill_tokens`: prompt tokens computed
+        at once (None: by device). `use_llama_decoder=False` decodes every model through its own forward pass."""
         if max_batch < 1:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
         self.device = torch.device(device)
-        self.in_use = threading.RLock()
-        """held by whoever samples: what is needed at this moment is not given up because another thread is short of memory"""
-        self.places = AdaptiveBudget(max_batch, self.device)
-        """rows decoded together"""
+        self.lock = threading.RLock()
+        """held while sampling: another thread that is short of memory must not free what is in use"""
+        self.slot_budget = AdaptiveBudget(max_batch, self.device)
         self.prefilled_tokens = 0
-        """prompt tokens computed since the sampler was made; identical prompts that joined together count once"""
+        """prompt tokens computed so far; identical prompts of one prefill count once"""
         self.written_tokens = 0
-        """tokens decoded since the sampler was made, those of completions under way too"""
+        """tokens decoded so far, including unfinished completions"""
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
         text_config = base.config.get_text_config()
-        self._layers: int = text_config.num_hidden_layers
+        self._num_layers: int = text_config.num_hidden_layers
         self._context: int | None = getattr(text_config, "max_position_embeddings", None)
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
-        self.stops = KnownStops(tokenizer, end_tokens(base, tokenizer), self._vocabulary)
+        self.stop_conditions = StopConditionsCache(tokenizer, find_end_tokens(base, tokenizer), self._vocabulary)
         self._generic = GenericDecoder(model, torch.device(device))
-        self._lean: LlamaDecoder | None = None
-        self._options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
+        self._llama: LlamaDecoder | None = None
+        self._llama_options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
         self.fast = is_fast_enabled()
-        self._try_lean = lean and self.fast and text_config.model_type in FAMILY
+        """whether kernels, CUDA graphs and the Llama decoder are used at all"""
+        self._try_llama = use_llama_decoder and self.fast and text_config.model_type in FAMILY
         self._stale = False
         self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()
         register_cache_owner(self)
@@ -436,9 +484,9 @@ class LocalSampler:
     def open_scheduler(
         self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0
     ) -> LocalScheduler:
-        """`version` is asked whenever work goes on: it makes the right weights the active ones and says which they are."""
+        """`version` is called before every round: it activates the right weights and returns their version."""
         check_sampling(sampling)
-        scheduler = LocalScheduler(self, sampling, self._depth(layer), version)
+        scheduler = LocalScheduler(self, sampling, self._resolve_layer(layer), version)
         self._schedulers.add(scheduler)
         return scheduler
 
@@ -451,8 +499,8 @@ class LocalSampler:
     ) -> list[Completion]:
         """One completion per request, in order."""
         scheduler = self.open_scheduler(sampling, layer, version)
-        jobs = [self.job(index, request, sampling) for index, request in enumerate(requests)]
-        scheduler.add(sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes())))
+        queue = [self.make_request(index, request, sampling) for index, request in enumerate(requests)]
+        scheduler.enqueue(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))
         completions: dict[int, Completion] = {}
         try:
             while finished := scheduler.wait():
@@ -462,96 +510,97 @@ class LocalSampler:
         return [completions[i] for i in range(len(requests))]
 
     def weights_changed(self) -> None:
-        """Weights were updated or another adapter is active: take over what was copied. Recorded CUDA graphs stay valid
-        as long as shapes and places in memory do."""
+        """Weights were updated or another adapter is active: copy them before the next round. CUDA graphs stay valid as long
+        as shapes and addresses do."""
         self._stale = True
 
     def release(self) -> None:
-        """Give up caches, graphs and copies of weights; whoever samples next makes them anew."""
-        if not self.in_use.acquire(blocking=False):
+        """Free KV caches, CUDA graphs and weight copies; the next round makes them again. Does nothing while sampling."""
+        if not self.lock.acquire(blocking=False):
             return
         try:
-            self._give_up_lean()
+            self._drop_llama()
             for scheduler in self._schedulers:
-                scheduler.let_go()
+                scheduler.release()
             empty_cache(self.device)
         finally:
-            self.in_use.release()
+            self.lock.release()
 
     @property
-    def mixes(self) -> bool:
-        """whether one scheduler can have rows of several adapters"""
-        with self.in_use:
-            self.refresh()
-            return self._lean is not None and self._lean.mixes
+    def can_mix_adapters(self) -> bool:
+        """whether one scheduler can batch requests of several adapters"""
+        with self.lock:
+            self.refresh_weights()
+            return self._llama is not None and self._llama.can_mix_adapters
 
-    def refresh(self, whose: Collection[str | None] = (None,)) -> None:
-        """Be ready to sample from the weights as they are now, with these adapters; None: with the active one."""
-        if self._try_lean:
+    def refresh_weights(self, adapters: Collection[str | None] = (None,)) -> None:
+        """Copy the current weights of these adapters where they have changed; None: the active adapter."""
+        if self._try_llama:
             try:
-                if self._lean is None:
-                    self._lean = LlamaDecoder(self._base, **self._options)
-                for name in whose:
-                    self._lean.refresh(self._stale, name)
+                if self._llama is None:
+                    self._llama = LlamaDecoder(self._base, **self._llama_options)
+                for name in adapters:
+                    self._llama.refresh(self._stale, name)
                     self._stale = False
-            except NotPlain:  # another adapter may be plain again, so the next call tries anew
-                self._give_up_lean()
-                if any(name is not None for name in whose):  # no other decoder reads with an adapter that is not active
+            except UnsupportedModule:  # another adapter may be supported, so the next call tries again
+                self._drop_llama()
+                if any(name is not None for name in adapters):  # the generic decoder only knows the active adapter
                     raise
         self._stale = False
 
-    def _give_up_lean(self) -> None:
-        """Its spare table knows it, as it knows the table: but for this only Python's collector would let go of the two."""
-        if self._lean is not None:
-            self._lean.spare = None
-        self._lean = None
+    def _drop_llama(self) -> None:
+        """Decoder and spare batch refer to each other; without this only the garbage collector would free them."""
+        if self._llama is not None:
+            self._llama.spare = None
+        self._llama = None
 
-    def forget(self, whose: str) -> None:
-        """Give up what was copied of an adapter; rows that it writes begin again, and had better not."""
-        with self.in_use:
+    def forget_adapter(self, adapter: str) -> None:
+        """Free the copies of an adapter that is about to be removed."""
+        with self.lock:
             for scheduler in self._schedulers:
-                scheduler.let_go()
-            if self._lean is not None:
-                self._lean.forget(whose)
+                scheduler.release()
+            if self._llama is not None:
+                self._llama.forget_adapter(adapter)
 
-    def decoder(self, longest: int) -> Decoder:
-        """The lean decoder where the model and the length allow it."""
-        if self._lean is None or (self._lean.longest is not None and longest > self._lean.longest):
+    def select_decoder(self, max_length: int) -> Decoder:
+        """The Llama decoder where model and length allow it, else the generic one."""
+        if self._llama is None or (self._llama.max_length is not None and max_length > self._llama.max_length):
             return self._generic
-        return self._lean
+        return self._llama
 
-    def knows(self, decoder: Decoder) -> bool:
-        """Whether it has the weights as of the last `refresh`."""
-        return decoder is self._lean or decoder is self._generic
+    def is_current(self, decoder: Decoder) -> bool:
+        """Whether the decoder has the weights of the last `refresh_weights`."""
+        return decoder is self._llama or decoder is self._generic
 
-    def job(self, request_id: int, request: Request, sampling: Sampling, whose: str | None = None) -> Job:
-        limit = sampling.max_tokens if request.max_tokens is None else request.max_tokens
-        prompt = np.array(request.prompt, dtype=np.int64)  # ours: what lies in the cache is known by it, later too
+    def make_request(self, request_id: int, request: Request, sampling: Sampling, adapter: str | None = None) -> EngineRequest:
+        """Check a request and resolve its limits."""
+        max_new_tokens = sampling.max_tokens if request.max_tokens is None else request.max_tokens
+        prompt = np.array(request.prompt, dtype=np.int64)  # a copy: cached prefixes are compared with it later
         if prompt.ndim != 1 or not len(prompt):
             raise TacitError(f"the prompt of request {request_id} has no tokens; a model needs at least one to continue.")
-        if limit < 1:
-            raise TacitError(f"max_tokens of request {request_id} is {limit}; it must be at least 1.")
-        if self._context is not None and len(prompt) + limit > self._context:
+        if max_new_tokens < 1:
+            raise TacitError(f"max_tokens of request {request_id} is {max_new_tokens}; it must be at least 1.")
+        if self._context is not None and len(prompt) + max_new_tokens > self._context:
             raise TacitError(
-                f"request {request_id} has {len(prompt)} prompt tokens and may write {limit}, together more than the "
+                f"request {request_id} has {len(prompt)} prompt tokens and max_tokens {max_new_tokens}, together more than the "
                 f"model's context of {self._context}; shorten the prompt or lower max_tokens."
             )
-        if prompt.view(np.uint64).max() >= self._vocabulary:  # where a negative one is huge
+        if prompt.view(np.uint64).max() >= self._vocabulary:  # as unsigned, a negative token is huge
             raise TacitError(
                 f"the prompt of request {request_id} has a token outside 0..{self._vocabulary - 1}; it was made by "
                 "another model's tokenizer."
             )
         if request.episode is not None and not 0 <= request.episode < 1 << 63:
             raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
-        return Job(request_id, prompt, request.seed, limit, whose, request.episode)
+        return EngineRequest(request_id, prompt, request.seed, max_new_tokens, adapter, request.episode)
 
-    def _depth(self, layer: int | None) -> int | None:
-        """The layer counted from 0 (embeddings) to the number of layers (after the last and the final norm)."""
+    def _resolve_layer(self, layer: int | None) -> int | None:
+        """Count the layer from 0 (embeddings) to the number of layers (after the last one and the final norm)."""
         if layer is None:
             return None
-        if not -self._layers - 1 <= layer <= self._layers:
+        if not -self._num_layers - 1 <= layer <= self._num_layers:
             raise TacitError(
-                f"layer {layer} does not exist; this model has 0 (embeddings) to {self._layers} (the last), or "
-                f"{-self._layers - 1} to -1 counted from the end."
+                f"layer {layer} does not exist; this model has 0 (embeddings) to {self._num_layers} (the last), or "
+                f"{-self._num_layers - 1} to -1 counted from the end."
             )
-        return layer % (self._layers + 1)
+        return layer % (self._num_layers + 1)

@@ -18,7 +18,7 @@ from tacit.core.platform import usable_cpus
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.model import resolve_device
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.slots import end_tokens
+from tacit.engines.local.slots import find_end_tokens
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.launch import Launcher, ProcessLauncher, Role
@@ -75,7 +75,7 @@ def start_servers(
         dtype=str(dtype).removeprefix("torch."),
         context=replica.codec.context_limit,
         max_batch=settings.max_batch,
-        end_tokens=tuple(sorted(end_tokens(replica.model.hf, replica.tokenizer))),
+        end_tokens=tuple(sorted(find_end_tokens(replica.model.hf, replica.tokenizer))),
         lora_rank=settings.lora_rank,
         memory=settings.server_share(torch.cuda.device_count()),
     )

@@ -44,8 +44,8 @@ class ServerScheduler:
 
     def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
-        job = self._local.job(request_id, request, self._sampling)
-        self._waiting.append((request_id, job.prompt, job.seed, job.limit))
+        checked = self._local.make_request(request_id, request, self._sampling)
+        self._waiting.append((request_id, checked.prompt, checked.seed, checked.max_new_tokens))
         return request_id
 
     def wait(self) -> list[tuple[int, Completion]]:
@@ -81,7 +81,7 @@ class ServerScheduler:
         return Completion(
             tokens=tokens,
             logprobs=logprobs,
-            text=self._local.stops(self._sampling.stop).text(tokens),
+            text=self._local.stop_conditions(self._sampling.stop).decode(tokens),
             finish="stop" if delivery.stopped else "length",
             hidden=hidden,
             version=delivery.version,

@@ -22,8 +22,8 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling import draw
-from tacit.engines.local.slots import KnownStops, uniforms
+from tacit.engines.local.sampling import sample_tokens
+from tacit.engines.local.slots import StopConditionsCache, draw_uniforms
 from tacit.engines.sharded.messages import Delivery, Opening, Order
 
 LOGPROBS_MODE = "processed_logits"
@@ -68,7 +68,7 @@ class OwnDraw(LogitsProcessor):
             self._rows.pop(place, None)
             if told := asked.extra_args:
                 sampling = Sampling(told["temperature"], told["top_p"], told["top_k"])
-                self._rows[place] = _DrawRow(sampling, uniforms([told["seed"]], asked.max_tokens)[0], written)
+                self._rows[place] = _DrawRow(sampling, draw_uniforms([told["seed"]], asked.max_tokens)[0], written)
         for source, target, how in batch_update.moved:
             moved, there = self._rows.pop(source, None), self._rows.pop(target, None)
             if moved is not None:
@@ -84,7 +84,7 @@ class OwnDraw(LogitsProcessor):
             # A prompt that is read in parts gives logits before its end; what is drawn from those is thrown away.
             noise = [self._rows[p].uniform_T[min(len(self._rows[p].written), len(self._rows[p].uniform_T) - 1)] for p in places]
             rows_B = torch.tensor(places, device=logits.device)
-            tokens_B, logprobs_B = draw(logits[rows_B], torch.tensor(np.array(noise), device=logits.device), sampling)
+            tokens_B, logprobs_B = sample_tokens(logits[rows_B], torch.tensor(np.array(noise), device=logits.device), sampling)
             logits[rows_B] = -torch.inf
             logits[rows_B, tokens_B] = logprobs_B
         return logits
@@ -139,7 +139,7 @@ class Writer:
         self._versions: dict[str, int] = {} if told.lora_rank else {MAIN: 0}
         self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
         tokenizer, vocabulary = AutoTokenizer.from_pretrained(told.checkpoint), self._engine.model_config.get_vocab_size()
-        self._stops = KnownStops(tokenizer, told.end_tokens, vocabulary)
+        self._stops = StopConditionsCache(tokenizer, told.end_tokens, vocabulary)
 
     @property
     def busy(self) -> bool:
@@ -193,7 +193,7 @@ class Writer:
             for token, known in zip(said.token_ids, said.logprobs, strict=True):
                 row.tokens.append(int(token))
                 row.logprobs.append(float(known[token].logprob))
-                if stopped := self._stops(row.order.sampling.stop).ends(np.array(row.tokens)):
+                if stopped := self._stops(row.order.sampling.stop).is_finished(np.array(row.tokens)):
                     break
             if stopped or output.finished:
                 finished.append(self._delivery(row, stopped))

@@ -33,7 +33,7 @@ from tacit.engines.local.fast.layers import (
     rms_norm_forward,
 )
 from tacit.engines.local.memory import is_out_of_memory
-from tacit.engines.local.projections import Parts, plain_parts, together
+from tacit.engines.local.projections import Parts, find_parts, fused_linear_autograd
 
 MIN_TOKENS_TO_COMPILE = 4096
 """rows of a pass from which on pieces are compiled: smaller ones wait for launches, not for memory"""
@@ -250,7 +250,7 @@ class CompiledRegions:
         found: list[Weights] = []
         layouts: set[RegionLayout] = set()
         for norms, projections in self._modules[: 0 if self.failed else count]:
-            parts = plain_parts(projections)
+            parts = find_parts(projections)
             if parts is None:
                 return None
             kinds = tuple((bias is not None, adapters[0][2] if adapters else None) for _, bias, adapters in parts)
@@ -301,11 +301,11 @@ def run_region(
     """(h, q, k, v): states [N, D] after a layer, and what the next layer's heads ask, offer and give, [N, heads, head_dim]."""
     norms = list(zip(weights, layout.epsilons, strict=False))
     o, gate, up, down, *qkv = _unflatten_parts(weights[len(layout.epsilons) :], layout.kinds)
-    h, x = added(h, together(attended, [o]), *norms[0])
-    x = gated(together(x, [gate, up]))
-    h, x = added(h, together(x, [down]), *norms[1])
+    h, x = added(h, fused_linear_autograd(attended, [o]), *norms[0])
+    x = gated(fused_linear_autograd(x, [gate, up]))
+    h, x = added(h, fused_linear_autograd(x, [down]), *norms[1])
     features = [len(weight) for weight, _, _ in qkv]
-    q, k, v = (y.unflatten(-1, (-1, layout.head_dim)) for y in together(x, qkv).split(features, dim=-1))
+    q, k, v = (y.unflatten(-1, (-1, layout.head_dim)) for y in fused_linear_autograd(x, qkv).split(features, dim=-1))
     if len(norms) == 4:
         q, k = normed(q, *norms[2]), normed(k, *norms[3])
     # A view of all three would keep them; and what is compiled pays for every view that it returns.

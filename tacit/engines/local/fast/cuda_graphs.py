@@ -1,5 +1,5 @@
-"""CUDA graphs of decode steps: a small model's step is hundreds of kernels of a few microseconds each, and launching them
-one by one takes several times as long as running them."""
+"""CUDA graphs of decode steps and prefills: a small model's step is hundreds of kernels of a few microseconds each, and
+launching them one by one takes several times as long as running them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import torch
 
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import After, LlamaForward, Prompts
+from tacit.engines.local.llama import CachedPrefixes, LlamaForward, PackedPrompts
 from tacit.engines.local.memory import empty_cache, is_out_of_memory
 from tacit.engines.local.packing import next_power_of_two, ragged_arange
 
-_RECORDING = Lock()
-"""what another thread did on that stream meanwhile would be recorded with it"""
+_CAPTURE_LOCK = Lock()
+"""a capture would also record what other threads do on the same stream"""
 
 
 @cache
-def _aside(device: int) -> torch.cuda.Stream:
-    """Where steps are tried and recorded: one stream for all, since what libraries set up for a stream stays for good."""
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """One stream for all warm-ups and captures: what libraries set up for a stream is never freed."""
     return torch.cuda.Stream(device)
 
 
-class StepGraphs:
-    """Records each kind of step once and replays it. A step must read and write tensors that stay where they are."""
+class CudaGraphs:
+    """Captures each kind of step once and replays it. A step must read and write tensors at fixed addresses."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -40,21 +40,21 @@ class StepGraphs:
         return len(self._graphs)
 
     def clear(self) -> None:
-        """Forget all recordings: something they read has moved."""
+        """Drop all graphs: something they read has moved."""
         if self._graphs:
             self._graphs.clear()
-            torch.cuda.empty_cache()  # their working memory is of no use to anyone else in this process
+            torch.cuda.empty_cache()  # nothing else in this process can use their working memory
 
-    def run(self, key: Hashable, step: Callable[[], None], rewind: Callable[[], Callable[[], None]]) -> None:
-        """Do `step` once. `key` says what is the same in every recording; `rewind()` returns what undoes a trial step."""
+    def run(self, key: Hashable, step: Callable[[], None], save_state: Callable[[], Callable[[], None]]) -> None:
+        """Run `step` once. `key` identifies its shapes; `save_state()` returns a function that undoes the warm-up step."""
         if not self.enabled:
             step()
             return
         if key not in self._graphs:
-            undo = rewind()
-            with _RECORDING:
-                graph = self._record(step)
-            undo()
+            restore = save_state()
+            with _CAPTURE_LOCK:
+                graph = self._capture(step)
+            restore()
             if graph is None:
                 self.enabled = False
                 step()
@@ -62,137 +62,138 @@ class StepGraphs:
             self._graphs[key] = graph
         self._graphs[key].replay()
 
-    def _record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Libraries set themselves up on a first run, which cannot be recorded: try the step once on another stream."""
-        ours, aside = torch.cuda.current_stream(), _aside(torch.cuda.current_device())
-        aside.wait_stream(ours)
+    def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """Libraries initialize themselves on a first run, which cannot be captured: warm up on another stream before."""
+        ours, capture_stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
+        capture_stream.wait_stream(ours)
         try:
-            with torch.cuda.stream(aside):
+            with torch.cuda.stream(capture_stream):
                 step()
-        finally:  # what a failed one has begun is over, too, before anything else is done
-            ours.wait_stream(aside)
+        finally:  # what a failed step has launched must be over, too, before anything else
+            ours.wait_stream(capture_stream)
         graph = torch.cuda.CUDAGraph()
-        # steps leave nothing behind but their in-place results, and never overlap: they can share their working memory
+        # steps only leave in-place results and never overlap, so they can share their working memory
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         try:
-            with torch.cuda.graph(graph, pool=pool, stream=aside, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=capture_stream, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
             if is_out_of_memory(error):
-                raise  # a shortage passes, once less is sampled at once; what follows is for devices that cannot record
-            warnings.warn(f"sampling goes on without CUDA graphs, more slowly: {error}", stacklevel=2)
+                raise  # a smaller batch may fit; the fallback below is for devices that cannot capture at all
+            warnings.warn(f"CUDA graphs are off and sampling is slower: capturing a step failed: {error}", stacklevel=2)
             return None
         finally:
-            torch.cuda.set_stream(ours)  # torch stays on the other one where a recording cannot be ended
+            torch.cuda.set_stream(ours)  # torch stays on the capture stream if a capture cannot be ended
         return graph
 
 
-# Prefills in few sizes, recorded as steps are: of a small model, launching its hundreds of kernels takes longer than running
-# them.
+# Prefill graphs. Prompts are padded to few shapes:
 #
-#     [ prompt | prompt | … | filling | filling ]      so many tokens, so many prompts, none longer than so much
+#     [ prompt | prompt | … | padding | padding ]      fixed numbers of tokens and of prompts, and a longest length
 #
-# What fills a size up are prompts too, of zeros at position 0, and nobody reads what comes of them. Their keys and values all
-# go to one slot, behind a prompt of those who join: that row's first step writes there before anything reads it.
+# The padding consists of prompts, too: zeros at position 0, whose results are not read. Their keys and values all go to one
+# spare place in the cache, behind a new prompt, where that slot's first decode step writes before anything reads.
 
-LAUNCHED = 1e11
-"""tokens · weights of a layer that an H200 has done in the time that a layer's launches take (1 ms)"""
-MOST_WORK = 8 * LAUNCHED
-"""of a prefill that is recorded: up to here a host that is rid of the launches has other things to do meanwhile"""
-SEEN = 2
-"""times that a size has come before it is recorded, which takes a trial, a recording and a replay where one pass would do"""
-MOST_KEPT = 96
-"""recordings; where more are wanted, all are given up"""
+LAUNCH_BOUND_WORK = 1e11
+"""tokens · weights of a layer that an H200 computes in the time of a layer's launches (1 ms)"""
+MAX_GRAPH_WORK = 8 * LAUNCH_BOUND_WORK
+"""largest prefill that is captured: up to here the host has other work to do in the time saved"""
+RECORD_AFTER = 2
+"""times a shape must come before it is captured, since that takes a warm-up, a capture and a replay instead of one pass"""
+MAX_GRAPHS = 96
+"""captured prefills; beyond this number all are dropped"""
 
-States = tuple[torch.Tensor, torch.Tensor | None]
-"""logits and, where asked for, a layer's states, of each prompt"""
+PromptStates = tuple[torch.Tensor, torch.Tensor | None]
+"""logits and, if asked for, a layer's hidden states at the last token of each prompt"""
 
 
-class Size(NamedTuple):
+class PrefillShape(NamedTuple):
     tokens: int
     prompts: int
     longest: int
 
     @staticmethod
-    def of(lengths_U: np.ndarray, weights: int = 0) -> Size:
-        """One of few in which they have room, and a filling of one token at least. Tokens are quarters of a power of two where
-        launches take longer than what is computed for nothing, with a layer of so many weights, and eighths elsewhere."""
+    def fit(lengths_U: np.ndarray, weights: int = 0) -> PrefillShape:
+        """The smallest shape that holds these prompts and at least one token of padding. Token counts are quarters of a power
+        of two where launches take longer than the wasted work, for a layer of `weights` weights, and eighths elsewhere."""
         prompts = max(8, next_power_of_two(len(lengths_U))) + 8
         needed = max(128, int(lengths_U.sum()) + prompts - len(lengths_U))
-        step = max(16, next_power_of_two(needed) // (8 if needed * weights <= LAUNCHED else 16))
+        step = max(16, next_power_of_two(needed) // (8 if needed * weights <= LAUNCH_BOUND_WORK else 16))
         tokens = -(-needed // step) * step
-        longest = max(int(lengths_U.max()), int(_filling(tokens, prompts, lengths_U).max()))
-        return Size(tokens, prompts, max(512, next_power_of_two(longest)))
+        longest = max(int(lengths_U.max()), int(_padding_lengths(tokens, prompts, lengths_U).max()))
+        return PrefillShape(tokens, prompts, max(512, next_power_of_two(longest)))
 
 
-class FixedPrompts:
-    """Prompts of one size, at addresses that stay."""
+class PrefillBuffers:
+    """Inputs of a captured prefill of one shape, at fixed addresses."""
 
-    def __init__(self, size: Size, device: torch.device, block: int) -> None:
-        """`block`: queries that a kernel of attention looks at together, which is told who does what; 0: there is none."""
-        self.size, (tokens, prompts, _) = size, size
+    def __init__(self, shape: PrefillShape, device: torch.device, block: int) -> None:
+        """`block`: queries per block of the varlen attention kernel, whose work list is part of the inputs; 0: no kernel."""
+        self.shape, (tokens, prompts, _) = shape, shape
         self._block, blocks = block, max_blocks(tokens, prompts, block) if block else 0
         parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * blocks, 5 * prompts)
         self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
-        self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts, *more = self._all.split(parts)
+        self._tokens_N, self._positions_N, self.kv_index_N, self._ends_U, self._starts, *more = self._all.split(parts)
         self._starts_k, self._keys = more[:2]
-        self._blocks, self._last_blocks = (table.view(-1, 5) for table in more[2:])
+        self._blocks, self._last_blocks = (work_list.view(-1, 5) for work_list in more[2:])
         self._single = torch.arange(prompts + 1, dtype=torch.int32, device=device)
-        self._there = torch.zeros(sum(parts), dtype=torch.long, pin_memory=device.type == "cuda")
-        """what it is filled from, on the host"""
-        self._here = [part.numpy() for part in self._there.split(parts)]
-        self._fetched: torch.cuda.Event | None = None
+        self._staging = torch.zeros(sum(parts), dtype=torch.long, pin_memory=device.type == "cuda")
+        """the same on the host"""
+        self._staging_parts = [part.numpy() for part in self._staging.split(parts)]
+        self._copied: torch.cuda.Event | None = None
 
-    def fill(self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, spare: int, after: After | None = None) -> None:
-        """With these, whose keys and values go to the slots; those of the filling to the spare one. `after`: what lies before
-        each in the cache."""
-        if self._fetched is not None:
-            self._fetched.synchronize()
-        lengths_U, real = np.array([len(prompt) for prompt in prompts]), len(slots_N)
-        lengths_U = np.append(lengths_U, _filling(self.size.tokens, self.size.prompts, lengths_U))
-        tokens_N, positions_N, all_slots_N, ends_U, starts, starts_k, keys, blocks, last_blocks = self._here
+    def fill(
+        self, prompts: Sequence[np.ndarray], kv_index_N: np.ndarray, spare: int, prefixes: CachedPrefixes | None = None
+    ) -> None:
+        """Upload these prompts, whose keys and values go to `kv_index_N` of the flat cache; those of the padding to `spare`.
+        `prefixes`: what the cache holds before each prompt."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        lengths_U, real = np.array([len(prompt) for prompt in prompts]), len(kv_index_N)
+        lengths_U = np.append(lengths_U, _padding_lengths(self.shape.tokens, self.shape.prompts, lengths_U))
+        tokens_N, positions_N, all_kv_index_N, ends_U, starts, starts_k, keys, blocks, last_blocks = self._staging_parts
         np.concatenate(prompts, out=tokens_N[:real])
         positions_N[:real] = ragged_arange(lengths_U[: len(prompts)])
-        all_slots_N[:real], all_slots_N[real:] = slots_N, spare
-        tokens_N[real:], positions_N[real:] = 0, 0  # a filling may be longer than anything there are rotations for
+        all_kv_index_N[:real], all_kv_index_N[real:] = kv_index_N, spare
+        tokens_N[real:], positions_N[real:] = 0, 0  # padding may be longer than the precomputed RoPE
         np.cumsum(lengths_U, out=starts[1:])
         ends_U[:] = starts[1:] - 1
-        starts_k[:], keys[:], asking_U = starts[:-1], lengths_U, lengths_U
-        if after is not None:
+        starts_k[:], keys[:], queries_U = starts[:-1], lengths_U, lengths_U
+        if prefixes is not None:
             count = len(prompts)
-            positions_N[:real] += np.repeat(after.known_U, lengths_U[:count])
-            starts_k[:count], keys[:count] = after.slots_U, after.known_U + lengths_U[:count]
-            starts_k[count:], keys[count:] = spare, 1  # a filling has nothing to look at, and asks nobody
-            asking_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
+            positions_N[:real] += np.repeat(prefixes.cached_U, lengths_U[:count])
+            starts_k[:count], keys[:count] = prefixes.kv_start_U, prefixes.cached_U + lengths_U[:count]
+            starts_k[count:], keys[count:] = spare, 1  # padding attends to nothing
+            queries_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
         if self._block:
-            for table, queries_U in ((blocks, asking_U), (last_blocks, np.minimum(asking_U, 1))):
-                shares = split_into_blocks(queries_U, keys, "queries", self._block, starts_k).ravel()
-                table[: len(shares)], table[len(shares) :] = shares, 0  # where there is nothing to do for anybody
-        self._all.copy_(self._there, non_blocking=True)
+            for work_list, counts_U in ((blocks, queries_U), (last_blocks, np.minimum(queries_U, 1))):
+                shares = split_into_blocks(counts_U, keys, "queries", self._block, starts_k).ravel()
+                work_list[: len(shares)], work_list[len(shares) :] = shares, 0  # zeros: empty blocks
+        self._all.copy_(self._staging, non_blocking=True)
         if self._all.is_cuda:
-            self._fetched = torch.cuda.current_stream(self._all.device).record_event()
+            self._copied = torch.cuda.current_stream(self._all.device).record_event()
 
-    def prompts(self, after: bool = False) -> Prompts:
-        """`after`: with the keys where they lie in a cache."""
-        starts, longest, block = self._starts.int(), self.size.longest, self._block
-        starts_k, keys_B = (self._starts_k.int(), self._keys.int()) if after else (starts, None)
+    def as_prompts(self, in_cache: bool = False) -> PackedPrompts:
+        """`in_cache`: keys are read from the cache, prefixes included."""
+        starts, longest, block = self._starts.int(), self.shape.longest, self._block
+        starts_k, keys_B = (self._starts_k.int(), self._keys.int()) if in_cache else (starts, None)
         all_blocks, last_blocks = (
-            {("queries", block): table.int()} if block else {} for table in (self._blocks, self._last_blocks)
+            {("queries", block): work_list.int()} if block else {} for work_list in (self._blocks, self._last_blocks)
         )
-        spans = SequenceLayout(starts, starts_k, longest, longest, blocks=all_blocks, keys_B=keys_B)
+        layout = SequenceLayout(starts, starts_k, longest, longest, blocks=all_blocks, keys_B=keys_B)
         last = SequenceLayout(self._single, starts_k, 1, longest, blocks=last_blocks, keys_B=keys_B)
-        return Prompts(self._tokens_N, self._positions_N, self._ends_U, spans, last)
+        return PackedPrompts(self._tokens_N, self._positions_N, self._ends_U, layout, last)
 
 
-class RecordedPrefills:
-    """Of one table: each size is recorded when it has come a few times."""
+class PrefillGraphs:
+    """CUDA graphs of one decode batch's prefills. A shape is captured once it has come `RECORD_AFTER` times."""
 
     def __init__(self, enabled: bool) -> None:
-        self._graphs = StepGraphs(enabled)
+        self._graphs = CudaGraphs(enabled)
         self._seen: Counter[Hashable] = Counter()
-        self._rooms: dict[Hashable, FixedPrompts] = {}
-        self._found: dict[Hashable, States] = {}
-        """of so many prompts: one prefill is read before the next"""
+        self._buffers: dict[Hashable, PrefillBuffers] = {}
+        self._outputs: dict[Hashable, PromptStates] = {}
+        """by number of prompts: one prefill's outputs are read before the next one"""
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -200,8 +201,8 @@ class RecordedPrefills:
     def clear(self) -> None:
         """Something they read has moved, or there are too many."""
         self._graphs.clear()
-        self._rooms.clear()
-        self._found.clear()
+        self._buffers.clear()
+        self._outputs.clear()
         self._seen.clear()
 
     def run(
@@ -209,77 +210,75 @@ class RecordedPrefills:
         forward: LlamaForward,
         cache: KeyValueCache,
         prompts: Sequence[np.ndarray],
-        slots_N: np.ndarray,
+        kv_index_N: np.ndarray,
         spare: int,
         layer: int | None,
-        after: After | None = None,
-    ) -> States | None:
-        """None where it is better not recorded. What is returned is good until the next one. `after`: what lies in the cache
-        before each, which is read where it lies.
+        prefixes: CachedPrefixes | None = None,
+    ) -> PromptStates | None:
+        """Prefill with a graph; None if a plain prefill is better. The result is valid until the next call. `prefixes`: what
+        the cache holds before each prompt.
 
-        With a filling, log-probabilities are others in the last bits, and which sizes have come before depends on more than the
-        requests (on what was given up for want of memory, say). Nothing is recorded where a run again is to have the same
-        bits."""
+        Off in deterministic mode: padding changes log-probabilities in the last bits, and which shapes have come before depends
+        on more than the requests (for example on memory pressure)."""
         if not self._graphs.enabled or torch.are_deterministic_algorithms_enabled():
             return None
-        if len(slots_N) * forward.weights_a_layer > MOST_WORK:
+        if len(kv_index_N) * forward.weights_per_layer > MAX_GRAPH_WORK:
             return None
-        size = Size.of(np.array([len(prompt) for prompt in prompts]), forward.weights_a_layer)
-        key = (size, layer, after is not None)
+        shape = PrefillShape.fit(np.array([len(prompt) for prompt in prompts]), forward.weights_per_layer)
+        key = (shape, layer, prefixes is not None)
         self._seen[key] += 1
-        if self._seen[key] <= SEEN:
+        if self._seen[key] <= RECORD_AFTER:
             return None
-        if key not in self._rooms:
-            if len(self._rooms) >= MOST_KEPT:
+        if key not in self._buffers:
+            if len(self._buffers) >= MAX_GRAPHS:
                 self.clear()
                 return None
-            if (size.prompts, layer) not in self._found:
-                self._found[size.prompts, layer] = _states_of(size.prompts, forward, layer)
-            self._rooms[key] = FixedPrompts(size, forward.device, forward.query_block)
-        fixed, found = self._rooms[key], self._found[size.prompts, layer]
-        fixed.fill(prompts, slots_N, spare, after)
+            if (shape.prompts, layer) not in self._outputs:
+                self._outputs[shape.prompts, layer] = _allocate_outputs(shape.prompts, forward, layer)
+            self._buffers[key] = PrefillBuffers(shape, forward.device, forward.query_block)
+        buffers, outputs = self._buffers[key], self._outputs[shape.prompts, layer]
+        buffers.fill(prompts, kv_index_N, spare, prefixes)
 
         def prefill() -> None:
-            sink, rotating = partial(cache.put_flat, fixed.slots_N, None), cache.rotating(fixed.slots_N)
-            told, cached = (fixed.prompts(), None) if after is None else (fixed.prompts(after=True), cache.all_slots)
-            for here, state in zip(found, forward.prefill_flat(told, layer, sink, rotating, cached), strict=True):
-                if here is not None and state is not None:
-                    here.copy_(state)
+            store, rope_and_store = (
+                partial(cache.store, buffers.kv_index_N, None),
+                cache.make_rope_and_store(buffers.kv_index_N),
+            )
+            packed, cached = buffers.as_prompts(prefixes is not None), None if prefixes is None else cache.flat_view
+            results = forward.prefill_varlen(packed, layer, store, rope_and_store, cached)
+            for output, result in zip(outputs, results, strict=True):
+                if output is not None and result is not None:
+                    output.copy_(result)
 
-        if not self._goes(key, prefill):
-            self._graphs.enabled = False
-            self.clear()
-            empty_cache(forward.device)
-            warnings.warn("there is no GPU memory to record prefills; sampling goes on without, more slowly", stacklevel=2)
-            return None
-        if not self._graphs.enabled:  # it cannot be recorded here
-            self.clear()
-        logits, hidden = found
-        return logits[: len(prompts)], None if hidden is None else hidden[: len(prompts)]
-
-    def _goes(self, key: Hashable, prefill: Callable[[], None]) -> bool:
-        """Whether there was memory for it: without a recording less is needed, and no row has to begin again."""
         try:
-            self._graphs.run(key, prefill, lambda: _nothing)
+            self._graphs.run(key, prefill, lambda: lambda: None)  # a warm-up prefill is simply overwritten
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            return False
-        return True
+            out_of_memory = True
+        else:
+            out_of_memory = False
+        if out_of_memory:  # a plain prefill needs less; outside of the handler, whose error keeps tensors alive
+            self._graphs.enabled = False
+            self.clear()
+            empty_cache(forward.device)
+            warnings.warn(
+                "not enough GPU memory for CUDA graphs of prefills; they are off, and sampling is slower", stacklevel=2
+            )
+            return None
+        if not self._graphs.enabled:  # this device cannot capture
+            self.clear()
+        logits, hidden = outputs
+        return logits[: len(prompts)], None if hidden is None else hidden[: len(prompts)]
 
 
-def _states_of(prompts: int, forward: LlamaForward, layer: int | None) -> States:
-    """Room for them."""
+def _allocate_outputs(prompts: int, forward: LlamaForward, layer: int | None) -> PromptStates:
     logits = torch.empty(prompts, forward.vocabulary, device=forward.device)
     hidden = torch.empty(prompts, forward.features, dtype=forward.dtype, device=forward.device)
     return logits, None if layer is None else hidden
 
 
-def _filling(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
-    """Lengths of what fills a size up."""
+def _padding_lengths(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
+    """Lengths of the padding prompts that fill a shape up."""
     count, left = prompts - len(lengths_U), tokens - int(lengths_U.sum())
     return left // count + (np.arange(count) < left % count)
-
-
-def _nothing() -> None:
-    """A prefill that is tried writes what it will write again."""

@@ -1,12 +1,12 @@
-"""One decode step's attention as a kernel of its own: rotate, write the new key and value, then attend, in one launch.
+"""Triton attention of a decode step: RoPE, storing the new key and value, and attention in one launch.
 
-    out = softmax(R q · [k₀ … R kₜ] · scale) [v₀ … vₜ]      t the row's own position, R its rotation; kₜ and vₜ are the new ones
+    out = softmax(R q · [k₀ … R kₜ] · scale) [v₀ … vₜ]      t: position, R: RoPE, kₜ and vₜ: new
 
-Each program has one row and one key head, reads exactly the columns that row has, and keeps the running maximum and sum of the
-softmax as it goes. Torch's fused kernel reads a window common to all rows instead, under a mask. Where rows and key heads are
-too few to keep the device busy, several programs have a part of the columns each, and a second launch joins what they found:
+One program per slot and key head reads exactly that slot's positions with an online softmax; torch's fused kernel reads a
+masked window common to all slots. Where slots and key heads are too few to fill the device, the positions are split over several
+programs (flash decoding), and a second launch merges the splits:
 
-    out = Σₚ exp(mₚ − m) aₚ / Σₚ exp(mₚ − m) sₚ      m the highest score, s and a the sums of weights, and of weighted values
+    out = Σₚ exp(mₚ − m) aₚ / Σₚ exp(mₚ − m) sₚ      m: highest score, s: sum of weights, a: sum of weighted values
 """
 
 from __future__ import annotations
@@ -23,61 +23,60 @@ from tacit.engines.local.fast.compiled import SamplerOps
 from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
 from tacit.engines.local.packing import next_power_of_two
 
-LEAST = 16
-"""the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
-A_PROCESSOR = 1.5
-"""programs that keep one processor busy. More parts than that cost more than they bring: of 523 columns, 1, 2 and 4 parts take
-12.9, 11.0 and 9.5 µs at 16 rows of two heads of 128, and 14.9, 16.4 and 18.1 µs at 64, on an H200 with 132 processors"""
-MOST_PARTS = 8
+MIN_DOT = 16
+"""smallest side of a tensor-core product; the query heads of a key head are padded to it"""
+PROGRAMS_PER_SM = 1.5
+"""programs that keep one SM busy; more splits cost more than they save. For 523 positions, 1, 2 and 4 splits take
+12.9, 11.0 and 9.5 µs with 16 slots of two heads of 128, and 14.9, 16.4 and 18.1 µs with 64, on an H200 with 132 SMs"""
+MAX_SPLITS = 8
 FEW = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
 MANY = {"BLOCK": 32, "num_warps": 2, "num_stages": 4}
-"""columns that are looked at together, by how many warps, and how far ahead they are asked for; where there are more than two
-programs for a processor, small ones share it better. Of 523 columns FEW and MANY take 14.3 and 15.2 µs at 64 rows of two heads
-of 128, and 44.8 and 37.5 at 256; of three heads of 64 12.2 and 12.5, and 38.7 and 29.6"""
+"""positions per block, warps and pipeline stages, for few and for many programs: above two programs per SM small ones share it
+better. For 523 positions FEW and MANY take 14.3 and 15.2 µs with 64 slots of two heads of 128, and 44.8 and 37.5 with 256; for
+three heads of 64 12.2 and 12.5, and 38.7 and 29.6"""
 
 
 @on_tensor_device
-def attend_step(
+def decode_attention(
     q_BHD: torch.Tensor,
     k_BGD: torch.Tensor,
     v_BGD: torch.Tensor,
     keys_BSGD: torch.Tensor,
     values_BSGD: torch.Tensor,
     positions_B: torch.Tensor,
-    rotations_B: torch.Tensor,
+    rope_B: torch.Tensor,
     scale: float,
-    parts: int = 0,
+    splits: int = 0,
     launch: Mapping[str, int] | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not. `parts`: of a row's
-    columns, a power of two; 0 is as many as the device can use, and so with how they are launched. `out`: where it goes, one
-    row right behind the other.
+    """[B, query heads · head_dim]. The heads of a slot must be contiguous; slots may be strided. `splits`: a power of two; 0
+    picks it, and the launch options, for the device. `out`: contiguous output memory.
 
-    Queries and keys keep the two halves of each rotated pair side by side. `rotations_B` [B, head_dim / 2, 2] are cosine and
-    sine at each row's position, in float32."""
+    The two halves of each RoPE pair are adjacent in queries and keys. `rope_B` [B, head_dim / 2, 2]: cos and sin at each slot's
+    position, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
-    parts = parts or _parts(rows * kv_heads, q_BHD.device)
-    launch = launch or launch_of(rows * kv_heads * parts, q_BHD.device)
+    splits = splits or _choose_splits(rows * kv_heads, q_BHD.device)
+    launch = launch or choose_launch(rows * kv_heads * splits, q_BHD.device)
     if out is None:
         out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
     found, peaks = (
-        out.new_empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32) for size in (dim, 2)
+        out.new_empty((rows, kv_heads, splits, MIN_DOT, size) if splits > 1 else 0, dtype=torch.float32) for size in (dim, 2)
     )
-    from tacit.engines.local.fast.decode_attention_kernels import (  # triton is only there where there is a GPU
-        attend_one,
-        join_parts,
+    from tacit.engines.local.fast.decode_attention_kernels import (  # triton is only installed with a GPU
+        decode_attention_kernel,
+        merge_splits_kernel,
     )
 
-    attend_one[(rows, kv_heads, parts)](
+    decode_attention_kernel[(rows, kv_heads, splits)](
         q_BHD,
         k_BGD,
         v_BGD,
         keys_BSGD,
         values_BSGD,
         positions_B,
-        rotations_B,
+        rope_B,
         out,
         found,
         peaks,
@@ -88,46 +87,46 @@ def attend_step(
         capacity,
         KV=kv_heads,
         GROUP=heads // kv_heads,
-        PADDED=LEAST,
+        PADDED=MIN_DOT,
         DIM=dim,
-        PARTS=parts,
+        SPLITS=splits,
         **launch,
         **early_launch_options(q_BHD.device),
     )
-    if parts > 1:
-        shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim, "PARTS": parts}
-        join_parts[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
+    if splits > 1:
+        shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": MIN_DOT, "DIM": dim, "SPLITS": splits}
+        merge_splits_kernel[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
     return out
 
 
-def launch_of(programs: int, device: torch.device) -> Mapping[str, int]:
-    return FEW if programs <= 2 * _processors(device) else MANY
+def choose_launch(programs: int, device: torch.device) -> Mapping[str, int]:
+    return FEW if programs <= 2 * _sm_count(device) else MANY
 
 
 @cache
-def _processors(device: torch.device) -> int:
+def _sm_count(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @cache
-def _parts(programs: int, device: torch.device) -> int:
-    """So many that every processor of the device has something to read, where a power of two of them allows it."""
-    wanted = A_PROCESSOR * _processors(device)
-    parts = 1
-    while parts < MOST_PARTS and 2 * parts * programs <= wanted:
-        parts *= 2
-    return parts
+def _choose_splits(programs: int, device: torch.device) -> int:
+    """The number of splits that gives every SM something to read."""
+    wanted = PROGRAMS_PER_SM * _sm_count(device)
+    splits = 1
+    while splits < MAX_SPLITS and 2 * splits * programs <= wanted:
+        splits *= 2
+    return splits
 
 
 @capability_probe
-def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    fits = queries_per_kv <= LEAST and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
+def has_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+    fits = queries_per_kv <= MIN_DOT and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
-        "the attention of a step", device, partial(_step_agrees, device, dtype, kv_heads, queries_per_kv, head_dim)
+        "decode attention", device, partial(_check_decode_kernel, device, dtype, kv_heads, queries_per_kv, head_dim)
     )
 
 
-def _step_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -142,18 +141,18 @@ def _step_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, querie
     )
     keys, values = random(rows, capacity, kv_heads, head_dim), random(rows, capacity, kv_heads, head_dim)
     for cached in (keys, values):
-        cached[torch.arange(capacity, device=device) > positions[:, None]] = float("inf")  # which no row may read
+        cached[torch.arange(capacity, device=device) > positions[:, None]] = float("inf")  # which no slot may read
     scale = head_dim**-0.5
-    turns = torch.polar(torch.ones(rows, head_dim // 2, device=device), random(rows, head_dim // 2).float())
-    rotations, old_keys, old_values = torch.view_as_real(turns), keys.clone(), values.clone()
-    found = attend_step(q, k, v, keys, values, positions, rotations, scale, 1, FEW)
-    for parts, launch in ((1, MANY), (2, FEW), (4, FEW), (MOST_PARTS, FEW)):
+    rope = torch.polar(torch.ones(rows, head_dim // 2, device=device), random(rows, head_dim // 2).float())
+    rope_cos_sin, old_keys, old_values = torch.view_as_real(rope), keys.clone(), values.clone()
+    found = decode_attention(q, k, v, keys, values, positions, rope_cos_sin, scale, 1, FEW)
+    for splits, launch in ((1, MANY), (2, FEW), (4, FEW), (MAX_SPLITS, FEW)):
         there = old_keys.clone(), old_values.clone()
-        other = attend_step(q, k, v, there[0], there[1], positions, rotations, scale, parts, launch)
+        other = decode_attention(q, k, v, there[0], there[1], positions, rope_cos_sin, scale, splits, launch)
         same = torch.equal(there[0], keys) and torch.equal(there[1], values)
         if not (same and torch.allclose(other.float(), found.float(), atol=2e-2, rtol=2e-2)):
             return False
-    q, k = (SamplerOps.rotated(x, turns[:, None]) for x in (q, k))
+    q, k = (SamplerOps.rotated(x, rope[:, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
         close = torch.allclose(own_k[-1], k[row].float(), atol=2e-2, rtol=2e-2)
@@ -167,65 +166,64 @@ def _step_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, querie
     return True
 
 
-# Attention of prompt tokens that ride along in a decode step, a block of a few at a time.
+# Chunked prefill: attention of prompt tokens inside a decode step, in blocks of 16.
 #
-#     out = softmax(R q · [k₀ … k₍c₋₁₎, R kₒ … R kₜ] · scale) [v₀ … vₜ]      t the token's own position
+#     out = softmax(R q · [k₀ … k₍c₋₁₎, R kₒ … R kₜ] · scale) [v₀ … vₜ]      t: the token's position
 #
-# Of a prompt, columns 0 … c−1 were read in earlier steps and lie in the cache; tokens c … t are read in this step. Their keys
-# and
-# values come from where the step has just computed them, not from the cache: no block waits for what another one writes there.
+# Tokens 0 … c−1 of the prompt are in the cache from earlier steps; tokens c … t belong to this step. The latter's keys and
+# values are read from the step's own tensors, not from the cache, so that no block waits for another.
 
-TOKENS = 16
-"""of a block: the smallest side of a matrix product on the device. All of them are of one prompt"""
-DESCRIBED = 4
-"""numbers that describe a block: the place of its row; how many of the prompt's tokens lie in the cache; where in the chunk its
-first token of this step is; and how many tokens of the block are real, 0 where it is nobody's"""
-MOST_HEADS = 4
-"""query heads of a program: 64 rows of queries are what the device multiplies at once"""
+BLOCK_TOKENS = 16
+"""prompt tokens per block, all of one prompt: the smallest side of a tensor-core product"""
+BLOCK_FIELDS = 4
+"""fields of a block: its slot; the prompt tokens in the cache; the index in the chunk of the prompt's first token of this step;
+the number of real tokens in the block, 0 for padding"""
+MAX_HEADS = 4
+"""query heads per program: with 16 tokens, 64 query rows, the tensor cores' tile"""
 BLOCK, FRESH, WARPS = 64, 32, 4
-"""cached columns, and tokens of this step, that a program looks at together, and its warps"""
-LARGE = 128
-"""dimensions of a head above which three stages of columns do not fit into the memory that all kinds of devices have"""
+"""cached positions and new tokens per iteration of a program, and its warps"""
+LARGE_HEAD = 128
+"""head_dim above which three pipeline stages do not fit into the shared memory of every device"""
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
-    """Prompt tokens of one step. Blocks of one prompt lie one after the other, and all but the last of them are full."""
+class PromptChunk:
+    """Prompt tokens of one step. Blocks of a prompt are consecutive, and all but the last are full."""
 
     tokens_C: torch.Tensor
     positions_C: torch.Tensor
     blocks_N4: torch.Tensor
-    """see DESCRIBED"""
+    """see BLOCK_FIELDS"""
 
 
 @on_tensor_device
-def attend_chunk(
+def chunk_attention(
     q_CHD: torch.Tensor,
     k_CGD: torch.Tensor,
     v_CGD: torch.Tensor,
     keys_BSGD: torch.Tensor,
     values_BSGD: torch.Tensor,
     blocks_N4: torch.Tensor,
-    rotations_C: torch.Tensor,
+    rope_C: torch.Tensor,
     scale: float,
     out: torch.Tensor,
 ) -> None:
-    """Writes `out` [C, query heads · head_dim], and the keys and values into the cache. Tokens may lie apart from each other in
-    memory; a token's own heads may not. Queries, keys and rotations are as in step_attention."""
-    from tacit.engines.local.fast import decode_attention_kernels  # triton is only there where there is a GPU
+    """Writes `out` [C, query heads · head_dim], and keys and values into the cache. Layout and RoPE as in
+    `decode_attention`."""
+    from tacit.engines.local.fast import decode_attention_kernels  # triton is only installed with a GPU
 
     _, heads, dim = q_CHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
     group = heads // kv_heads
-    together = min(MOST_HEADS, next_power_of_two(group))
-    decode_attention_kernels.attend_chunk[(len(blocks_N4), kv_heads, -(-group // together))](
+    together = min(MAX_HEADS, next_power_of_two(group))
+    decode_attention_kernels.chunk_attention_kernel[(len(blocks_N4), kv_heads, -(-group // together))](
         q_CHD,
         k_CGD,
         v_CGD,
         keys_BSGD,
         values_BSGD,
         blocks_N4,
-        rotations_C,
+        rope_C,
         out,
         scale,
         q_CHD.stride(0),
@@ -236,17 +234,17 @@ def attend_chunk(
         KV=kv_heads,
         GROUP=group,
         DIM=dim,
-        TOKENS=TOKENS,
+        BLOCK_TOKENS=BLOCK_TOKENS,
         HEADS=together,
         BLOCK=BLOCK,
         FRESH=FRESH,
         num_warps=WARPS,
-        num_stages=3 if dim <= LARGE else 2,
+        num_stages=3 if dim <= LARGE_HEAD else 2,
         **early_launch_options(q_CHD.device),
     )
 
 
-def attend_chunk_plainly(
+def chunk_attention_reference(
     q_CHD: torch.Tensor,
     k_CGD: torch.Tensor,
     v_CGD: torch.Tensor,
@@ -255,21 +253,21 @@ def attend_chunk_plainly(
     blocks_N4: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """The same in torch's operations, of queries and keys that are rotated; the host reads what the blocks are."""
+    """The same in torch, with RoPE applied already; reads the blocks on the host."""
     found_CHD, group = torch.zeros_like(q_CHD), q_CHD.shape[1] // k_CGD.shape[1]
-    for number, (place, cached, begin, count) in enumerate(blocks_N4.tolist()):
+    for number, (slot, cached, begin, count) in enumerate(blocks_N4.tolist()):
         if not count:
             continue
-        own, end = number * TOKENS, number * TOKENS + count
+        own, end = number * BLOCK_TOKENS, number * BLOCK_TOKENS + count
         k, v = (
-            torch.cat((there[place, :cached], new[begin:end])).transpose(0, 1).repeat_interleave(group, 0)
+            torch.cat((there[slot, :cached], new[begin:end])).transpose(0, 1).repeat_interleave(group, 0)
             for there, new in ((keys_BSGD, k_CGD), (values_BSGD, v_CGD))
         )
         sees = torch.arange(k.shape[1], device=k.device) <= cached - begin + torch.arange(own, end, device=k.device)[:, None]
         found = scaled_dot_product_attention(q_CHD[own:end].transpose(0, 1), k, v, attn_mask=sees, scale=scale)
         found_CHD[own:end] = found.transpose(0, 1)
         for there, new in ((keys_BSGD, k_CGD), (values_BSGD, v_CGD)):
-            there[place, cached + own - begin : cached + end - begin] = new[own:end]
+            there[slot, cached + own - begin : cached + end - begin] = new[own:end]
     return found_CHD.flatten(1)
 
 
@@ -277,7 +275,9 @@ def attend_chunk_plainly(
 def has_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
-        "the attention of prompts in a step", device, partial(_chunk_agrees, device, dtype, kv_heads, queries_per_kv, head_dim)
+        "chunked prefill attention",
+        device,
+        partial(_check_chunk_kernel, device, dtype, kv_heads, queries_per_kv, head_dim),
     )
 
 
@@ -285,36 +285,36 @@ TRIAL = (
     *((2, 0, 0, 16), (2, 0, 0, 16), (2, 0, 0, 3)),
     *((0, 150, 48, 16), (0, 150, 48, 16), (0, 0, 0, 0), (3, 1, 96, 1), (1, 64, 112, 9)),
 )
-"""blocks: a prompt that begins, one that goes on, nobody's, one of a single token, and one behind a full block of columns"""
+"""test blocks: a new prompt, one that continues, padding, a single token, and one behind a full block of cached positions"""
 
 
-def _chunk_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """In a cache and beside tokens that are infinite wherever nobody may read."""
+def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+    """Compare with the reference; whatever may not be read is infinite."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     blocks_N4, rows, capacity, scale = torch.tensor(TRIAL, device=device), 4, 320, head_dim**-0.5
-    tokens = len(TRIAL) * TOKENS
+    tokens = len(TRIAL) * BLOCK_TOKENS
     q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))
     keys, values = (random(rows, capacity, kv_heads, head_dim) for _ in range(2))
     real, used = (
-        (torch.arange(TOKENS, device=device) < blocks_N4[:, 3:]).flatten(),
-        blocks_N4[:, 3].repeat_interleave(TOKENS) > 0,
+        (torch.arange(BLOCK_TOKENS, device=device) < blocks_N4[:, 3:]).flatten(),
+        blocks_N4[:, 3].repeat_interleave(BLOCK_TOKENS) > 0,
     )
-    for place, cached, _, count in TRIAL:
+    for slot, cached, _, count in TRIAL:
         for there in (keys, values):
-            there[place, cached if count else capacity :] = float("inf")
+            there[slot, cached if count else capacity :] = float("inf")
     for new in (q, k, v):
         new[~real] = float("inf")
-    turns = torch.polar(torch.ones(tokens, head_dim // 2, device=device), random(tokens, head_dim // 2).float())
+    rope = torch.polar(torch.ones(tokens, head_dim // 2, device=device), random(tokens, head_dim // 2).float())
     found = torch.full((tokens, q[0].numel()), float("nan"), dtype=dtype, device=device)
     new_keys, new_values = keys.clone(), values.clone()
-    attend_chunk(q, k, v, new_keys, new_values, blocks_N4, torch.view_as_real(turns), scale, found)
-    q, k = (SamplerOps.rotated(x, turns[:, None]) for x in (q, k))
+    chunk_attention(q, k, v, new_keys, new_values, blocks_N4, torch.view_as_real(rope), scale, found)
+    q, k = (SamplerOps.rotated(x, rope[:, None]) for x in (q, k))
     q, k, v, keys, values = (x.float() for x in (q, k, v, keys, values))
-    expected = attend_chunk_plainly(q, k, v, keys, values, blocks_N4, scale)
+    expected = chunk_attention_reference(q, k, v, keys, values, blocks_N4, scale)
     return (
         torch.allclose(found[real].float(), expected[real], atol=2e-2, rtol=2e-2)
         and bool(torch.isfinite(found).all())
@@ -324,64 +324,65 @@ def _chunk_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queri
     )
 
 
-# Attention of a decode step in which prompts are read along: rows (step_attention.py) and blocks of prompts
-# (chunk_attention.py) in one launch.
+# A mixed step: decoding slots and prompt blocks in one launch.
 #
-# Neither fills a device: one after the other takes as long as both, side by side as long as the longer. So rows are in one part
-# each, however few they are. Blocks read nothing that rows write, and rows nothing that blocks write, but for those rows that
-# run along unread at the place of a prompt that is being read (mixing.py): what these compute is nobody's, and in no order.
+# Neither fills the device alone; together they take as long as the longer of the two. Slots are therefore never split. Blocks
+# read nothing that slots write, and slots nothing that blocks write, except for slots whose prompts are still being prefilled,
+# whose output is discarded.
 
 
-class Beside(NamedTuple):
-    """What queries are attended with: rows' and, behind them, those of prompt tokens."""
+class MixedInputs(NamedTuple):
+    """Everything but the queries; slots come first, then prompt tokens."""
 
     k_NGD: torch.Tensor
     v_NGD: torch.Tensor
     keys_BSGD: torch.Tensor
     values_BSGD: torch.Tensor
-    """the cache, into which the new keys and values go"""
+    """the cache, which also receives the new keys and values"""
     positions_B: torch.Tensor
-    """of the rows"""
+    """of the slots"""
     blocks_N4: torch.Tensor
-    """of the prompts"""
-    rotations_N: torch.Tensor
+    """of the prompt chunk"""
+    rope_N: torch.Tensor
     scale: float
 
 
-def attend_mixed(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
+def mixed_attention(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
     """[N, query heads · head_dim]"""
     (_, heads, dim), kv_heads, rows = q_NHD.shape, beside.keys_BSGD.shape[2], len(beside.positions_B)
-    # where rows alone are so many that they come in small programs, prompts would have to as well
-    few = launch_of(rows * kv_heads, q_NHD.device) is FEW
+    # with many slots, whose programs are small, the programs of prompts would have to be small as well
+    few = choose_launch(rows * kv_heads, q_NHD.device) is FEW
     at_once = few and has_mixed_kernel(q_NHD.device, q_NHD.dtype, kv_heads, heads // kv_heads, dim)
-    return (_at_once if at_once else _one_after_the_other)(q_NHD, beside)
+    return (_in_one_launch if at_once else _in_two_launches)(q_NHD, beside)
 
 
-def _one_after_the_other(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
-    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale = beside
+def _in_two_launches(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
+    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, scale = beside
     out_NF, rows = torch.empty(len(q_NHD), q_NHD[0].numel(), dtype=q_NHD.dtype, device=q_NHD.device), len(positions_B)
-    (q, k, v, turns, out), (q_C, k_C, v_C, turns_C, out_C) = zip(
-        *((x[:rows], x[rows:]) for x in (q_NHD, k_NGD, v_NGD, rotations_N, out_NF)), strict=True
+    (q, k, v, rope, out), (q_C, k_C, v_C, turns_C, out_C) = zip(
+        *((x[:rows], x[rows:]) for x in (q_NHD, k_NGD, v_NGD, rope_N, out_NF)), strict=True
     )
-    attend_step(q, k, v, keys_BSGD, values_BSGD, positions_B, turns, scale, out=out)
-    attend_chunk(q_C, k_C, v_C, keys_BSGD, values_BSGD, blocks_N4, turns_C, scale, out_C)
+    decode_attention(q, k, v, keys_BSGD, values_BSGD, positions_B, rope, scale, out=out)
+    chunk_attention(q_C, k_C, v_C, keys_BSGD, values_BSGD, blocks_N4, turns_C, scale, out_C)
     return out_NF
 
 
 @on_tensor_device
-def _at_once(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
-    from tacit.engines.local.fast.decode_attention_kernels import attend_both  # triton is only there where there is a GPU
+def _in_one_launch(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
+    from tacit.engines.local.fast.decode_attention_kernels import (
+        mixed_attention_kernel,  # triton is only installed with a GPU
+    )
 
-    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale = beside
+    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, scale = beside
     (tokens, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
     group = heads // kv_heads
-    together = min(MOST_HEADS, next_power_of_two(group))
+    together = min(MAX_HEADS, next_power_of_two(group))
     of_prompts = len(blocks_N4) * kv_heads * -(-group // together)
     out_NF = torch.empty(tokens, heads * dim, dtype=q_NHD.dtype, device=q_NHD.device)
-    attend_both[(of_prompts + rows * kv_heads,)](
-        q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, out_NF, scale,
+    mixed_attention_kernel[(of_prompts + rows * kv_heads,)](
+        q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, out_NF, scale,
         q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0), out_NF.stride(0), keys_BSGD.shape[1], rows, of_prompts,
-        KV=kv_heads, GROUP=group, PADDED=LEAST, DIM=dim, ROW_BLOCK=FEW["BLOCK"], TOKENS=TOKENS, HEADS=together,
+        KV=kv_heads, GROUP=group, PADDED=MIN_DOT, DIM=dim, ROW_BLOCK=FEW["BLOCK"], BLOCK_TOKENS=BLOCK_TOKENS, HEADS=together,
         BLOCK=BLOCK, FRESH=FRESH, num_warps=WARPS, num_stages=FEW["num_stages"], **early_launch_options(q_NHD.device),
     )  # fmt: skip
     return out_NF
@@ -389,31 +390,31 @@ def _at_once(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
 
 @capability_probe
 def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """Where there are kernels for both, with as many stages."""
+    """Needs both kernels, with the same number of pipeline stages."""
     sizes = (device, dtype, kv_heads, queries_per_kv, head_dim)
-    if head_dim > LARGE or not (has_step_kernel(*sizes) and has_chunk_kernel(*sizes)):
+    if head_dim > LARGE_HEAD or not (has_decode_kernel(*sizes) and has_chunk_kernel(*sizes)):
         return False
-    return is_kernel_usable("the attention of rows and prompts at once", device, partial(_mixed_agrees, *sizes))
+    return is_kernel_usable("mixed decode and chunked prefill attention", device, partial(_check_mixed_kernel, *sizes))
 
 
-def _mixed_agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """With what the two compute one after the other, of one row and of several."""
+def _check_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+    """Compare with two separate launches, for one slot and for several."""
     generator, blocks_N4 = torch.Generator(device).manual_seed(0), torch.tensor(TRIAL, device=device)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     for rows in (1, 9):
-        tokens, capacity, scale = rows + len(TRIAL) * TOKENS, 192, head_dim**-0.5
+        tokens, capacity, scale = rows + len(TRIAL) * BLOCK_TOKENS, 192, head_dim**-0.5
         q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))
         keys, values = (random(rows + 4, capacity, kv_heads, head_dim) for _ in range(2))
-        turns = torch.view_as_real(torch.polar(torch.ones(tokens, head_dim // 2, device=device), q[:, 0, ::2].float()))
+        rope = torch.view_as_real(torch.polar(torch.ones(tokens, head_dim // 2, device=device), q[:, 0, ::2].float()))
         positions = torch.arange(rows, device=device) * 23 % capacity
-        blocks = blocks_N4 + torch.tensor([rows, 0, 0, 0], device=device)  # behind the rows' own places
-        ways = []
-        for way in (_one_after_the_other, _at_once):
+        blocks = blocks_N4 + torch.tensor([rows, 0, 0, 0], device=device)  # behind the slots
+        results = []
+        for attention in (_in_two_launches, _in_one_launch):
             cached = keys.clone(), values.clone()
-            ways.append((way(q, Beside(k, v, *cached, positions, blocks, turns, scale)), *cached))
-        if not all(torch.allclose(x.float(), y.float(), atol=2e-2, rtol=2e-2) for x, y in zip(*ways, strict=True)):
+            results.append((attention(q, MixedInputs(k, v, *cached, positions, blocks, rope, scale)), *cached))
+        if not all(torch.allclose(x.float(), y.float(), atol=2e-2, rtol=2e-2) for x, y in zip(*results, strict=True)):
             return False
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tacit.engines.local.fast.decode_attention_kernels import after_those_before
+from tacit.engines.local.fast.decode_attention_kernels import wait_for_previous_kernel
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def load_gate_up(gate_up, row, columns, inner, stride):
 @triton.jit
 def swiglu_forward_kernel(gate_up, through, inner, stride, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A program has a block of a row."""
-    after_those_before(EARLY)
+    wait_for_previous_kernel(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < inner
@@ -48,7 +48,7 @@ def swiglu_backward_kernel(gate_up, pulled, both, inner, stride, BLOCK: tl.const
 @triton.jit
 def rms_norm_kernel(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
     """A program has one row."""
-    after_those_before(EARLY)
+    wait_for_previous_kernel(EARLY)
     columns = tl.arange(0, PADDED)
     real = columns < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + columns
@@ -161,7 +161,7 @@ def lora_add_rms_norm_kernel(
     known = (ranks[:, None] < RANK) & real[None, :]
     adapter = tl.load(lora_B + ranks[:, None] * WIDTH + columns[None, :], mask=known, other=0.0).to(tl.float32)
     gain = tl.load(weight + columns, mask=real, other=0.0).to(tl.float32)
-    after_those_before(EARLY)
+    wait_for_previous_kernel(EARLY)
     read = tl.load(here + WIDTH + ranks, mask=ranks < RANK, other=0.0).to(tl.float32)
     total = tl.load(here + columns, mask=real, other=0.0).to(tl.float32)
     total += tl.load(h + row * WIDTH + columns, mask=real, other=0.0).to(tl.float32)
@@ -197,7 +197,7 @@ def lora_swiglu_kernel(
     # All is on its way before anything is computed with: what a product waits for would hold up later loads.
     gate_B = tl.load(there, mask=known, other=0.0)
     up_B = tl.load(there + INNER, mask=known, other=0.0)
-    after_those_before(EARLY)
+    wait_for_previous_kernel(EARLY)
     opened = tl.load(here + columns[None, :], mask=real, other=0.0)
     passed = tl.load(here + INNER + columns[None, :], mask=real, other=0.0)
     read = tl.load(here + 2 * INNER + ranks[None, :], mask=(rows[:, None] < count) & (ranks[None, :] < RANK), other=0.0)

@@ -33,7 +33,7 @@ from tacit.engines.local.fast.compiled import (
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
-from tacit.engines.local.projections import joint
+from tacit.engines.local.projections import fused_linear
 
 
 class PackedDecoder:
@@ -89,8 +89,8 @@ class PackedDecoder:
         x_N = _rms_norm(layer.input_layernorm, keys_ND)
         x_Q = x_N if queries_QD is keys_ND else _rms_norm(layer.input_layernorm, queries_QD)
         if x_Q is x_N:
-            joint = _fused_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
-            q, k, v = joint.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+            qkv = _fused_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
+            q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         else:
             q = attention.q_proj(x_Q).unflatten(-1, shape)
             k, v = _fused_linear(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
@@ -316,7 +316,7 @@ class VarlenDecoder(PackedDecoder):
         modules = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
         if not self.has_qk_norm:
             (cos, sin), sizes = rotation, [module.out_features // self.head_dim for module in modules]
-            q, k, v = pieces.by_head(joint(normed, *modules), cos, sin, sizes[0], sizes[1])
+            q, k, v = pieces.by_head(fused_linear(normed, *modules), cos, sin, sizes[0], sizes[1])
             return q, k, v
         q, k, v = self._heads(normed, *modules)
         q, k = (self._rotated(pieces, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
@@ -325,7 +325,7 @@ class VarlenDecoder(PackedDecoder):
     def _heads(self, x: torch.Tensor, *modules: Any) -> list[torch.Tensor]:
         """[N, heads, head_dim] of each projection."""
         sizes = [module.out_features for module in modules]
-        return [y.unflatten(-1, (-1, self.head_dim)) for y in joint(x, *modules).split(sizes, dim=-1)]
+        return [y.unflatten(-1, (-1, self.head_dim)) for y in fused_linear(x, *modules).split(sizes, dim=-1)]
 
     def _rotated(
         self, pieces: LayerOps, layer: Any, norm: str, x: torch.Tensor, rotation: tuple[torch.Tensor, ...]
@@ -339,13 +339,13 @@ class VarlenDecoder(PackedDecoder):
         self, pieces: LayerOps, layer: Any, hidden: torch.Tensor, attended: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         norm = layer.post_attention_layernorm
-        return pieces.added(hidden, joint(attended, layer.self_attn.o_proj), norm.weight, norm.variance_epsilon)
+        return pieces.added(hidden, fused_linear(attended, layer.self_attn.o_proj), norm.weight, norm.variance_epsilon)
 
     def _fed_forward(
         self, pieces: LayerOps, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = pieces.gated(joint(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
-        return pieces.added(hidden, joint(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
+        x = pieces.gated(fused_linear(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
+        return pieces.added(hidden, fused_linear(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
 
     def _angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin, [N, 1, head_dim / 2] each, from the model's own rotary module."""

@@ -1,15 +1,17 @@
-"""The kernels of drawing.py, which says what they compute. Import them only where there is triton."""
+"""Triton kernels of sampling.py. Import only where triton is installed."""
 
 import triton
 import triton.language as tl
 
-from tacit.engines.local.fast.decode_attention_kernels import after_those_before
+from tacit.engines.local.fast.decode_attention_kernels import wait_for_previous_kernel
 
 
 @triton.jit
-def weigh_part(logits, parts, temperature, vocabulary, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """A program has a part of a row: its highest logit, and the sum of all weights against that."""
-    after_those_before(EARLY)
+def sum_part_kernel(
+    logits, parts, temperature, vocabulary, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    """One program per part of a row: its highest logit, and the sum of exp(logit − highest)."""
+    wait_for_previous_kernel(EARLY)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     columns = part * BLOCK + tl.arange(0, BLOCK)
@@ -17,23 +19,23 @@ def weigh_part(logits, parts, temperature, vocabulary, stride, PARTS: tl.constex
         tl.load(logits + row * stride + columns, mask=columns < vocabulary, other=-float("inf")).to(tl.float32) / temperature
     )
     highest = tl.max(block, 0)
-    base = tl.where(highest == -float("inf"), 0.0, highest)  # nothing but −∞ here: no NaN from −∞ − −∞
+    base = tl.where(highest == -float("inf"), 0.0, highest)  # all −∞: avoid NaN from −∞ − −∞
     mine = parts + 2 * (row * PARTS + part)
     tl.store(mine, highest)
     tl.store(mine + 1, tl.sum(tl.exp(block - base), 0))
 
 
-@triton.jit(do_not_specialize=["furthest"])
-def draw_one(
+@triton.jit(do_not_specialize=["max_position"])
+def sample_kernel(
     logits,
     parts,
     noise,
     tokens,
     logprobs,
-    drawn,
+    sampled,
     last_tokens,
     positions,
-    furthest,
+    max_position,
     temperature,
     vocabulary,
     stride,
@@ -43,13 +45,13 @@ def draw_one(
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """A program has a row: first the part in which u falls, then the token within it. Where `drawn` says which of its STEPS
-    tokens this one is, the row goes on with it."""
-    after_those_before(EARLY)
+    """One program per row: find the part in which u falls, then the token in it. With `sampled`, the number of this token among
+    STEPS, also advance the row's state."""
+    wait_for_previous_kernel(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = row * STEPS
-    if drawn is not None:
-        before, position = tl.load(drawn + row), tl.load(positions + row)
+    if sampled is not None:
+        before, position = tl.load(sampled + row), tl.load(positions + row)
         at += before
     uniform = tl.load(noise + at)
     numbers = tl.arange(0, PADDED)
@@ -61,7 +63,7 @@ def draw_one(
     total = tl.sum(weights, 0)
     target = uniform * total
     upto = tl.cumsum(weights, 0)
-    # u·total may round up to all there is: then it is the last part, and in it the last token, that has any probability
+    # u·total may round up to the total: then take the last part, and in it the last token, of nonzero probability
     last = tl.max(tl.where(weights > 0, numbers, 0), 0)
     part = tl.min(tl.where((upto > target) & (weights > 0), numbers, last), 0)
     passed = tl.sum(tl.where(numbers < part, weights, 0.0), 0)
@@ -74,7 +76,7 @@ def draw_one(
     token = tl.min(tl.where((within > target) & (weights > 0), columns, last), 0)
     tl.store(tokens + at, token.to(tl.int64))
     tl.store(logprobs + at, tl.load(here + token).to(tl.float32) / temperature - highest - tl.log(total))
-    if drawn is not None:
-        tl.store(drawn + row, before + 1)
+    if sampled is not None:
+        tl.store(sampled + row, before + 1)
         tl.store(last_tokens + row, token.to(tl.int64))
-        tl.store(positions + row, tl.minimum(position + 1, furthest))
+        tl.store(positions + row, tl.minimum(position + 1, max_position))
