@@ -35,7 +35,7 @@ from tacit.engines.local.fast.cuda_graphs import CudaGraphs
 from tacit.engines.local.fast.decode_attention import PromptChunk
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.sampling import draw
+from tacit.engines.local.sampling import sample_tokens
 
 LARGE = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
 LARGE |= {"num_attention_heads": 12, "num_key_value_heads": 2}
@@ -70,7 +70,7 @@ class Steps:
         self._forward, self._tokens_B = forward, tokens_BT[:, -1].contiguous()
         rows, before = len(tokens_BT), tokens_BT.shape[1] - 1
         self._capacity = 1 << before.bit_length()
-        self._cache = KeyValueCache(forward.geometry)
+        self._cache = KeyValueCache(forward.shape)
         prompts = 2 * -(-along // before) + 1
         self._cache.open(rows + prompts, self._capacity)
         forward.extend_rope(self._capacity)
@@ -79,16 +79,16 @@ class Steps:
             assert self._cache.reads_along, "the kernel for prompts that ride along does not hold here"  # `apart` is of rows
             readings, room, random = ChunkedPrefill(), ChunkBuffer(along, 1, forward.device), np.random.default_rng(0)
             readings.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
-            for look in (readings.look(1, (along,), 1) for _ in range(2)):
+            for look in (readings.schedule(1, (along,), 1) for _ in range(2)):
                 assert look is not None
                 room.fill(look.packed_KX)
-            self._chunk = room.chunk(torch.zeros(1, dtype=torch.long, device=forward.device))
+            self._chunk = room.select(torch.zeros(1, dtype=torch.long, device=forward.device))
         self._positions_B = torch.full((rows,), before, device=forward.device)
         self._uniform_B = torch.rand(rows, device=forward.device)
         for part in torch.arange(rows, device=forward.device).split(32):
             places = slice(int(part[0]), int(part[-1]) + 1)
             last = torch.full((len(part),), before - 1, device=forward.device)
-            forward.prefill(
+            forward.prefill_padded(
                 tokens_BT[places, :-1], last, None, lambda depth, k, v, places=places: self._cache.put(depth, places, k, v)
             )
 
@@ -96,7 +96,7 @@ class Steps:
         return self._forward.step(self._tokens_B, self._positions_B, self._cache, self._capacity, chunk=self._chunk)
 
     def __call__(self) -> None:
-        draw(self.logits(), self._uniform_B, Sampling())
+        sample_tokens(self.logits(), self._uniform_B, Sampling())
 
 
 def milliseconds(step: Callable[[], None], repeats: int, times: int = 20) -> float:

@@ -148,8 +148,8 @@ def cache_as_on_a_gpu(monkeypatch) -> None:
     monkeypatch.setattr(LlamaForward, "_can_use_cpu_step", False)
 
 
-def as_on_a_gpu(model, tokenizer, monkeypatch, flat=False, **options) -> LocalSampler:
-    """A sampler with the fixed shapes and the recorded steps that a GPU has; `flat`: and kernels for prompts without padding.
+def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> LocalSampler:
+    """A sampler with the fixed shapes and the recorded steps that a GPU has; `varlen`: and kernels for prompts without padding.
     What was recorded is not replayed once something that it reads has moved."""
 
     def record(self, step):
@@ -157,14 +157,14 @@ def as_on_a_gpu(model, tokenizer, monkeypatch, flat=False, **options) -> LocalSa
 
         def again():
             decoder = sampler._llama
-            assert not decoder.records or decoder._addresses == decoder.forward.addresses(), "it reads what is not there"
+            assert not decoder.uses_graphs or decoder._addresses == decoder.forward.addresses(), "it reads what is not there"
             step()
 
         return Recording(again)
 
-    monkeypatch.setattr(CudaGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_capture", record)
     sampler = LocalSampler(model, tokenizer, "cpu", **options)
-    sampler._llama = LlamaDecoder(model, prefill_tokens=None if flat else 50, fixed_shapes=True, flat=flat)
-    sampler._llama.records = True
+    sampler._llama = LlamaDecoder(model, prefill_tokens=None if varlen else 50, fixed_shapes=True, varlen=varlen)
+    sampler._llama.uses_graphs = True
     sampler._llama.refresh(force=True)
     return sampler

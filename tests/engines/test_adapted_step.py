@@ -14,7 +14,7 @@ from torch.nn.functional import rms_norm, silu
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import projections
 from tacit.engines.local.fast import chunked_prefill, lora_step
-from tacit.engines.local.fast.lora_step import has_gate_kernel, has_norm_kernel
+from tacit.engines.local.fast.lora_step import has_lora_swiglu_kernel, has_lora_norm_kernel
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -74,7 +74,7 @@ def kernels(monkeypatch):
     launched: list[int] = []
     monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
     monkeypatch.setattr(projections, "_waits_for_launches", lambda device: True)
-    for name in ("has_norm_kernel", "has_gate_kernel"):
+    for name in ("has_lora_norm_kernel", "has_lora_swiglu_kernel"):
         monkeypatch.setattr(lora_step, name, lambda *known: True)
     for name, plain in (("added", _added), ("gated", _gated)):
 
@@ -120,7 +120,7 @@ def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monk
 def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
     monkeypatch.setattr(chunked_prefill, "DECODE_STEPS_PER_PREFILL_STEP", 1)  # however little is written
     peft = _adapted(family)
-    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, flat=True, max_batch=2)
+    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, varlen=True, max_batch=2)
     _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])
     assert max(kernels) > 2 + 64, "nobody was"
 
@@ -129,13 +129,13 @@ def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tok
     """Recorded steps are replayed as long as nothing has moved, and recorded anew when it has."""
     peft = _adapted("qwen2")
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch)
-    seen, moves = [_check(peft, sampler)], sampler._llama.moves
+    seen, moves = [_check(peft, sampler)], sampler._llama.graph_epoch
     with torch.no_grad():
         for name, parameter in peft.named_parameters():
             if "lora_A.one" in name:
                 parameter *= 1.5
     seen.append(_check(peft, sampler))
-    assert sampler._llama.moves == moves
+    assert sampler._llama.graph_epoch == moves
     peft.set_adapter("two")
     seen.append(_check(peft, sampler))
     peft.base_model.set_adapter(["one", "two"])
@@ -173,13 +173,13 @@ def test_a_head_with_an_adapter(tokenizer, kernels, monkeypatch):
 
 
 def test_a_cpu_has_no_such_kernels():
-    assert not has_norm_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
-    assert not has_gate_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
+    assert not has_lora_norm_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
+    assert not has_lora_swiglu_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_can_compile_has_them():
     pytest.importorskip("triton")
     gpu = torch.device("cuda")
-    assert has_norm_kernel(gpu, torch.bfloat16, 1536, 16) and has_gate_kernel(gpu, torch.bfloat16, 8960, 32)
-    assert not has_norm_kernel(gpu, torch.float32, 1536, 16) and not has_gate_kernel(gpu, torch.float32, 8960, 32)
+    assert has_lora_norm_kernel(gpu, torch.bfloat16, 1536, 16) and has_lora_swiglu_kernel(gpu, torch.bfloat16, 8960, 32)
+    assert not has_lora_norm_kernel(gpu, torch.float32, 1536, 16) and not has_lora_swiglu_kernel(gpu, torch.float32, 8960, 32)

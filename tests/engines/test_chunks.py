@@ -44,13 +44,13 @@ step_attention._parts = lambda *known: 2
 step_attention._sm_count = lambda device: 16
 for family in ("qwen3", "llama-untied-bias"):
     forward, seen = LlamaForward(make_model(family)), {}
-    forward._plain = False
+    forward._cpu_step_allowed = False
     for kernel in ("", "one after the other", "at once"):
         kv_cache.uses_decode_kernel = lambda *known: bool(kernel)
         mixed_attention.has_mixed_kernel = lambda *known: kernel == "at once"
-        cache = kv_cache.KeyValueCache(forward.geometry)
+        cache = kv_cache.KeyValueCache(forward.shape)
         cache._head_major = not kernel
-        cache.open(5, 128)
+        cache.resize(5, 128)
         rng, readings, found = np.random.default_rng(0), ChunkedPrefill(), []
         lengths = (1, 40, 91)
         for rows in (cache._keys, cache._values):
@@ -59,11 +59,11 @@ for family in ("qwen3", "llama-untied-bias"):
         readings.add(np.array([2, 4, 3]), [rng.integers(0, 256, length) for length in lengths])
         room, step = ChunkBuffer(48, 4, torch.device("cpu")), 0
         tokens, positions = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 5, 127, 127, 127])
-        while (look := readings.look(2, (48,), 2)) is not None:
+        while (look := readings.schedule(2, (48,), 2)) is not None:
             room.fill(look.packed_KX)
             for at in range(len(look.packed_KX)):
                 with torch.no_grad():
-                    logits = forward.step(tokens, positions, cache, 128, None, room.chunk(torch.tensor([at])))
+                    logits = forward.decode_step(tokens, positions, cache, 128, None, room.select(torch.tensor([at])))
                 found.append(logits[:2])
                 tokens, positions, step = tokens + 1, (positions + 1).clamp(max=127), step + 1
         for place, length in zip((2, 4, 3), lengths):
@@ -101,7 +101,9 @@ def test_chunks_fill_a_device():
     for width in range(1, 600):
         few, many = chunk_sizes(width)
         assert (
-            48 <= few < many and few % BLOCK_TOKENS == many % BLOCK_TOKENS == 0 and (width + many) <= -(-(width + few) // 256) * 256 + 256
+            48 <= few < many
+            and few % BLOCK_TOKENS == many % BLOCK_TOKENS == 0
+            and (width + many) <= -(-(width + few) // 256) * 256 + 256
         )
 
 
@@ -117,7 +119,7 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
             prompts |= dict(enumerate(new, now))
             now += len(new)
         left = len(readings)
-        look = readings.look(3, sizes, most=12)
+        look = readings.schedule(3, sizes, max_steps=12)
         if look is None:
             assert left == 0
             continue
@@ -133,18 +135,20 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
                     assert cached == before.get(place, 0) and cached + own - begin == len(so_far)
                     assert positions_C[own : own + count].tolist() == list(range(len(so_far), len(so_far) + count))
                     so_far += tokens_C[own : own + count].tolist()
-        for place, token, position in zip(look.ready.slots_N, look.ready.tokens_N, look.ready.positions_N, strict=True):
+        for place, token, position in zip(
+            look.completed.slots_N, look.completed.tokens_N, look.completed.positions_N, strict=True
+        ):
             prompt = prompts[place]
             assert (token, position) == (prompt[-1], len(prompt) - 1) and read.get(place, []) == prompt[:-1].tolist()
             ready.add(place)
-    assert ready == set(prompts) and len(prompts) > 10 and not readings.under_way
+    assert ready == set(prompts) and len(prompts) > 10 and not readings.is_active
 
 
 def test_prompts_begin_with_a_block_of_their_own_behind_one_another():
     readings = ChunkedPrefill()
     readings.add(np.array([5, 1]), [np.arange(20), np.arange(10)])
-    look = readings.look(4, (64,), 4)
-    assert look is not None and look.ready.slots_N.tolist() == [5, 1] and len(look.packed_KX) == 1
+    look = readings.schedule(4, (64,), 4)
+    assert look is not None and look.completed.slots_N.tolist() == [5, 1] and len(look.packed_KX) == 1
     assert look.packed_KX[0, 128:].reshape(-1, 4).tolist() == [[5, 0, 0, 16], [5, 0, 0, 3], [1, 0, 32, 9], [0, 0, 0, 0]]
 
 
@@ -155,22 +159,22 @@ def test_what_is_read_along_is_what_a_prefill_leaves_and_changes_no_row(family):
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)
     prompts = [rng.integers(0, 256, length) for length in (7, 90, 50, 33)]
-    mixed, alone = KeyValueCache(forward.geometry), KeyValueCache(forward.geometry)
+    mixed, alone = KeyValueCache(forward.shape), KeyValueCache(forward.shape)
     for cache in (mixed, alone):
-        cache.open(6, 128)
+        cache.resize(6, 128)
     readings, room, step = ChunkedPrefill(), ChunkBuffer(64, 1, device), 0
     for layer in (*mixed._keys, *mixed._values):
         layer[2:] = float("nan")
     readings.add(np.arange(2, 6), prompts)
     with torch.inference_mode():
-        while (look := readings.look(1, (64,), 1)) is not None:
+        while (look := readings.schedule(1, (64,), 1)) is not None:
             room.fill(look.packed_KX)
             rows = torch.tensor([3, 4]) + step, torch.tensor([0, 9]) + step
-            found = forward.step(*rows, mixed, 64, None, room.chunk(torch.tensor([0])))
-            torch.testing.assert_close(found, forward.step(*rows, alone, 64), atol=1e-5, rtol=1e-4)
+            found = forward.decode_step(*rows, mixed, 64, None, room.select(torch.tensor([0])))
+            torch.testing.assert_close(found, forward.decode_step(*rows, alone, 64), atol=1e-5, rtol=1e-4)
             step += 1
         kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-        forward.prefill_varlen(PackedPrompts.of(prompts, device), None, lambda _, k, v: kept.append((k, v)))
+        forward.prefill_varlen(PackedPrompts.pack(prompts, device), None, lambda _, k, v: kept.append((k, v)))
     starts = np.cumsum([0, *map(len, prompts)])
     for layer, new in enumerate(kept):
         for cached, expected in zip((mixed._keys[layer], mixed._values[layer]), new, strict=True):

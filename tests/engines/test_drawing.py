@@ -8,13 +8,13 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling import draw, has_sampling_kernel
+from tacit.engines.local.sampling import sample_tokens, has_sampling_kernel
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 
 
 def _draw(uniform: float, **options) -> tuple[int, float]:
-    tokens, logprobs = draw(PROBS.log(), torch.tensor([uniform]), Sampling(**options))
+    tokens, logprobs = sample_tokens(PROBS.log(), torch.tensor([uniform]), Sampling(**options))
     return int(tokens[0]), float(logprobs[0])
 
 
@@ -47,7 +47,7 @@ def test_the_largest_uniform_never_leaves_the_support():
     probs[0, :700] = torch.rand(700, generator=torch.Generator().manual_seed(0))
     largest = torch.tensor([1 - 2.0**-24])
     for options in ({}, {"top_p": 0.9}, {"top_k": 900}, {"top_k": 10}):
-        tokens, logprobs = draw(probs.log(), largest, Sampling(**options))
+        tokens, logprobs = sample_tokens(probs.log(), largest, Sampling(**options))
         assert probs[0, tokens[0]] > 0 and torch.isfinite(logprobs).all()
 
 
@@ -79,10 +79,10 @@ for kernel in (False, True):
     lanes.seat(np.arange(7), torch.arange(7), np.arange(12, 19))
     lanes.expect(noise)
     for step in range(3):
-        lanes.draw(logits[step], Sampling(), 19)
+        lanes.sample_tokens(logits[step], Sampling(), 19)
         if step == 1:
             undone = lanes.snapshot()
-            lanes.draw(logits[3], Sampling(), 19)
+            lanes.sample_tokens(logits[3], Sampling(), 19)
             lanes.restore(undone)
     assert lanes.positions_B[:7].tolist() == [15, 16, 17, 18, 18, 18, 18]
     tokens, logprobs = lanes.written(7, 3)()
@@ -101,10 +101,12 @@ def test_the_interpreted_kernel_draws_as_torch_does(program):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_can_compile_draws_by_the_kernels():
     pytest.importorskip("triton")
-    assert has_sampling_kernel(torch.device("cuda"), torch.float32) and has_sampling_kernel(torch.device("cuda"), torch.bfloat16)
+    assert has_sampling_kernel(torch.device("cuda"), torch.float32) and has_sampling_kernel(
+        torch.device("cuda"), torch.bfloat16
+    )
     logits = torch.randn(32, 49_152, device="cuda") * 3
     uniform = torch.rand(32, device="cuda")
-    here, there = draw(logits, uniform, Sampling()), draw(logits.cpu(), uniform.cpu(), Sampling())
+    here, there = sample_tokens(logits, uniform, Sampling()), sample_tokens(logits.cpu(), uniform.cpu(), Sampling())
     assert (here[0].cpu() == there[0]).float().mean() > 0.9  # where u falls on the border of two tokens rounding decides
     same = here[0].cpu() == there[0]
     torch.testing.assert_close(here[1].cpu()[same], there[1][same], atol=1e-4, rtol=1e-4)

@@ -112,13 +112,13 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
     noise_BK = torch.rand(rows, steps, generator=torch.Generator().manual_seed(1)).cuda()
 
     def run(recorded: bool) -> list[torch.Tensor]:
-        cache = KeyValueCache(forward.geometry)
-        cache.open(rows, 256)
+        cache = KeyValueCache(forward.shape)
+        cache.resize(rows, 256)
         tokens_BK, logprobs_BK = torch.zeros(rows, steps, dtype=torch.long, device="cuda"), torch.zeros(rows, steps).cuda()
         drawn_B, last_B, positions_B = (torch.zeros(rows, dtype=torch.long, device="cuda") for _ in range(3))
 
         def step() -> None:
-            logits = forward.step(last_B, positions_B, cache, 256)
+            logits = forward.decode_step(last_B, positions_B, cache, 256)
             onward = sampling.AdvanceInPlace(drawn_B, last_B, positions_B, 255)
             sampling.launch_sampling_kernel(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
 

@@ -43,18 +43,18 @@ def by_token(monkeypatch):
 def joined(monkeypatch) -> list[np.ndarray | None]:
     """What of the prompts of newcomers was known, join by join."""
     seen: list[np.ndarray | None] = []
-    join = LlamaDecodeBatch.join
+    join = LlamaDecodeBatch.prefill
 
     def watched(self, batch: PrefillBatch, *rest):
         seen.append(batch.cached_N)
         return join(self, batch, *rest)
 
-    monkeypatch.setattr(LlamaDecodeBatch, "join", watched)
+    monkeypatch.setattr(LlamaDecodeBatch, "prefill", watched)
     return seen
 
 
 def follower(model, tokenizer, monkeypatch, **options) -> LocalSampler:
-    return as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
+    return as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True, **options)
 
 
 def grown(rng: np.random.Generator) -> Next:
@@ -154,13 +154,13 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
     model, replays = make_model("llama"), []
     sampler = follower(model, tokenizer, monkeypatch)
     scheduler = sampler.open_scheduler(WARM)
-    run = Prefiller.rest
+    run = Prefiller.extend
 
     def watched(self, *given):
         replays.append(len(self._recorded))
         return run(self, *given)
 
-    monkeypatch.setattr(Prefiller, "rest", watched)
+    monkeypatch.setattr(Prefiller, "extend", watched)
     found = play(scheduler, grown(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"
@@ -170,7 +170,7 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
 def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
-    monkeypatch.setattr(KeyValueCache, "reads_along", True)
+    monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
     model, added, add = make_model("llama"), [], chunked_prefill.ChunkedPrefill.add
     monkeypatch.setattr(
         chunked_prefill.ChunkedPrefill,
@@ -223,8 +223,8 @@ def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(token
     torch.manual_seed(0)
     monkeypatch.setattr(LlamaDecoder, "capacity", lambda self, columns: columns)
     model, rng, opened = make_model("llama"), np.random.default_rng(3), []
-    open_cache = KeyValueCache.open
-    monkeypatch.setattr(KeyValueCache, "open", lambda self, *given: opened.append(given[2:]) or open_cache(self, *given))
+    open_cache = KeyValueCache.resize
+    monkeypatch.setattr(KeyValueCache, "resize", lambda self, *given: opened.append(given[2:]) or open_cache(self, *given))
 
     def longer(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
         return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 30 if episode == turn else 4)])
@@ -252,7 +252,7 @@ def test_as_episodes_end_a_table_gets_narrower_and_the_others_go_on(tokenizer, m
                 episode, request = asked.pop(request_id)
                 found[episode, turn] = request, completion
                 prompts[episode] = np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 4)])
-        widths.append(len(scheduler._rows))
+        widths.append(len(scheduler._slots))
         for ended in [episode for episode in prompts if episode % 4 != turn % 4 and len(prompts) > 2][:2]:
             del prompts[ended]
     check_as_alone(model, tokenizer, found)
@@ -270,8 +270,8 @@ def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
     if why == "the same bits again":
         monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     if why == "other numbers":
-        slots = KeyValueCache.all_slots
-        monkeypatch.setattr(KeyValueCache, "all_slots", lambda self, layer: tuple(x + 1 for x in slots(self, layer)))
+        slots = KeyValueCache.flat_view
+        monkeypatch.setattr(KeyValueCache, "flat_view", lambda self, layer: tuple(x + 1 for x in slots(self, layer)))
         with pytest.warns(UserWarning, match="they give other numbers"):
             found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
     else:
@@ -283,22 +283,34 @@ def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
 def test_rows_say_what_lies_where():
     rows = Slots(1)
     jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, None, request_id) for request_id in range(3)]
-    rows.seat(jobs)
+    rows.assign(jobs)
     rows._tokens_SM[1, :4], rows._lengths_S[1] = [7, 8, 9, 6], 4
     asked = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, None, 1)
-    assert rows.known(asked) is None, "it is under way"
+    assert rows.find_cached_prefix(asked) is None, "it is under way"
     rows.active_S[1] = False
-    assert rows.known(asked) == CachedPrefix(1, 13), "nobody has read the last token"
-    assert rows.known(EngineRequest(5, asked.prompt[:13], 0, 4, None, 1)) == CachedPrefix(1, 12), "the last token of a prompt is read anew"
-    assert rows.known(EngineRequest(5, asked.prompt, 0, 4, "another adapter", 1)) is None
-    assert rows.known(EngineRequest(5, asked.prompt, 0, 4, None, 2)) is None and rows.known(EngineRequest(5, asked.prompt, 0, 4)) is None
+    assert rows.find_cached_prefix(asked) == CachedPrefix(1, 13), "nobody has read the last token"
+    assert rows.find_cached_prefix(EngineRequest(5, asked.prompt[:13], 0, 4, None, 1)) == CachedPrefix(1, 12), (
+        "the last token of a prompt is read anew"
+    )
+    assert rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4, "another adapter", 1)) is None
+    assert (
+        rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4, None, 2)) is None
+        and rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4)) is None
+    )
     rows.active_S[:] = False
-    others = [EngineRequest(6, np.arange(4), 0, 4), asked, EngineRequest(7, np.arange(4), 0, 4), EngineRequest(8, np.arange(4), 0, 4)]
-    places, _ = rows.seat(others, known=[None, CachedPrefix(1, 13), None, None])
+    others = [
+        EngineRequest(6, np.arange(4), 0, 4),
+        asked,
+        EngineRequest(7, np.arange(4), 0, 4),
+        EngineRequest(8, np.arange(4), 0, 4),
+    ]
+    places, _ = rows.assign(others, prefixes=[None, CachedPrefix(1, 13), None, None])
     assert places.tolist() == [0, 1, 2, 3]
-    rows.forget()
+    rows.invalidate_prefixes()
     rows.active_S[1] = False
-    assert rows.known(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, "who was under way then had other weights too"
+    assert rows.find_cached_prefix(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, (
+        "who was under way then had other weights too"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
@@ -306,7 +318,7 @@ def test_rows_say_what_lies_where():
 def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkeypatch, by_token):
     """Those who are read on from what lies there come first, then the others."""
     torch.manual_seed(0)
-    model, rng, failed, join = make_model("llama"), np.random.default_rng(5), [], LlamaDecodeBatch.join
+    model, rng, failed, join = make_model("llama"), np.random.default_rng(5), [], LlamaDecodeBatch.prefill
 
     def fails_once(self, batch, *rest):
         if turn and not failed and (batch.cached_N is not None) is first:
@@ -314,7 +326,7 @@ def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkey
             raise torch.OutOfMemoryError("CUDA out of memory")
         return join(self, batch, *rest)
 
-    monkeypatch.setattr(LlamaDecodeBatch, "join", fails_once)
+    monkeypatch.setattr(LlamaDecodeBatch, "prefill", fails_once)
     scheduler, found = follower(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(4)}
     for turn in range(2):
@@ -415,14 +427,14 @@ def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, j
 def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
-    monkeypatch.setattr(KeyValueCache, "reads_along", True)
-    sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Slots.seat
+    monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
+    sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Slots.assign
 
     def seat(self, jobs, reading=False, **given):
         known.extend(one.tokens for one in given.get("known") or [] if one is not None)
         return find(self, jobs, reading, **given)
 
-    monkeypatch.setattr(Slots, "seat", seat)
+    monkeypatch.setattr(Slots, "assign", seat)
     found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=False)
     total = sum(len(request.prompt) for request, _ in found.values())
     assert known and sampler.prefilled_tokens == total - sum(known)
@@ -439,12 +451,12 @@ def test_what_fills_a_size_up_behind_a_beginning_is_finite(by_token):
     """It is put into the cache, where a mask cannot hide what is no number."""
     torch.manual_seed(0)
     forward = LlamaForward(make_model("llama"))
-    cache = KeyValueCache(forward.geometry)
-    cache.open(4, 64)
+    cache = KeyValueCache(forward.shape)
+    cache.resize(4, 64)
     rests, after = [np.arange(5), np.arange(3)], CachedPrefixes(np.array([9, 20]), np.array([0, 64]))
-    fixed = PrefillBuffers(PrefillShape.of(np.array([5, 3])), torch.device("cpu"), 0)
+    fixed = PrefillBuffers(PrefillShape.fit(np.array([5, 3])), torch.device("cpu"), 0)
     fixed.fill(rests, np.array([*range(9, 14), *range(84, 87)]), 14, after)
     with torch.inference_mode():
-        sink = partial(cache.store, fixed.slots_N, None)
-        logits, _ = forward.prefill_varlen(fixed.prompts(after=True), None, sink, None, cache.all_slots)
+        sink = partial(cache.store, fixed.kv_index_N, None)
+        logits, _ = forward.prefill_varlen(fixed.as_prompts(in_cache=True), None, sink, None, cache.flat_view)
     assert torch.isfinite(logits).all() and all(torch.isfinite(memory).all() for memory in cache._memory)

@@ -221,15 +221,15 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
     sampling = Sampling(max_tokens=8)
     expected = make_policy().sample(requests, sampling)
     policy = make_policy()
-    join, advance = LlamaDecodeBatch.join, LlamaDecodeBatch.advance
+    join, advance = LlamaDecodeBatch.prefill, LlamaDecodeBatch.decode
     # There is room for ten prompts, and for three rows once they write.
-    monkeypatch.setattr(LlamaDecodeBatch, "join", out_of_memory_above(10, join, lambda table, new, *_: len(new.slots_N)))
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
+    monkeypatch.setattr(LlamaDecodeBatch, "prefill", out_of_memory_above(10, join, lambda table, new, *_: len(new.slots_N)))
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
-    assert sampler.places.current == 2  # 11, 5, 2
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
+    assert sampler.slot_budget.current == 2  # 11, 5, 2
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
 
@@ -237,7 +237,7 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
 def test_a_few_requests_at_the_end_do_not_lower_what_is_sampled_at_once(make_policy):
     policy = make_policy(max_batch=4)
     policy.sample([Request(np.arange(3, 9), seed=n) for n in range(6)], Sampling(max_tokens=4))
-    assert policy.engine.sampler.places.current == 4
+    assert policy.engine.sampler.slot_budget.current == 4
 
 
 def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, rows, monkeypatch):
@@ -258,7 +258,7 @@ def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, ro
 
 def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
     cache = KeyValueCache(AttentionShape(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
-    cache.open(2, 8)
+    cache.resize(2, 8)
     views = [weakref.ref(tensor) for tensor in (*cache._keys, *cache._values)]
     zeros = torch.zeros
 
@@ -268,7 +268,7 @@ def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
         return zeros(*arguments, **options)
 
     monkeypatch.setattr(torch, "zeros", checked)
-    cache.open(4, 16)
+    cache.resize(4, 16)
     assert len(views) == 4 and cache.capacity == 16
 
 

@@ -34,8 +34,8 @@ def however_little_is_written(monkeypatch):
 
 def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     """As on a GPU that has kernels for prompts that are read along."""
-    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
-    assert sampler._llama.reads_along
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True, **options)
+    assert sampler._llama.supports_chunked_prefill
     return sampler
 
 
@@ -43,13 +43,13 @@ def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
 def looks(monkeypatch) -> list[chunked_prefill.Look | None]:
     """What tables have read along."""
     seen: list[chunked_prefill.Look | None] = []
-    advance = LlamaDecodeBatch.advance
+    advance = LlamaDecodeBatch.decode
 
     def watched(self, noise, longest, sampling, look=None):
         seen.append(look)
         return advance(self, noise, longest, sampling, look)
 
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", watched)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", watched)
     return seen
 
 
@@ -112,11 +112,11 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenize
         came += 1
     assert came == 45
     read = [look for look in looks if look is not None]
-    assert len(read) > 8 and sum(len(look.ready.slots_N) for look in read) > 20, "nobody was read along"
+    assert len(read) > 8 and sum(len(look.completed.slots_N) for look in read) > 20, "nobody was read along"
     if way == "small chunks":
         assert {look.size for look in read} == {16, 48}
     assert sampler.prefilled_tokens == sum(len(request.prompt) for line in lines for request in line)
-    assert not scheduler._chunked.under_way and not scheduler._rows.under_way
+    assert not scheduler._chunked.is_active and not scheduler._slots.num_active
 
 
 def apart(scheduler: Scheduler, model, lines: list[list[Request]]) -> float:
@@ -178,16 +178,16 @@ def the_rest(scheduler: Scheduler) -> dict[int, Completion]:
 
 def stopped_while(scheduler: Scheduler, monkeypatch, error: BaseException, at: int = 2) -> None:
     """The table fails in its look number `at` from now on, while a prompt is being read."""
-    advance, looks = LlamaDecodeBatch.advance, []
+    advance, looks = LlamaDecodeBatch.decode, []
 
     def failing(self, noise, longest, sampling, look=None):
         looks.append(look)
         if len(looks) == at:
-            assert scheduler._rows._prefilling_S.any() and look is not None
+            assert scheduler._slots._prefilling_S.any() and look is not None
             raise error
         return advance(self, noise, longest, sampling, look)
 
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", failing)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", failing)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model
         found |= dict(scheduler.wait())
     except (KeyboardInterrupt, RuntimeError) as raised:
         assert raised is error and not isinstance(raised, torch.OutOfMemoryError)
-        assert not scheduler._rows.under_way and not scheduler._chunked.under_way
+        assert not scheduler._slots.num_active and not scheduler._chunked.is_active
     found |= the_rest(scheduler)
     assert found.keys() == asked.keys()
     for request_id, request in asked.items():
@@ -241,7 +241,7 @@ def until_some_are_read(scheduler: Scheduler, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(chunked_prefill, "CHUNKED_MAX_WAIT", 0)
         assert scheduler.wait() == []
-    assert scheduler._chunked.under_way and scheduler._pending
+    assert scheduler._chunked.is_active and scheduler._pending
 
 
 def test_weights_that_change_while_prompts_are_read_write_all_of_a_completion(model, tokenizer, monkeypatch, small_chunks):
@@ -263,17 +263,17 @@ def test_others_may_join_while_prompts_are_read(model, tokenizer, monkeypatch, s
     sampler = mixer(model, tokenizer, monkeypatch)
     scheduler, asked = begun(sampler)
     rng, did = np.random.default_rng(8), []
-    for name in ("join", "reserve"):
+    for name in ("prefill", "reserve"):
         way = getattr(LlamaDecodeBatch, name)
         monkeypatch.setattr(LlamaDecodeBatch, name, lambda *given, name=name, way=way: (did.append(name), way(*given))[1])
     for lengths in ((30, 3, 1), (700, 650, 200), (17, 16, 2)):
         until_some_are_read(scheduler, monkeypatch)
         new = [Request(rng.integers(0, 256, length), seed=length, max_tokens=9) for length in lengths]
         asked |= {scheduler.submit(request): request for request in new}
-    before = scheduler._batch.cache.capacity, scheduler._batch.cache.width
+    before = scheduler._batch.cache.capacity, scheduler._batch.cache.slots
     assert before > (512, 4) and before[1] > 4, "the table has not grown meanwhile"
     found = the_rest(scheduler)
-    assert did == ["reserve", "reserve", "join", "reserve"]
+    assert did == ["reserve", "reserve", "prefill", "reserve"]
     assert found.keys() == asked.keys()
     for request_id, request in asked.items():
         alike(found[request_id], model, tokenizer, request)
@@ -287,7 +287,7 @@ def test_a_scheduler_that_is_left_while_prompts_are_read_leaves_nothing_behind(
     scheduler, asked = begun(sampler)
     until_some_are_read(scheduler, monkeypatch)
     getattr(scheduler, how)()
-    assert not scheduler._chunked.under_way and not scheduler._pending
+    assert not scheduler._chunked.is_active and not scheduler._pending
     found = the_rest(scheduler)
     assert found.keys() == (asked.keys() if how == "let_go" else set())
     scheduler, asked = begun(sampler)  # at the same table, where it was kept
@@ -335,7 +335,7 @@ def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_
     if why == "a CPU":
         sampler = LocalSampler(model, tokenizer, "cpu")
     if why == "padded":
-        sampler._llama = LlamaDecoder(model, fixed_shapes=True, flat=False)
+        sampler._llama = LlamaDecoder(model, fixed_shapes=True, varlen=False)
     if why == "switched off":
         monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", 0)
     if why == "too many":
@@ -409,10 +409,10 @@ def test_pairs_of_the_same_prompt_are_prefilled(model, tokenizer, monkeypatch, l
 def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(most, model, tokenizer, monkeypatch):
     """On a GPU a kernel is compiled and tried for it, which takes seconds."""
     asked = []
-    monkeypatch.setattr(KeyValueCache, "reads_along", property(lambda self: asked.append(self) or True))
+    monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", property(lambda self: asked.append(self) or True))
     monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", most)
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=2)
-    sampler._llama = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    sampler._llama = LlamaDecoder(model, fixed_shapes=True, varlen=True)
     assert len(sampler.sample(lines_of(1, 4)[0], WARM)) == 4
     assert len(asked) == (1 if most else 0)
 
@@ -427,7 +427,7 @@ def test_a_scheduler_comes_back_sooner_where_those_who_come_next_can_be_mixed_in
         for i in range(30):
             scheduler.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
         assert 0 in dict(scheduler.wait())
-        waited[most, length] = int(scheduler._rows._lengths_S.max())
+        waited[most, length] = int(scheduler._slots._lengths_S.max())
     assert waited[1, 5] <= 2 + 2 * chunked_prefill.CHUNKED_MAX_WAIT < min(waited[0, 5], waited[1, 40])
 
 
@@ -440,7 +440,7 @@ def test_a_scheduler_does_not_hurry_for_those_who_will_be_prefilled(model, token
         for i, prompt in enumerate(prompts):
             scheduler.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
         assert len(scheduler.wait()) == 4
-        waited[alike] = int(scheduler._rows._lengths_S.max())
+        waited[alike] = int(scheduler._slots._lengths_S.max())
     assert waited[False] <= 2 + 2 * chunked_prefill.CHUNKED_MAX_WAIT < waited[True]
 
 

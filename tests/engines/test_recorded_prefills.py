@@ -27,26 +27,26 @@ def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, mos
     rng, sizes = np.random.default_rng(0), set()
     for _ in range(500):
         lengths_U = rng.integers(300, 700, rng.integers(2, 28))
-        size = PrefillShape.of(lengths_U, weights)
+        size = PrefillShape.fit(lengths_U, weights)
         filling = cuda_graphs._padding_lengths(size.tokens, size.prompts, lengths_U)
         assert lengths_U.sum() + filling.sum() == size.tokens and len(lengths_U) + len(filling) == size.prompts
         assert filling.min() >= 1 and max(filling.max(), lengths_U.max()) <= size.longest
         assert filling.sum() <= lengths_U.sum() / share + size.prompts
         sizes.add(size)
     assert len(sizes) < most
-    assert PrefillShape.of(np.array([1])).tokens >= 128
+    assert PrefillShape.fit(np.array([1])).tokens >= 128
 
 
 def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
     forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
-    fixed = PrefillBuffers(PrefillShape.of(np.array([30] * 127)), device, 64)
-    filling = fixed.size.tokens - 30 * 127
+    fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device, 64)
+    filling = fixed.shape.tokens - 30 * 127
     assert filling > len(forward._rope), "not such a case"
     fixed.fill(prompts, np.arange(30 * 127), 5000)
     with torch.inference_mode():
-        found, _ = forward.prefill_varlen(fixed.prompts(), None, lambda *_: None)
-        expected, _ = forward.prefill_varlen(PackedPrompts.of(prompts, device), None, lambda *_: None)
+        found, _ = forward.prefill_varlen(fixed.as_prompts(), None, lambda *_: None)
+        expected, _ = forward.prefill_varlen(PackedPrompts.pack(prompts, device), None, lambda *_: None)
     torch.testing.assert_close(found[:127], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -60,13 +60,13 @@ def test_what_fills_a_size_up_changes_nothing(family):
     for lengths in ((17, 3, 40), (40, 2, 1, 30, 9), (60,), (5, 6, 7, 8, 9, 10, 11)):
         prompts = drawn(rng, *lengths)
         if fixed is None:
-            fixed = PrefillBuffers(PrefillShape.of(np.array(lengths)), device, 16)
+            fixed = PrefillBuffers(PrefillShape.fit(np.array(lengths)), device, 16)
         total = sum(lengths)
         fixed.fill(prompts, np.arange(total), 999)
-        assert fixed.slots_N.tolist() == [*range(total), *[999] * (fixed.size.tokens - total)]
+        assert fixed.kv_index_N.tolist() == [*range(total), *[999] * (fixed.shape.tokens - total)]
         for layer in (None, 0, 1, len(forward)):
             found, kept = [], []
-            for told in (PackedPrompts.of(prompts, device), fixed.prompts()):
+            for told in (PackedPrompts.pack(prompts, device), fixed.as_prompts()):
                 keys: list[torch.Tensor] = []
                 with torch.inference_mode():
                     found.append(forward.prefill_varlen(told, layer, lambda _, k, v, keys=keys: keys.extend((k, v))))
@@ -81,7 +81,7 @@ def test_what_fills_a_size_up_changes_nothing(family):
 
 def recorder(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     """As on a GPU that has kernels for prompts without padding, and records them."""
-    return as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
+    return as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True, **options)
 
 
 LINES = 6
@@ -132,7 +132,7 @@ def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted,
         recorded.append(step)
         return Recording(step)
 
-    monkeypatch.setattr(CudaGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_capture", record)
     fill, put = PrefillBuffers.fill, KeyValueCache.store
     monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(given[2]) or fill(self, *given))
 
@@ -148,7 +148,7 @@ def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted,
     scheduler = sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(filled) > len(scheduler._batch.prefills) > 0, "none was replayed"
+    assert len(filled) > len(scheduler._batch.prefill_graphs) > 0, "none was replayed"
 
 
 def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, monkeypatch):
@@ -163,12 +163,12 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
         warnings.warn("sampling goes on without CUDA graphs", stacklevel=2)
         return None
 
-    monkeypatch.setattr(CudaGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_capture", record)
     lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     with pytest.warns(UserWarning, match="without CUDA graphs") as told:
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert len(told) == len(filled) == 1 and not scheduler._batch.prefills._buffers
+    assert len(told) == len(filled) == 1 and not scheduler._batch.prefill_graphs._buffers
     assert scheduler._batch.graphs.enabled, "steps are recorded all the same"
 
 
@@ -183,12 +183,12 @@ def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(toke
         tried.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(CudaGraphs, "_record", record)
+    monkeypatch.setattr(CudaGraphs, "_capture", record)
     lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
-    assert sampler.places.current == sampler.places.limit and scheduler._batch.graphs.enabled
-    assert len(tried) == 1 and not scheduler._batch.prefills._buffers, "what is short is not asked for again and again"
+    assert sampler.slot_budget.current == sampler.slot_budget.limit and scheduler._batch.graphs.enabled
+    assert len(tried) == 1 and not scheduler._batch.prefill_graphs._buffers, "what is short is not asked for again and again"
     assert ["no GPU memory to record prefills" in str(told.message) for told in recwarn] == [True]
 
 
@@ -224,23 +224,23 @@ def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypa
                 pass
     assert max(most) == (2, 2) and len(set(most)) > 2
     table = scheduler._batch
-    assert len(table.prefills) > 0
-    sampler._llama.moves += 1
-    table._follow()
-    assert len(table.prefills) == len(table.prefills._buffers) == 0
+    assert len(table.prefill_graphs) > 0
+    sampler._llama.graph_epoch += 1
+    table._drop_stale_graphs()
+    assert len(table.prefill_graphs) == len(table.prefill_graphs._buffers) == 0
     assert MAX_GRAPHS > 2
 
 
 def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monkeypatch):
     """It remembers an address and how far it may write, and is told slots."""
-    cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).geometry), [], torch.Tensor.index_copy_
+    cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).shape), [], torch.Tensor.index_copy_
     cache._head_major = False
     monkeypatch.setattr(
         torch.Tensor, "index_copy_", lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given)
     )
-    heads, dim = cache.geometry.kv_heads, cache.geometry.head_dim
+    heads, dim = cache.shape.kv_heads, cache.shape.head_dim
     for width, capacity in ((4, 16), (2, 32), (3, 8)):
-        cache.open(width, capacity)
+        cache.resize(width, capacity)
         keys, values = torch.randn(2, 5, heads, dim)
         cache.store(torch.arange(5) + capacity, None, 1, keys, values)
         torch.testing.assert_close(cache._part(1, 2, 5)[0][1], keys)
@@ -251,9 +251,9 @@ def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monke
 
 def test_what_is_large_is_not_recorded(monkeypatch):
     forward = LlamaForward(make_model("llama"))
-    cache = KeyValueCache(forward.geometry)
+    cache = KeyValueCache(forward.shape)
     assert PrefillGraphs(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None
-    monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_WORK", 10 * forward.weights_a_layer)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_WORK", 10 * forward.weights_per_layer)
     runs = PrefillGraphs(enabled=True)
     assert runs.run(forward, cache, [np.arange(11)], np.arange(11), 0, None) is None and not runs._seen
     assert runs.run(forward, cache, [np.arange(10)], np.arange(10), 0, None) is None and runs._seen

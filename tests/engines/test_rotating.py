@@ -82,15 +82,15 @@ def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD)
 def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
     torch.manual_seed(0)
     forward, used = LlamaForward(make_model(family)), []
-    prompts = PackedPrompts.of([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
+    prompts = PackedPrompts.pack([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
     slots_N = torch.randperm(32)[:20]
     monkeypatch.setattr(kv_cache, "has_rope_cache_kernel", lambda *of: True)
     monkeypatch.setattr(kv_cache, "rope_into_cache", lambda *given: used.append(given[1]) or rotate(*given))
     found = []
     for at_once in (False, True):
-        cache = KeyValueCache(forward.geometry)
+        cache = KeyValueCache(forward.shape)
         cache._head_major = False  # as on a GPU
-        cache.open(4, 8)
+        cache.resize(4, 8)
         kept = []
 
         def sink(layer: int, k: torch.Tensor, v: torch.Tensor, cache=cache, kept=kept) -> None:
@@ -103,7 +103,7 @@ def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
         assert len(kept) == (0 if at_once and family != "qwen3" else len(forward))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
-    heads = forward.geometry.kv_heads * forward.geometry.queries_per_kv
+    heads = forward.shape.kv_heads * forward.shape.queries_per_kv
     assert used == ([] if family == "qwen3" else [heads] * (len(forward) - 1) + [0]), "norms lie between in qwen3"
 
 
@@ -120,7 +120,7 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
         rotate(qkv_NF, heads, positions_N, rotations, slots_N, *cached)
 
     monkeypatch.setattr(kv_cache, "rope_into_cache", rotated)
-    sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True), np.random.default_rng(0)
+    sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True), np.random.default_rng(0)
     alone, scheduler = LocalSampler(model, tokenizer, "cpu"), sampler.open_scheduler(Sampling())
     for turn in range(5):  # the third of a kind is recorded
         prompts = [rng.integers(0, 256, 20) for _ in range(4)]
@@ -133,7 +133,7 @@ def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, 
                 (expected,) = alone.sample([asked.pop(request_id)], Sampling())
                 assert completion.tokens.tolist() == expected.tokens.tolist()
         assert not asked and (len(used) == before) == shared
-    assert len(scheduler._batch.prefills) == 1, "none was recorded"
+    assert len(scheduler._batch.prefill_graphs) == 1, "none was recorded"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -103,9 +103,9 @@ def test_identical_prompts_are_prefilled_once(lean, llama, tokenizer):
 
 def test_rows_that_end_leave_the_batch(llama, tokenizer, monkeypatch):
     widths = []
-    step = LlamaForward.step
+    step = LlamaForward.decode_step
     monkeypatch.setattr(
-        LlamaForward, "step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
+        LlamaForward, "decode_step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
     )
     requests = [Request(p, seed=i, max_tokens=2 if i % 2 else 9) for i, p in enumerate(make_prompts(8))]
     completions = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(temperature=0))

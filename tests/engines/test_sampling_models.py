@@ -42,7 +42,7 @@ def test_greedy_is_what_generate_does(family, tokenizer):
 @pytest.mark.parametrize("family", LEAN)
 def test_lean_and_generic_paths_agree(family, tokenizer):
     model = make_model(family)
-    lean, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", lean=False)
+    lean, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", use_llama_decoder=False)
     requests = make_requests(make_prompts(7))
     sampling = Sampling(max_tokens=10)
     for a, b in zip(lean.sample(requests, sampling, 2), generic.sample(requests, sampling, 2), strict=True):

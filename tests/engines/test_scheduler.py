@@ -68,7 +68,7 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, max_batch, toke
     if way == "as on a gpu":
         sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=max_batch)
     else:
-        sampler = LocalSampler(model, tokenizer, "cpu", max_batch=max_batch, lean=way != "not lean")
+        sampler = LocalSampler(model, tokenizer, "cpu", max_batch=max_batch, use_llama_decoder=way != "not lean")
     lines, sampling = chains(8, 3), Sampling(stop=("a",))
     alone = LocalSampler(model, tokenizer, "cpu")
     seen = []
@@ -92,7 +92,7 @@ def test_the_same_requests_give_the_same_bits_in_the_same_order(way, llama, toke
     if way == "as on a gpu":
         fresh, used = (as_on_a_gpu(llama, tokenizer, monkeypatch) for _ in range(2))
     else:
-        fresh, used = (LocalSampler(llama, tokenizer, "cpu", lean=way == "exact") for _ in range(2))
+        fresh, used = (LocalSampler(llama, tokenizer, "cpu", use_llama_decoder=way == "exact") for _ in range(2))
     used.sample([Request(p, seed=i) for i, p in enumerate(make_prompts(30, 3, 20, 60))], Sampling(max_tokens=40))
     assert play(fresh) == play(used) == play(fresh)
 
@@ -101,14 +101,14 @@ def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama
     """Where the table goes on before it is read, a row may be over, and another have joined in its place, with tokens on their
     way that were asked for the first."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
-    taken, waiting = [], Slots.waiting
+    taken, waiting = [], Slots.find_still_active
 
     def watched(self, asked):
         slots_N = waiting(self, asked)
         taken.append(int(self.active_S[asked[0]].sum()) - len(slots_N))
         return slots_N
 
-    monkeypatch.setattr(Slots, "waiting", watched)
+    monkeypatch.setattr(Slots, "find_still_active", watched)
     rng, sampling = np.random.default_rng(1), Sampling(stop=("a", "b"), max_tokens=100)
     lines = [[Request(rng.integers(0, 256, 5), seed=10 * line + turn) for turn in range(5)] for line in range(8)]
     for come in walk(sampler.open_scheduler(sampling), lines):
@@ -119,14 +119,14 @@ def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama
 
 def test_a_gpu_has_something_to_do_while_others_are_let_in(llama, tokenizer, monkeypatch):
     sampler, did = as_on_a_gpu(llama, tokenizer, monkeypatch), []
-    join, advance = LlamaDecodeBatch.join, LlamaDecodeBatch.advance
+    join, advance = LlamaDecodeBatch.prefill, LlamaDecodeBatch.decode
 
     def noted(what: str, read: Callable) -> Callable:
         did.append(what)
         return lambda: (did.append(f"read {what}"), read())[1]
 
-    monkeypatch.setattr(LlamaDecodeBatch, "join", lambda *given: noted("join", join(*given)))
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", lambda *given: noted("steps", advance(*given)))
+    monkeypatch.setattr(LlamaDecodeBatch, "prefill", lambda *given: noted("join", join(*given)))
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda *given: noted("steps", advance(*given)))
     scheduler = sampler.open_scheduler(Sampling())
     for limit in (2, 60, 60):
         scheduler.submit(Request(np.arange(3), seed=limit, max_tokens=limit))
@@ -170,8 +170,8 @@ def test_short_answers_come_and_go_while_a_long_one_is_written(llama, tokenizer)
 def test_no_row_that_is_over_waits_for_long(llama, tokenizer, monkeypatch):
     """One line of short answers among many long ones: their idle place costs little, and still it is not kept waiting."""
     steps = []
-    advance = LlamaDecodeBatch.advance
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", lambda self, *rest: steps.append(1) or advance(self, *rest))
+    advance = LlamaDecodeBatch.decode
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda self, *rest: steps.append(1) or advance(self, *rest))
     lines = [[Request(np.arange(5), seed=i, max_tokens=120)] for i in range(40)]
     lines.append([Request(np.arange(9), seed=turn, max_tokens=2) for turn in range(2)])
     came = {}
@@ -182,8 +182,10 @@ def test_no_row_that_is_over_waits_for_long(llama, tokenizer, monkeypatch):
 
 def test_answers_of_one_length_come_back_together_and_are_prefilled_together(llama, tokenizer, monkeypatch):
     joined = []
-    join = LlamaDecodeBatch.join
-    monkeypatch.setattr(LlamaDecodeBatch, "join", lambda self, new, *rest: joined.append(len(new.slots_N)) or join(self, new, *rest))
+    join = LlamaDecodeBatch.prefill
+    monkeypatch.setattr(
+        LlamaDecodeBatch, "prefill", lambda self, new, *rest: joined.append(len(new.slots_N)) or join(self, new, *rest)
+    )
     lines = [
         [Request(np.arange(4 + i), seed=9 * i + turn, max_tokens=3 + (i + turn) % 4) for turn in range(3)] for i in range(16)
     ]
@@ -193,9 +195,9 @@ def test_answers_of_one_length_come_back_together_and_are_prefilled_together(lla
 
 def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, monkeypatch):
     widths = []
-    step = LlamaForward.step
+    step = LlamaForward.decode_step
     monkeypatch.setattr(
-        LlamaForward, "step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
+        LlamaForward, "decode_step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
     )
     requests = [Request(p, seed=i, max_tokens=60 if i == 0 else 8) for i, p in enumerate(make_prompts(30))]
     LocalSampler(llama, tokenizer, "cpu", max_batch=4).sample(requests, Sampling(temperature=0.8))
@@ -205,9 +207,9 @@ def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, 
 
 def test_rows_that_are_over_are_soon_not_computed_any_more(llama, tokenizer, monkeypatch):
     widths = []
-    step = LlamaForward.step
+    step = LlamaForward.decode_step
     monkeypatch.setattr(
-        LlamaForward, "step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
+        LlamaForward, "decode_step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
     )
     requests = [Request(p, seed=i, max_tokens=5 if i % 5 == 0 else 40) for i, p in enumerate(make_prompts(32))]
     done = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(temperature=0.8))
@@ -218,13 +220,13 @@ def test_rows_that_are_over_are_soon_not_computed_any_more(llama, tokenizer, mon
 def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_them(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
     stops = [("x", str(i)) for i in range(3 * MAX_STOP_SETS)]
-    first = sampler.stops(stops[0])
+    first = sampler.stop_conditions(stops[0])
     for stop in stops:
-        sampler.stops(stop)
-    assert len(sampler.stops._find_cached_prefixes) == MAX_STOP_SETS and stops[-1] in sampler.stops._find_cached_prefixes
-    again = sampler.stops(stops[0])
+        sampler.stop_conditions(stop)
+    assert len(sampler.stop_conditions._cached) == MAX_STOP_SETS and stops[-1] in sampler.stop_conditions._cached
+    again = sampler.stop_conditions(stops[0])
     tokens = np.arange(40)
-    assert again is not first and (again.interesting(tokens) == first.interesting(tokens)).all()
+    assert again is not first and (again.find_candidates(tokens) == first.find_candidates(tokens)).all()
 
 
 @pytest.mark.parametrize("cleans_up", [True, False])
@@ -236,8 +238,8 @@ def test_texts_of_several_that_are_over_are_those_of_each_without_what_ended_it(
     ended = [np.append(tokens, end) for tokens in said]
     expected = [tokenizer.decode(tokens.tolist(), skip_special_tokens=True) for tokens in said]
     assert len(expected[-1]) >= 30
-    assert stops.texts(said) == stops.texts(ended) == [stops.text(tokens) for tokens in ended] == expected
-    assert stops.texts([]) == []
+    assert stops.decode_all(said) == stops.decode_all(ended) == [stops.decode(tokens) for tokens in ended] == expected
+    assert stops.decode_all([]) == []
 
 
 def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenizer):
@@ -264,10 +266,10 @@ def test_longer_and_more_prompts_may_join_those_who_sit(way, tokenizer, monkeypa
     scheduler = sampler.open_scheduler(Sampling())
     request_ids = {scheduler.submit(request): request for request in requests}
     found = dict(scheduler.wait())
-    before = scheduler._batch.cache.capacity, scheduler._batch.cache.width
+    before = scheduler._batch.cache.capacity, scheduler._batch.cache.slots
     request_ids |= {scheduler.submit(request): request for request in later}
     found |= dict(scheduler.wait())
-    assert (scheduler._batch.cache.capacity, scheduler._batch.cache.width) > before and scheduler._batch.cache.width > before[1]
+    assert (scheduler._batch.cache.capacity, scheduler._batch.cache.slots) > before and scheduler._batch.cache.slots > before[1]
     found |= the_rest(scheduler)
     assert len(found[0].tokens) == 90, "it sat there all the time"
     for request_id, request in request_ids.items():
@@ -402,7 +404,7 @@ def test_memory_that_is_given_up_is_free_at_once(llama, tokenizer):
 
 def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
-    sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.advance, []
+    sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.decode, []
 
     def interrupted(*given):
         read = advance(*given)
@@ -415,7 +417,7 @@ def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, 
 
         return while_it_is_read
 
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", interrupted)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", interrupted)
     scheduler = sampler.open_scheduler(WARM)
     for request in LONG:
         scheduler.submit(request)
@@ -438,7 +440,7 @@ def out_of_memory(times: int, work: Callable) -> Callable:
     return tried
 
 
-@pytest.mark.parametrize("where", ["join", "advance"])
+@pytest.mark.parametrize("where", ["prefill", "decode"])
 def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monkeypatch):
     """Where a prefill failed, rows went on without the token that they begin with."""
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
@@ -462,7 +464,7 @@ def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monk
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
-@pytest.mark.parametrize("where", ["join", "advance"])
+@pytest.mark.parametrize("where", ["prefill", "decode"])
 def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG * 2, Sampling())
     sampler = LocalSampler(llama, tokenizer, "cpu")
@@ -472,9 +474,11 @@ def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypa
     found = dict(scheduler.wait())
     for request in LONG:
         scheduler.submit(request)
-    monkeypatch.setattr(LlamaDecodeBatch, where, out_of_memory(1 if where == "join" else 20, getattr(LlamaDecodeBatch, where)))
+    monkeypatch.setattr(
+        LlamaDecodeBatch, where, out_of_memory(1 if where == "prefill" else 20, getattr(LlamaDecodeBatch, where))
+    )
     found |= the_rest(scheduler)
-    assert sampler.places.current < 256
+    assert sampler.slot_budget.current < 256
     for i, completion in enumerate(expected):
         alike(found[i], completion)
 

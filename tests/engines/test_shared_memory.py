@@ -313,7 +313,7 @@ def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy,
 def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, card, monkeypatch):
     prompts, completions = rows
     policy, most = make_policy(token_budget=80, value_head=True), {"tokens": 50, "rows": 3}
-    model, predicting, advance = policy.engine.model, policy.engine.model.forward_hidden, LlamaDecodeBatch.advance
+    model, predicting, advance = policy.engine.model, policy.engine.model.forward_hidden, LlamaDecodeBatch.decode
 
     def predicting_few(packed):
         if packed.num_tokens > most["tokens"]:
@@ -326,7 +326,7 @@ def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, car
         return advance(table, noise, *rest)
 
     monkeypatch.setattr(model, "forward_hidden", predicting_few)
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", advance_few)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", advance_few)
     requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
     card.room = 30
     expected = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))

@@ -60,26 +60,26 @@ from tacit.engines.local.fast.varlen_attention import SequenceLayout
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
 BLOCK = LAUNCHES[64]["forward"]["BLOCK_Q"]
 lengths, cpu, generator = (70, 1, 40), torch.device("cpu"), torch.Generator().manual_seed(0)
-fixed = PrefillBuffers(PrefillShape.of(np.array(lengths)), cpu, BLOCK)
+fixed = PrefillBuffers(PrefillShape.fit(np.array(lengths)), cpu, BLOCK)
 for _ in range(2):  # the second time where the first has been
     fixed.fill([np.zeros(length, np.int64) for length in lengths], np.arange(sum(lengths)), 999)
-    for spans in (fixed.prompts().spans, fixed.prompts().last):
-        queries = fixed.size.tokens if spans.max_seqlen_q > 1 else fixed.size.prompts
+    for spans in (fixed.as_prompts().spans, fixed.as_prompts().last):
+        queries = fixed.shape.tokens if spans.max_seqlen_q > 1 else fixed.shape.prompts
         q = torch.randn(queries, 4, 64, generator=generator)
-        k, v = torch.randn(2, fixed.size.tokens, 2, 64, generator=generator)
+        k, v = torch.randn(2, fixed.shape.tokens, 2, 64, generator=generator)
         found, _ = varlen_forward(q, k, v, spans, 0.3)
         torch.testing.assert_close(found, _attend_row_by_row(q, k, v, spans, 0.3))
     lengths = (5, 6)
 from tacit.engines.local.llama import CachedPrefixes, PackedPrompts
 known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
 rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
-fixed = PrefillBuffers(PrefillShape.of(np.array([5, 80, 1])), cpu, BLOCK)
+fixed = PrefillBuffers(PrefillShape.fit(np.array([5, 80, 1])), cpu, BLOCK)
 fixed.fill(rests, np.arange(86), 999, CachedPrefixes(known, slots))
 k, v = torch.randn(2, 600, 2, 64, generator=generator)
-for told in (fixed.prompts(after=True), PackedPrompts.of(rests, cpu, CachedPrefixes(known, slots), BLOCK)):
+for told in (fixed.as_prompts(in_cache=True), PackedPrompts.pack(rests, cpu, CachedPrefixes(known, slots), BLOCK)):
     assert told.positions_N[:6].tolist() == [70, 71, 72, 73, 74, 3] and told.ends_U[:3].tolist() == [4, 84, 85]
     for spans, queries in ((told.spans, 86), (told.last, 3)):
-        q = torch.randn(fixed.size.tokens, 4, 64, generator=generator)
+        q = torch.randn(fixed.shape.tokens, 4, 64, generator=generator)
         found, _ = varlen_forward(q, k, v, spans, 0.3)
         lengths = np.array([5, 80, 1]) if queries == 86 else np.ones(3, np.int64)
         ends = slots + known + np.array([5, 80, 1])

@@ -26,17 +26,17 @@ from tacit.engines.local.fast import kv_cache, step_attention
 from tacit.engines.local.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
-forward._plain = False
+forward._cpu_step_allowed = False
 step_attention._sm_count = lambda device: 16
 for kernel in (False, True):
     kv_cache.uses_decode_kernel = lambda *known: kernel
-    cache = kv_cache.KeyValueCache(forward.geometry)
+    cache = kv_cache.KeyValueCache(forward.shape)
     cache._head_major = not kernel
-    cache.open(3, 32)
+    cache.resize(3, 32)
     assert cache.uses_decode_kernel == kernel
     tokens, positions = torch.tensor([1, 2, 3]), torch.tensor([0, 5, 9])
     with torch.no_grad():
-        seen[kernel] = [forward.step(tokens + step, positions + step, cache, 32) for step in range(3)]
+        seen[kernel] = [forward.decode_step(tokens + step, positions + step, cache, 32) for step in range(3)]
 torch.testing.assert_close(seen[True], seen[False], atol=1e-4, rtol=1e-4)
 """
 

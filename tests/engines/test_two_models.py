@@ -52,8 +52,8 @@ def scores(policy, rows, monkeypatch) -> None:
 
 
 def samples(policy, rows, monkeypatch) -> None:
-    short, advance = ShortOnce(), LlamaDecodeBatch.advance
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", lambda *given: (short(), advance(*given))[1])
+    short, advance = ShortOnce(), LlamaDecodeBatch.decode
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda *given: (short(), advance(*given))[1])
     policy.sample(REQUESTS * 2, SAMPLING)
 
 
@@ -89,14 +89,14 @@ def test_a_sampler_at_work_in_another_thread_keeps_what_it_needs(make_policy, mo
     policy = make_policy()
     expected = words(policy)
     sampler, decoder = policy.engine.sampler, policy.engine.sampler._llama
-    begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.advance, []
+    begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaDecodeBatch.decode, []
 
     def held(*given):
         begun.set()
         assert go_on.wait(60)
         return advance(*given)
 
-    monkeypatch.setattr(LlamaDecodeBatch, "advance", held)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", held)
     thread = threading.Thread(target=lambda: found.append(words(policy)))
     thread.start()
     assert begun.wait(60)

@@ -52,7 +52,7 @@ def test_neither_the_scorer_nor_the_sampler_rounds_logits(make_policy, monkeypat
     with torch.no_grad():
         logits = model.logits(hidden)
     assert logits.dtype == torch.float32 and is_rounded(logits) == adapted
-    monkeypatch.setattr(decoding, "draw", lambda logits, *rest: seen.append(logits) or draw(logits, *rest))
+    monkeypatch.setattr(decoding, "draw", lambda logits, *rest: seen.append(logits) or sample_tokens(logits, *rest))
     policy.sample([Request(np.arange(3, 12), seed=1)], Sampling(max_tokens=6))
     assert len(seen) > 1 and all(is_rounded(logits) == adapted for logits in seen)
 

@@ -55,7 +55,7 @@ def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeyp
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     check(sampler, model, 0)
-    decoder, moves = sampler._llama, sampler._llama.moves
+    decoder, moves = sampler._llama, sampler._llama.graph_epoch
     names = {"refresh": "refresh", "addresses": "addresses", "rotations": "_make_rope"}
     whole = getattr(LlamaForward, names[where])
 
@@ -74,7 +74,7 @@ def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeyp
                 decoder.refresh()
     decoder.extend_rope(1000)
     decoder.refresh()
-    assert decoder.moves > moves and decoder._addresses == decoder.forward.addresses()
+    assert decoder.graph_epoch > moves and decoder._addresses == decoder.forward.addresses()
     check(sampler, model, 1)
 
 
@@ -104,9 +104,9 @@ def test_what_was_copied_before_an_interruption_is_not_taken_for_what_was_there(
 @pytest.mark.parametrize("by_head", [True, False])
 @pytest.mark.parametrize("at", ["zeros", "view"])
 def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, again, monkeypatch):
-    cache = KeyValueCache(LlamaForward(make_model("llama")).geometry)
+    cache = KeyValueCache(LlamaForward(make_model("llama")).shape)
     cache._head_major = by_head
-    cache.open(2, 16)
+    cache.resize(2, 16)
     with monkeypatch.context() as patch:
         where, what = (torch, "zeros") if at == "zeros" else (KeyValueCache, "_view")
 
@@ -115,26 +115,26 @@ def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, aga
 
         patch.setattr(where, what, fails)
         with pytest.raises(MemoryError):
-            cache.open(4, 32)
-    cache.open(*again)
-    assert len(cache._keys) == len(cache._values) == cache.geometry.layers and (cache.width, cache.capacity) == again
+            cache.resize(4, 32)
+    cache.resize(*again)
+    assert len(cache._keys) == len(cache._values) == cache.shape.layers and (cache.slots, cache.capacity) == again
     assert all(x.shape[:2] == again for x in (*cache._keys, *cache._values))
 
 
 def test_a_cache_that_is_as_it_should_be_is_not_opened_again(monkeypatch):
-    cache = KeyValueCache(LlamaForward(make_model("llama")).geometry)
-    cache.open(2, 16)
+    cache = KeyValueCache(LlamaForward(make_model("llama")).shape)
+    cache.resize(2, 16)
     monkeypatch.setattr(cache, "_view", None)
-    cache.open(2, 16)
+    cache.resize(2, 16)
     with pytest.raises(TypeError):
-        cache.open(2, 8)
+        cache.resize(2, 8)
 
 
 def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
     torch.manual_seed(0)
-    steps, advance = [], LlamaDecodeBatch.advance
+    steps, advance = [], LlamaDecodeBatch.decode
     monkeypatch.setattr(
-        LlamaDecodeBatch, "advance", lambda self, noise, *rest: steps.append(noise.shape[1]) or advance(self, noise, *rest)
+        LlamaDecodeBatch, "decode", lambda self, noise, *rest: steps.append(noise.shape[1]) or advance(self, noise, *rest)
     )
     sampler = as_on_a_gpu(make_model("llama"), tokenizer, monkeypatch)
     limits = [3, 7]
@@ -144,21 +144,21 @@ def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
 
 
 def test_what_a_device_may_still_read_is_not_written_over():
-    fixed = PrefillBuffers(PrefillShape.of(np.array([5])), torch.device("cpu"), 0)
+    fixed = PrefillBuffers(PrefillShape.fit(np.array([5])), torch.device("cpu"), 0)
     fixed.fill([np.arange(1, 6)], np.arange(5), 99)
     seen = []
-    fixed._fetched = SimpleNamespace(synchronize=lambda: seen.append(fixed._here[0][:5].tolist()))
+    fixed._copied = SimpleNamespace(synchronize=lambda: seen.append(fixed._staging_parts[0][:5].tolist()))
     fixed.fill([np.arange(11, 16)], np.arange(5), 99)
     assert seen == [[1, 2, 3, 4, 5]] and fixed._tokens_N[:5].tolist() == [11, 12, 13, 14, 15]
 
 
 def test_rotations_that_reach_further_lie_elsewhere():
     decoder = LlamaDecoder(make_model("llama"), fixed_shapes=True)
-    moves = decoder.moves
+    moves = decoder.graph_epoch
     decoder.extend_rope(100)
-    assert decoder.moves == moves
+    assert decoder.graph_epoch == moves
     decoder.extend_rope(decoder.forward.rope_length + 1)
-    assert decoder.moves > moves
+    assert decoder.graph_epoch > moves
 
 
 def test_recordings_of_memory_that_has_moved_are_forgotten_though_somebody_was_interrupted(tokenizer, monkeypatch):
@@ -168,16 +168,16 @@ def test_recordings_of_memory_that_has_moved_are_forgotten_though_somebody_was_i
     check(sampler, model, 0)
     table = sampler._llama.spare
     assert len(table.graphs)
-    before, grown = table.cache.addresses(), DecodeState.grown
+    before, grown = table.cache.addresses(), DecodeState.grow
 
     def interrupted(self, places):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, torch.inference_mode():
-        patch.setattr(DecodeState, "grown", interrupted)
+        patch.setattr(DecodeState, "grow", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            table._open(2, 1000, 0)
-    assert table.cache.addresses() != before and len(table.graphs) and DecodeState.grown is grown
+            table._resize(2, 1000, 0)
+    assert table.cache.addresses() != before and len(table.graphs) and DecodeState.grow is grown
     with torch.inference_mode():
-        table._open(2, 1000, 0)
+        table._resize(2, 1000, 0)
     assert not len(table.graphs)

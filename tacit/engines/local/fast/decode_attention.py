@@ -3,8 +3,8 @@
     out = softmax(R q · [k₀ … R kₜ] · scale) [v₀ … vₜ]      t: position, R: RoPE, kₜ and vₜ: new
 
 One program per slot and key head reads exactly that slot's positions with an online softmax; torch's fused kernel reads a
-masked window common to all slots. Where slots and key heads are too few to fill the device, the positions are split over several
-programs (flash decoding), and a second launch merges the splits:
+masked window common to all slots. Where slots and key heads are too few to fill the device, the positions are split over
+several programs (flash decoding), and a second launch merges the splits:
 
     out = Σₚ exp(mₚ − m) aₚ / Σₚ exp(mₚ − m) sₚ      m: highest score, s: sum of weights, a: sum of weighted values
 """
