@@ -14,20 +14,20 @@ from torch.nn.functional import rms_norm, silu
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import projections
 from tacit.engines.local.fast import chunked_prefill, lora_step
-from tacit.engines.local.fast.lora_step import has_lora_swiglu_kernel, has_lora_norm_kernel
+from tacit.engines.local.fast.lora_step import has_lora_norm_kernel, has_lora_swiglu_kernel
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.fast import lora_decode
+from tacit.engines.local.fast import lora_step
 cpu = torch.device("cpu")
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for size, rank in ((32, 8), (96, 16), (300, 24), (1536, 64)):
-        assert lora_decode._adds(cpu, dtype, size, rank), (dtype, size, rank)
+        assert lora_step._check_norm_kernel(cpu, dtype, size, rank), (dtype, size, rank)
         if dtype != torch.bfloat16:  # whose products the interpreter does not know
-            assert lora_decode._gates(cpu, dtype, size, rank), (dtype, size, rank)
+            assert lora_step._check_swiglu_kernel(cpu, dtype, size, rank), (dtype, size, rank)
 """
 
 
@@ -35,12 +35,12 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 ROUNDED_ONCE = """
 import torch
 from types import SimpleNamespace
-from tacit.engines.local.fast.lora_step import added
+from tacit.engines.local.fast.lora_step import add_lora_and_norm
 h, lora_B = torch.full((1, 32), 2048.0).half(), torch.zeros(8, 32).half()
 product = torch.cat((torch.full((1, 32), 0.75), torch.zeros(1, 8)), 1).half()
 product[0, 35], lora_B[3] = 2.0, 0.25
 norm = SimpleNamespace(weight=torch.full((32,), 3.0).half(), variance_epsilon=0.0)
-assert added(h, norm, product, lora_B.t()).eq(3).all() and h.eq(2050).all(), h
+assert add_lora_and_norm(h, norm, product, lora_B.t()).eq(3).all() and h.eq(2050).all(), h
 """
 
 
@@ -73,10 +73,10 @@ def kernels(monkeypatch):
     had."""
     launched: list[int] = []
     monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
-    monkeypatch.setattr(projections, "_waits_for_launches", lambda device: True)
+    monkeypatch.setattr(projections, "_is_launch_bound", lambda device: True)
     for name in ("has_lora_norm_kernel", "has_lora_swiglu_kernel"):
         monkeypatch.setattr(lora_step, name, lambda *known: True)
-    for name, plain in (("added", _added), ("gated", _gated)):
+    for name, plain in (("add_lora_and_norm", _added), ("lora_swiglu", _gated)):
 
         def launch(first, *rest, plain=plain):
             launched.append(len(first))

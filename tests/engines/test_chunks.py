@@ -16,38 +16,39 @@ from tacit.engines.local.llama import LlamaForward, PackedPrompts
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.fast import chunk_attention
+from tacit.engines.local.fast import decode_attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 7, 16), (2, 1, 32), (1, 16, 16)):
-    assert chunk_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
-assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
-assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 1, 3, 128)
+    assert decode_attention._check_chunk_kernel(torch.device("cpu"), torch.float32, *heads), heads
+assert decode_attention._check_chunk_kernel(torch.device("cpu"), torch.float16, 2, 6, 64)
+assert decode_attention._check_chunk_kernel(torch.device("cpu"), torch.float16, 1, 3, 128)
 """
 
-# in one launch, beside rows whose columns are in one part and in several
+# in one launch, beside slots with one split and with several
 AT_ONCE = """
 import torch
-from tacit.engines.local.fast import mixed_attention, step_attention
-step_attention._sm_count = lambda device: 16
-for parts, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 1, 16))):
-    step_attention._parts = lambda *known: parts
-    assert mixed_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
+from tacit.engines.local.fast import decode_attention
+decode_attention._sm_count = lambda device: 16
+for splits, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 1, 16))):
+    decode_attention._choose_splits = lambda *known: splits
+    assert decode_attention._check_mixed_kernel(torch.device("cpu"), torch.float32, *heads), heads
 """
 
 # three prompts over several steps, two rows writing beside them; what nobody may read is infinite, and stays where it is
 IN_A_MODEL = """
 import numpy as np, torch
-from tacit.engines.local.fast import kv_cache, mixed_attention, step_attention
+from tacit.engines.local import kv_cache
+from tacit.engines.local.fast import decode_attention
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill
 from tests.engines.random_models import make_model
-step_attention._parts = lambda *known: 2
-step_attention._sm_count = lambda device: 16
+decode_attention._choose_splits = lambda *known: 2
+decode_attention._sm_count = lambda device: 16
 for family in ("qwen3", "llama-untied-bias"):
     forward, seen = LlamaForward(make_model(family)), {}
     forward._cpu_step_allowed = False
     for kernel in ("", "one after the other", "at once"):
-        kv_cache.uses_decode_kernel = lambda *known: bool(kernel)
-        mixed_attention.has_mixed_kernel = lambda *known: kernel == "at once"
+        kv_cache.has_decode_kernel = lambda *known: bool(kernel)
+        decode_attention.has_mixed_kernel = lambda *known: kernel == "at once"
         cache = kv_cache.KeyValueCache(forward.shape)
         cache._head_major = not kernel
         cache.resize(5, 128)

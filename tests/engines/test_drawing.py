@@ -8,7 +8,7 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling import sample_tokens, has_sampling_kernel
+from tacit.engines.local.sampling import has_sampling_kernel, sample_tokens
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 
@@ -53,47 +53,47 @@ def test_the_largest_uniform_never_leaves_the_support():
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.sampling import drawing
+from tacit.engines.local import sampling
 cpu = torch.device("cpu")
-assert drawing._agrees(cpu, torch.float32) and drawing._agrees(cpu, torch.bfloat16)
+assert sampling._check_kernel(cpu, torch.float32) and sampling._check_kernel(cpu, torch.bfloat16)
 probs = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
-drawn = [drawing._launched(probs.log(), torch.tensor([u]), 1.0) for u in (0.01, 0.49, 0.51, 0.79, 0.81, 1 - 2**-24)]
+drawn = [sampling._sample_with_kernel(probs.log(), torch.tensor([u]), 1.0) for u in (0.01, 0.49, 0.51, 0.79, 0.81, 1 - 2**-24)]
 assert [int(token) for token, _ in drawn] == [0, 0, 2, 2, 3, 3], drawn
 torch.testing.assert_close(torch.cat([logprob for _, logprob in drawn]).exp(), torch.tensor([0.5, 0.5, 0.3, 0.3, 0.2, 0.2]))
-(token,), (logprob,) = drawing._launched(torch.full((1, 4), float("nan")), torch.tensor([0.5]), 1.0)
+(token,), (logprob,) = sampling._sample_with_kernel(torch.full((1, 4), float("nan")), torch.tensor([0.5]), 1.0)
 assert 0 <= token < 4 and logprob.isnan()  # whoever samples refuses such numbers, but must be able to read them
 """
 
 
-# seven rows at a table of nine places, of which some are over and stay at its last column
-LANES = """
+# seven of nine slots, some of which stay at the last position
+STATE = """
 import numpy as np, torch
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling import drawing
+from tacit.engines.local import sampling
 from tacit.engines.local.decoding import DecodeState
 generator, seen = torch.Generator().manual_seed(0), []
 logits, noise = torch.randn(4, 7, 5000, generator=generator) * 3, np.random.default_rng(0).random((7, 4), np.float32)
 for kernel in (False, True):
-    drawing.has_sampling_kernel = lambda *known: kernel
-    lanes = DecodeState(9, 4, torch.device("cpu"))
-    lanes.seat(np.arange(7), torch.arange(7), np.arange(12, 19))
-    lanes.expect(noise)
+    sampling.has_sampling_kernel = lambda *known: kernel
+    state = DecodeState(9, 4, torch.device("cpu"))
+    state.assign(np.arange(7), torch.arange(7), np.arange(12, 19))
+    state.load_noise(noise)
     for step in range(3):
-        lanes.sample_tokens(logits[step], Sampling(), 19)
+        state.sample(logits[step], Sampling(), 19)
         if step == 1:
-            undone = lanes.snapshot()
-            lanes.sample_tokens(logits[3], Sampling(), 19)
-            lanes.restore(undone)
-    assert lanes.positions_B[:7].tolist() == [15, 16, 17, 18, 18, 18, 18]
-    tokens, logprobs = lanes.written(7, 3)()
-    assert lanes.tokens_B[:7].tolist() == tokens[:, 2].tolist()
+            undone = state.snapshot()
+            state.sample(logits[3], Sampling(), 19)
+            state.restore(undone)
+    assert state.positions_B[:7].tolist() == [15, 16, 17, 18, 18, 18, 18]
+    tokens, logprobs = state.fetch_tokens(7, 3)()
+    assert state.tokens_B[:7].tolist() == tokens[:, 2].tolist()
     seen.append((tokens, logprobs))
 np.testing.assert_array_equal(seen[0][0], seen[1][0])
 np.testing.assert_allclose(seen[0][1], seen[1][1], atol=1e-5)
 """
 
 
-@pytest.mark.parametrize("program", [INTERPRETED, LANES])
+@pytest.mark.parametrize("program", [INTERPRETED, STATE])
 def test_the_interpreted_kernel_draws_as_torch_does(program):
     assert_interpreted(program)
 

@@ -20,20 +20,20 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast import decode_attention_kernels as step_kernel, layer_kernels, sampling_kernels
+from tacit.engines.local.fast import decode_attention_kernels, layer_kernels, sampling_kernels
 
-TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "drawn": "*i64"}
+TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "sampled": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks", "parts", "logits", "noise", "logprobs")}
 TYPES |= {name: "fp32" for name in ("scale", "epsilon", "temperature")}
 TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "out_row", "capacity", "rows", "of_prompts", "count", "inner")}
-TYPES |= {name: "i32" for name in ("stride", "vocabulary", "furthest")}
+TYPES |= {name: "i32" for name in ("stride", "vocabulary", "max_position")}
 SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
 PROMPTS = {"BLOCK_TOKENS": 16, "HEADS": 4, "BLOCK": 64, "FRESH": 32}
 KERNELS = [
-    (step_kernel.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "PARTS": 2}),
-    (step_kernel.merge_splits_kernel, SHAPE | {"PADDED": 16, "PARTS": 2}),
-    (step_kernel.attend_chunk, SHAPE | PROMPTS),
-    (step_kernel.mixed_attention_kernel, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
+    (decode_attention_kernels.decode_attention_kernel, SHAPE | {"PADDED": 16, "BLOCK": 64, "SPLITS": 2}),
+    (decode_attention_kernels.merge_splits_kernel, SHAPE | {"PADDED": 16, "SPLITS": 2}),
+    (decode_attention_kernels.chunk_attention_kernel, SHAPE | PROMPTS),
+    (decode_attention_kernels.mixed_attention_kernel, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
     (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
     (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
     (sampling_kernels.sum_part_kernel, {"PARTS": 5, "BLOCK": 1024}),
@@ -119,8 +119,8 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
 
         def step() -> None:
             logits = forward.decode_step(last_B, positions_B, cache, 256)
-            onward = sampling.AdvanceInPlace(drawn_B, last_B, positions_B, 255)
-            sampling.launch_sampling_kernel(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
+            advance = sampling.AdvanceInPlace(drawn_B, last_B, positions_B, 255)
+            sampling.launch_sampling_kernel(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, advance)
 
         step()
         if recorded:
@@ -138,7 +138,7 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
         return [tokens_BK, logprobs_BK, *cache._keys, *cache._values]
 
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
-    launching = (lora_step, decode_attention, layers, kernels, decode_attention, layers, decode_attention, sampling)
+    launching = (lora_step, decode_attention, layers, kernels, sampling)
     for module in launching:
         monkeypatch.setattr(module, "early_launch_options", lambda device: {"EARLY": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}

@@ -157,7 +157,7 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
     run = Prefiller.extend
 
     def watched(self, *given):
-        replays.append(len(self._recorded))
+        replays.append(len(self._graphs))
         return run(self, *given)
 
     monkeypatch.setattr(Prefiller, "extend", watched)
@@ -221,7 +221,7 @@ def test_an_episode_that_says_something_else_is_read_as_far_as_it_is_alike(token
 def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(tokenizer, monkeypatch, by_token, joined):
     """Rows end one after the other, so that tables get narrower, and prompts outgrow their columns."""
     torch.manual_seed(0)
-    monkeypatch.setattr(LlamaDecoder, "capacity", lambda self, columns: columns)
+    monkeypatch.setattr(LlamaDecoder, "pad_capacity", lambda self, columns: columns)
     model, rng, opened = make_model("llama"), np.random.default_rng(3), []
     open_cache = KeyValueCache.resize
     monkeypatch.setattr(KeyValueCache, "resize", lambda self, *given: opened.append(given[2:]) or open_cache(self, *given))
@@ -272,7 +272,7 @@ def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
     if why == "other numbers":
         slots = KeyValueCache.flat_view
         monkeypatch.setattr(KeyValueCache, "flat_view", lambda self, layer: tuple(x + 1 for x in slots(self, layer)))
-        with pytest.warns(UserWarning, match="they give other numbers"):
+        with pytest.warns(UserWarning, match="gives different logits"):
             found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
     else:
         found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
@@ -430,11 +430,11 @@ def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
     monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
     sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Slots.assign
 
-    def seat(self, jobs, reading=False, **given):
-        known.extend(one.tokens for one in given.get("known") or [] if one is not None)
-        return find(self, jobs, reading, **given)
+    def watched(self, requests, chunked=False, prefixes=None):
+        known.extend(one.tokens for one in prefixes or [] if one is not None)
+        return find(self, requests, chunked, prefixes)
 
-    monkeypatch.setattr(Slots, "assign", seat)
+    monkeypatch.setattr(Slots, "assign", watched)
     found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=False)
     total = sum(len(request.prompt) for request, _ in found.values())
     assert known and sampler.prefilled_tokens == total - sum(known)

@@ -16,7 +16,7 @@ from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.projections import add_adapter, fused_linear, find_parts, fused_linear_autograd
+from tacit.engines.local.projections import add_adapter, find_parts, fused_linear, fused_linear_autograd
 from tacit.engines.local.scheduler import LocalSampler
 
 
@@ -239,11 +239,11 @@ def test_a_prefill_without_padding_samples_the_same(monkeypatch, tokenizer, fami
     prompts = [long, short, long, rng.integers(0, 256, size=9), short, long]
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(prompts)]
     found = []
-    for flat in (True, False):
-        monkeypatch.setattr(LlamaForward, "supports_varlen", flat)
+    for varlen in (True, False):
+        monkeypatch.setattr(LlamaForward, "supports_varlen", varlen)
         sampler = LocalSampler(model, tokenizer, "cpu", max_batch=4, prefill_tokens=24)
         found.append(sampler.sample(requests, Sampling(max_tokens=9), layer=1))
-        assert sampler._llama is not None and sampler._llama.flat is flat
+        assert sampler._llama is not None and sampler._llama.varlen is varlen
     for ours, theirs in zip(*found, strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)

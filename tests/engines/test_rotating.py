@@ -98,7 +98,7 @@ def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
             cache.store(slots_N, None, layer, k, v)
 
         with torch.inference_mode():
-            logits, states = forward.prefill_varlen(prompts, 1, sink, cache.rotating(slots_N) if at_once else None)
+            logits, states = forward.prefill_varlen(prompts, 1, sink, cache.make_rope_and_store(slots_N) if at_once else None)
         found.append([logits, states, *cache._memory])
         assert len(kept) == (0 if at_once and family != "qwen3" else len(forward))
     for ours, theirs in zip(*found, strict=True):

@@ -90,7 +90,9 @@ def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
     alike(dict(scheduler.wait())[first], before[0, 0])
     scheduler.submit(lines[2][0], policies[2].name)
-    with pytest.raises(UnsupportedModule, match="no adapter 'two' here any more"):  # and not what the bare base would write
+    with pytest.raises(
+        UnsupportedModule, match="adapter 'two' does not exist any more"
+    ):  # and not what the bare base would write
         scheduler.wait()
 
 

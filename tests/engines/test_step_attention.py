@@ -13,23 +13,24 @@ from tacit.engines.local.fast.decode_attention import has_decode_kernel
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.fast import step_attention
+from tacit.engines.local.fast import decode_attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
-    assert step_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
-assert step_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
+    assert decode_attention._check_decode_kernel(torch.device("cpu"), torch.float32, *heads), heads
+assert decode_attention._check_decode_kernel(torch.device("cpu"), torch.float16, 2, 6, 64)
 """
 
 # three steps of three rows at their own positions; what no step has written are zeros, which both ways read
 IN_A_MODEL = """
 import torch
-from tacit.engines.local.fast import kv_cache, step_attention
+from tacit.engines.local import kv_cache
+from tacit.engines.local.fast import decode_attention
 from tacit.engines.local.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
 forward._cpu_step_allowed = False
-step_attention._sm_count = lambda device: 16
+decode_attention._sm_count = lambda device: 16
 for kernel in (False, True):
-    kv_cache.uses_decode_kernel = lambda *known: kernel
+    kv_cache.has_decode_kernel = lambda *known: kernel
     cache = kv_cache.KeyValueCache(forward.shape)
     cache._head_major = not kernel
     cache.resize(3, 32)
@@ -46,12 +47,12 @@ def test_the_interpreted_kernel_is_plain_attention(program):
     assert_interpreted(program)
 
 
-def test_a_row_is_cut_only_where_processors_would_be_idle(monkeypatch):
-    """What was best of those that were measured, on a device of 132 processors."""
+def test_positions_are_split_only_where_sms_would_idle(monkeypatch):
+    """The fastest measured numbers of splits on a device with 132 SMs."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     device = torch.device("cuda", 77)  # no other test's: the answer is remembered
-    parts = {programs: decode_attention._parts(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
-    assert parts == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
+    splits = {programs: decode_attention._choose_splits(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
+    assert splits == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 
 def test_a_cpu_has_none():

@@ -47,12 +47,12 @@ def is_rounded(logits: torch.Tensor) -> bool:
 def test_neither_the_scorer_nor_the_sampler_rounds_logits(make_policy, monkeypatch, settings):
     policy, seen = make_policy(dtype="bfloat16", **settings), []
     adapted = "lm_head" in settings.get("lora_targets", ())  # such a head speaks for itself
-    model, draw = policy.engine.model, decoding.draw
+    model, sample_tokens = policy.engine.model, decoding.sample_tokens
     hidden = torch.randn(4, model.width, generator=torch.Generator().manual_seed(0)).bfloat16()
     with torch.no_grad():
         logits = model.logits(hidden)
     assert logits.dtype == torch.float32 and is_rounded(logits) == adapted
-    monkeypatch.setattr(decoding, "draw", lambda logits, *rest: seen.append(logits) or sample_tokens(logits, *rest))
+    monkeypatch.setattr(decoding, "sample_tokens", lambda logits, *rest: seen.append(logits) or sample_tokens(logits, *rest))
     policy.sample([Request(np.arange(3, 12), seed=1)], Sampling(max_tokens=6))
     assert len(seen) > 1 and all(is_rounded(logits) == adapted for logits in seen)
 

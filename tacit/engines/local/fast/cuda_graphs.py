@@ -262,9 +262,7 @@ class PrefillGraphs:
             self._graphs.enabled = False
             self.clear()
             empty_cache(forward.device)
-            warnings.warn(
-                "not enough GPU memory for CUDA graphs of prefills; they are off, and sampling is slower", stacklevel=2
-            )
+            warnings.warn("CUDA graphs of prefills are off and sampling is slower: out of GPU memory", stacklevel=2)
             return None
         if not self._graphs.enabled:  # this device cannot capture
             self.clear()
