@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tacit.config.checks import differing
-from tacit.config.flags import ELSEWHERE, method_options, methods_with, section_options, train_options
+from tacit.config.checks import find_differing
+from tacit.config.flags import NAMES_ELSEWHERE, method_options, methods_with, section_options, train_options
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.registry import NOWHERE, Registry
@@ -25,7 +25,7 @@ WHOLE = ("worlds", "policies")
 """tables that hold tables by name"""
 
 
-def said_by(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
+def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
     """Place in a settings document -> value, for every keyword; one that no setting has is refused."""
     places = {option.place[-1]: option.place for option in (*method_options(method), *train_options())}
     said: dict[tuple[str, ...], Any] = {}
@@ -51,7 +51,9 @@ def _table(key: str, value: Any) -> Mapping[str, Any]:
 
 def _unknown(key: str, value: Any, method: str, known: list[str]) -> TacitError:
     owners = methods_with(f"--{key.replace('_', '-')}")
-    near = [ELSEWHERE[key]] if ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    near = (
+        [NAMES_ELSEWHERE[key]] if NAMES_ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    )
     options = [option for options in section_options().values() for option in options]
     inside = [o.place for o in options if key in (o.place[-1], "_".join(o.place))]
     if owners:
@@ -106,7 +108,7 @@ def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]
         return "+".join(name for name, _ in named), {key: value for _, own in named for key, value in own.items()}
     cls = method if isinstance(method, type) else type(method)
     METHODS.check(cls)
-    own = {} if method is cls else differing(to_data(method), to_data(cls()))
+    own = {} if method is cls else find_differing(to_data(method), to_data(cls()))
     parts = getattr(cls, "made_of", None)
     return ("+".join(parts) if parts else _name_object(METHODS, cls, cls.__name__)), own
 

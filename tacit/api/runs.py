@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, said_by
-from tacit.config.agents import READER, READS, Endpoint, Target, open_endpoint, open_loaded, open_target
+from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, parse_settings
+from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, Endpoint, Target, open_endpoint, open_loaded, open_target
 from tacit.config.checks import check_new_run, is_finished, open_world, prepare
-from tacit.config.measuring import Measured, Sitting, run_of, with_panel
-from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, Said, method_name, override, read_document, run_recipe
-from tacit.config.running import carry_out
+from tacit.config.measuring import EvaluationResult, PanelEvaluation, run_of, with_panel
+from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, method_name, override, read_document, run_recipe
+from tacit.config.running import run_training
 from tacit.core.errors import TacitError, install, unknown
 from tacit.core.progress import after, number_of
 from tacit.core.resources import Prices
@@ -149,7 +149,7 @@ class OpenRun:
 
     def policy(self, checkpoint: str = "newest", world: str | None = None) -> SamplingPolicy:
         """Loaded: it can be sampled from, scored with, and trained further."""
-        said: Said = {("world",): world} if world else {}
+        said: Overrides = {("world",): world} if world else {}
         return open_target(str(self.path), said, checkpoint).policy
 
     def evaluate(self, **options: Any) -> Evaluation:
@@ -160,7 +160,7 @@ class OpenRun:
     def resume(self, *, callbacks: Callback | Sequence[Callback] = (), quiet: bool = False, **settings: Any) -> OpenRun:
         """Go on where it stopped; `settings` are the few that a resumed run may change, such as `iterations`."""
 
-        go_on(self.path, settings, callbacks, quiet)
+        resume_run(self.path, settings, callbacks, quiet)
         return self
 
     def _rows(self, stage: str, step: int | None, rows_of: Any) -> Iterator[dict[str, Any]]:
@@ -227,7 +227,7 @@ def train(
     settings        any of `tacit train --help`: `kl=0.0`, `iterations=20`, `sft={"steps": 200}`, `engine={"device": "cpu"}`
     """
     document = read_document(run_recipe(str(config))) if config is not None else {}
-    recipe = Recipe.from_json(_told(document, world, method, model, out, settings))
+    recipe = Recipe.from_json(_apply_arguments(document, world, method, model, out, settings))
     begun = (recipe.out / SETTINGS).exists()
     if begun and not resume:
         raise TacitError(
@@ -239,19 +239,19 @@ def train(
     prepared = prepare(recipe)
     if begun and is_finished(recipe.out, Recipe.from_json(read_settings(recipe.out)), prepared.recipe):
         return OpenRun(recipe.out)
-    carry_out(prepared, begun, reporter_for(quiet), listed(callbacks))
+    run_training(prepared, begun, reporter_for(quiet), check_callbacks(callbacks))
     return OpenRun(recipe.out)
 
 
-def go_on(path: Path, said: Mapping[str, Any], callbacks: Callback | Sequence[Callback], quiet: bool) -> None:
+def resume_run(path: Path, said: Mapping[str, Any], callbacks: Callback | Sequence[Callback], quiet: bool) -> None:
     """What is left of the run at this place; `said` may change what a resumed run may change."""
     stored = read_settings(path)
-    before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said_by(said, method_name(stored))))
+    before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, parse_settings(said, method_name(stored))))
     if not is_finished(path, before, after):
-        carry_out(prepare(replace(after, out=path)), True, reporter_for(quiet), listed(callbacks))
+        run_training(prepare(replace(after, out=path)), True, reporter_for(quiet), check_callbacks(callbacks))
 
 
-def _told(
+def _apply_arguments(
     document: Document,
     world: Worlds | None,
     method: Method | Sequence[Method] | None,
@@ -273,10 +273,10 @@ def _told(
         said["model",] = str(model)
     if out is not None:
         said["out",] = str(out)
-    return override(document, {**said, **said_by(settings, name)})
+    return override(document, {**said, **parse_settings(settings, name)})
 
 
-def listed(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
+def check_callbacks(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
     found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
     for callback in found:
         if not callable(callback):
@@ -285,10 +285,10 @@ def listed(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
 
 
 def reporter_for(quiet: bool) -> Callable[[], Reporter]:
-    return Silence if quiet else PlainReporter
+    return SilentReporter if quiet else PlainReporter
 
 
-class Silence:
+class SilentReporter:
     """Says nothing."""
 
     def stage(self, name: str, total: int, done: int) -> None: ...
@@ -312,7 +312,7 @@ PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", 
 class Evaluation:
     """What came out. `str` of it is the line that a run prints."""
 
-    measured: Measured
+    measured: EvaluationResult
     kept: Path | None
     """the file the result is kept in"""
 
@@ -385,7 +385,7 @@ def evaluate(
         if checkpoint or endpoint:
             raise TacitError("a loaded policy has its weights already: leave `checkpoint` and `endpoint` out.")
         run = str(like.path if isinstance(like, OpenRun) else like or "")
-        meant = with_panel(_said(run, world, method, settings), panel, run)
+        meant = with_panel(_collect_overrides(run, world, method, settings), panel, run)
         target = open_loaded(cast(SamplingPolicy, who), meant, run)
     else:
         if hasattr(who, "act") and not callable(who):
@@ -394,14 +394,14 @@ def evaluate(
             raise TacitError(f"like = {like}: only a loaded policy can be measured as another run is, and {who!r} is none.")
         actor = cast(Callable[[Task], Expert], who) if callable(who) else None
         name = getattr(who, "__name__", "actor") if actor else str(who.path if isinstance(who, OpenRun) else who)
-        meant = with_panel(_said(name, world, method, settings), panel, "" if endpoint else name)
+        meant = with_panel(_collect_overrides(name, world, method, settings), panel, "" if endpoint else name)
         target = _open(name, meant, checkpoint, actor, endpoint, key_variable, concurrency, timeout_s)
-    sitting = Sitting(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
-    measured = sitting.play(batch, _Counting(progress) if progress else NO_OBSERVER)
+    sitting = PanelEvaluation(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
+    measured = sitting.play(batch, _ProgressObserver(progress) if progress else NO_OBSERVER)
     return Evaluation(measured, sitting.keep(measured))
 
 
-class _Counting(RolloutObserver):
+class _ProgressObserver(RolloutObserver):
     """Says how many episodes are over."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
@@ -412,17 +412,17 @@ class _Counting(RolloutObserver):
         self._progress(self._over)
 
 
-def _said(name: str, world: World | None, method: Method | None, settings: dict[str, Any]) -> Said:
+def _collect_overrides(name: str, world: World | None, method: Method | None, settings: dict[str, Any]) -> Overrides:
     own: dict[str, Any] = {}
     run = run_of(name) if name else None
-    known = READS["name"] if name == READER else method_name(read_settings(run)) if run else DEFAULT_METHOD
+    known = RULE_AGENT_METHOD["name"] if name == RULE_AGENT else method_name(read_settings(run)) if run else DEFAULT_METHOD
     said: dict[tuple[str, ...], Any] = {}
     if method is not None:
         known, own = name_method(method)
         own.pop("schedule", None)
         said["method", "name"] = known
     picked = {key: settings.pop(key) for key in PANEL_SETTINGS if key in settings}
-    said |= {("method", key): value for key, value in own.items()} | said_by(settings, known)
+    said |= {("method", key): value for key, value in own.items()} | parse_settings(settings, known)
     said |= {("evaluation", key): value for key, value in picked.items()}
     if world is not None:
         said["world",] = name_worlds(world)
@@ -431,7 +431,7 @@ def _said(name: str, world: World | None, method: Method | None, settings: dict[
 
 def _open(
     name: str,
-    said: Said,
+    said: Overrides,
     checkpoint: str,
     actor: Callable[[Task], Expert] | None,
     endpoint: str | None,

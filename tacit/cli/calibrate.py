@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.calibration.audit import SOURCES
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.config.checks import EXPERT, READER
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
+from tacit.config.checks import EXPERT, RULE_AGENT
 from tacit.config.flags import Parser, options_of
 from tacit.config.resources import calibration_place
 from tacit.core.errors import TacitError, unknown
@@ -24,7 +24,7 @@ SUMMARY_LINE = "Choose the layer, pooling and radius that BiPACE and BiGPO compa
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(glance_method(argv, "calibrate")).parse(argv)
+    arguments, said = make_parser(peek_method(argv, "calibrate")).parse(argv)
     layers, epsilons, poolings = _numbers(arguments.layers, int), _numbers(arguments.epsilons, float), _poolings(arguments)
     _check(arguments)
     from tacit.calibration.audit import play_audit
@@ -150,7 +150,7 @@ def _check(arguments: Any) -> None:
             raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least {least}{reason}.")
     if arguments.group_size < 0 or arguments.group_size == 1:
         raise TacitError(f"--group-size {arguments.group_size} gives a group nothing to compare; it must be at least 2.")
-    if arguments.target in (EXPERT, READER):
+    if arguments.target in (EXPERT, RULE_AGENT):
         raise TacitError(f"the {arguments.target} has no hidden states to calibrate; name a run or a model.")
     if arguments.play not in SOURCES:
         raise unknown("audit player", arguments.play, SOURCES)

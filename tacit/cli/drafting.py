@@ -12,7 +12,7 @@ from rich.console import Console
 from tacit.cli.terminal import ask_yes, make_console, say, table
 from tacit.config.checks import check_model, open_world
 from tacit.config.flags import Parser
-from tacit.config.recipe import PolicyRecipe, anchored_name
+from tacit.config.recipe import PolicyRecipe, absolute_name
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import number_of
 from tacit.core.types import Prompt
@@ -255,7 +255,7 @@ def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str
     tracker = arguments.tracker.name if kind == "rewards" and arguments.tracker else ""
     name = arguments.name or re.sub(r"\W", "_", tracker.removesuffix("_tracker.py") or arguments.family or "work")
     block = arguments.block if kind == "rewards" and not tracker else ""
-    written = save_draft(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker, block)
+    written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), tracker, block)
     say(console, f"written: {', '.join(map(str, written))}")
     if drafted.report is None or not drafted.report.passed:
         say(console, "the draft was not run" if drafted.report is None else "no draft held; mend it by hand and --check it")

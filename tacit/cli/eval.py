@@ -23,9 +23,9 @@ from tacit.cli.terminal import (
     add_panel_options,
     add_shared_options,
     exit_status,
-    glance_method,
     interval,
     make_console,
+    peek_method,
     percent,
     say,
     say_pairs,
@@ -34,8 +34,8 @@ from tacit.cli.terminal import (
 from tacit.cli.train import can_redraw, pack
 from tacit.config.agents import Endpoint, Target, open_endpoint
 from tacit.config.flags import Parser, check_at_least_one
-from tacit.config.measuring import Measured, Sitting, check_tokens, with_panel
-from tacit.config.recipe import Said
+from tacit.config.measuring import EvaluationResult, PanelEvaluation, check_tokens, with_panel
+from tacit.config.recipe import Overrides
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import after, duration, heard, number_of, reminded
@@ -114,7 +114,7 @@ class EvalProgress(RolloutProgress):
 Pairs = list[tuple[str, str]]
 
 
-def show(console: Console, target: Target, measured: Measured) -> None:
+def show(console: Console, target: Target, measured: EvaluationResult) -> None:
     score, how = measured.score, measured.behaviour
     say(console, f"success {score}", style="bold")
     pairs = [*_what(target, score), *_outcomes(score), *_turns(score, how), *_tokens(score), *_failures(how)]
@@ -213,14 +213,14 @@ def _failures(how: Behaviour) -> Pairs:
     return [("failures", f"{count}: " + ", ".join(f"{ending_in_words(label)} {percent(share)}" for label, share in ranked))]
 
 
-def _crashes(measured: Measured) -> Pairs:
+def _crashes(measured: EvaluationResult) -> Pairs:
     crashed = number_of(sum(t.stop.crashed for t in measured.played), "episode")
     if not (first := first_crash(measured.played)):
         return []
     return [("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}")]
 
 
-def _unparsed(measured: Measured) -> Pairs:
+def _unparsed(measured: EvaluationResult) -> Pairs:
     """Where nothing that came back parses, what it looks like."""
     written = [s for t in measured.played for s in t.steps if s.completion.finish != "unusable"]
     if not written or any(s.valid for s in written):
@@ -236,7 +236,7 @@ def _broken(target: Target, score: PanelScore) -> Pairs:
     return [("unusable", f"{number_of(score.unusable, 'answer')}, each a turn that does not parse.{why}")]
 
 
-def _the_run(target: Target, measured: Measured) -> Pairs:
+def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     if target.run is None:
         return []
     if (earlier := measured.earlier) is None:
@@ -270,7 +270,7 @@ PRINTED = "-"
 
 
 def run(argv: Sequence[str]) -> int:
-    parser = make_parser(glance_method(argv, "eval"))
+    parser = make_parser(peek_method(argv, "eval"))
     arguments, said = parser.parse(argv)
     _check(parser, arguments)
     ks, prices = _ks(arguments.k), _prices(arguments)
@@ -280,7 +280,7 @@ def run(argv: Sequence[str]) -> int:
         target = _open(arguments, meant)
     if arguments.tokens:
         check_tokens(target)
-    sitting = Sitting(target, ks, prices, arguments.out, arguments.fresh, meant)
+    sitting = PanelEvaluation(target, ks, prices, arguments.out, arguments.fresh, meant)
     if sitting.panel.difference():
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
     progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)
@@ -390,7 +390,7 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"--out {arguments.out} must be a directory; --json FILE writes the result to a file of your own.")
 
 
-def _open(arguments: Namespace, said: Said) -> Target:
+def _open(arguments: Namespace, said: Overrides) -> Target:
     if not arguments.endpoint:
         return open_agent(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:

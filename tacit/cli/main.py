@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tacit
-from tacit.cli.terminal import exit_status, stopping_as_interrupts
+from tacit.cli.terminal import exit_status, signals_as_interrupts
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import DiskError
 
@@ -49,12 +49,12 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     """`again` is the command that was typed, where this one is only a part of it: the one to give again if a disk refuses."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        with stopping_as_interrupts():
+        with signals_as_interrupts():
             return _dispatch(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
-        _complain(str(error.naming(again or _going_on(words, error.path)) if isinstance(error, DiskError) else error))
+        _print_error(str(error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error))
         return MISTAKE
     except KeyboardInterrupt as stop:
         print("\nstopped.", file=sys.stderr)
@@ -83,7 +83,7 @@ def _dispatch(words: list[str]) -> int:
         return int(ended.code or 0)
 
 
-def _going_on(words: list[str], path: Path) -> str:
+def _resume_command(words: list[str], path: Path) -> str:
     """The command that goes on: the same one, but a run that has begun is resumed."""
     from tacit.runs.directory import SETTINGS
 
@@ -91,7 +91,7 @@ def _going_on(words: list[str], path: Path) -> str:
     return f"tacit train --resume {run}" if run and words[0] == "train" else shlex.join(["tacit", *words])
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
 from tacit.cli.terminal import add_panel_options, ask_yes, interval, make_console, percent, say, table
-from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
+from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
 from tacit.config.recipe import Recipe, override, read_document, run_recipe
@@ -301,7 +301,7 @@ def train(argv: Sequence[str]) -> int:
     parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")
     add_logs_flag(parser, "imitate these recorded episodes; without --world there is no practice", required=False)
-    add_training_options(parser, *glance(argv, resumable=False), out=MODULES_OPTION)
+    add_training_options(parser, *peek_arguments(argv, resumable=False), out=MODULES_OPTION)
     arguments, said = parser.parse(argv)
     document = override(read_document(arguments.config) if arguments.config else {}, said)
     recipe = Recipe.from_json(add_log_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
@@ -315,9 +315,9 @@ def train(argv: Sequence[str]) -> int:
         show_logs(console, taught.logs, taught.coverage, out / LOGS / COVERAGE)
         for skill, why in taught.skipped.items():
             told(f"{skill}: no module, {why}")
-        code = train_modules(taught.runs, out, arguments.checkpoint, carry_out, told, describe_log_training)
+        code = train_modules(taught.runs, out, arguments.checkpoint, run_prepared, told, describe_log_training)
     else:
-        code = train_modules(plan_skill_runs(recipe, arguments.skills, out), out, arguments.checkpoint, carry_out, told)
+        code = train_modules(plan_skill_runs(recipe, arguments.skills, out), out, arguments.checkpoint, run_prepared, told)
     if code:
         return code
     console.print()

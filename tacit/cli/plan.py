@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tacit.cli.terminal import make_console, percent, say, say_pairs, table
 from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of
-from tacit.config.recipe import DEFAULT_METHOD, Recipe, Said, override
+from tacit.config.recipe import DEFAULT_METHOD, Overrides, Recipe, override
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.progress import duration
@@ -81,7 +81,7 @@ def _field(name: str) -> str:
     return name if name in {field.name for field in fields(PlanSettings)} else f"{name}_"
 
 
-def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None) -> Workload:
+def _workload(model: str, said: Overrides, settings: PlanSettings, place: Path | None) -> Workload:
     """As told, as recorded, or as the world's expert plays; with other means where numbers are given."""
     from tacit.config.checks import open_world
     from tacit.config.workload import expert_workload, recorded_workload

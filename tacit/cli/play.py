@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tacit.cli.terminal import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method, make_console, say
+from tacit.cli.terminal import add_checkpoint_flag, add_panel_options, add_shared_options, make_console, peek_method, say
 from tacit.config.agents import HUMAN
 from tacit.config.flags import Parser
 from tacit.config.measuring import episode_at
@@ -33,7 +33,7 @@ class Quit(BaseException):
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(glance_method(argv, "play")).parse(argv)
+    arguments, said = make_parser(peek_method(argv, "play")).parse(argv)
     if arguments.task < 0:
         raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
     if arguments.delay is not None and arguments.delay < 0:

@@ -16,8 +16,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from tacit.config.agents import READS
-from tacit.config.checks import READER
+from tacit.config.agents import RULE_AGENT_METHOD
+from tacit.config.checks import RULE_AGENT
 from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, section_options
 from tacit.config.measuring import run_of
 from tacit.config.recipe import DEFAULT_METHOD, method_name
@@ -126,18 +126,18 @@ SIGNALED = 128
 """a shell's exit status of a command that signal n ended is so much more than n"""
 
 
-class Stopped(KeyboardInterrupt):
+class StopSignal(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
 
 @contextmanager
-def stopping_as_interrupts() -> Iterator[None]:
+def signals_as_interrupts() -> Iterator[None]:
     """Only signals that would end this process at once: one that is ignored, as by `nohup`, stays ignored."""
 
     def stop(number: int, frame: Any) -> None:
-        raise Stopped(number)
+        raise StopSignal(number)
 
     here = threading.current_thread() is threading.main_thread()
     known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -152,7 +152,7 @@ def stopping_as_interrupts() -> Iterator[None]:
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    return SIGNALED + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+    return SIGNALED + (stop.number if isinstance(stop, StopSignal) else signal.SIGINT)
 
 
 # Flags of the commands that open a player: who it is, what it reads, how it is sampled.
@@ -190,14 +190,14 @@ def add_shared_options(parser: Parser, method: str) -> None:
         parser.add_options(section, section_options()[section])
 
 
-def glance_method(argv: Sequence[str], command: str) -> str:
+def peek_method(argv: Sequence[str], command: str) -> str:
     """The method decides which flags there are: the one named, else the run's own."""
     glance = Parser(command, "", add_help=False)
     glance.add_argument("--method")
     seen, rest = glance.parse_known_args(argv)
     if seen.method:
         return seen.method
-    if READER in rest:
-        return READS["name"]
+    if RULE_AGENT in rest:
+        return RULE_AGENT_METHOD["name"]
     run = next((run for word in rest if not word.startswith("-") and (run := run_of(word))), None)
     return method_name(read_settings(run)) if run else DEFAULT_METHOD

@@ -34,8 +34,8 @@ from tacit.config.recipe import (
     DEFAULT_ENGINE,
     DEFAULT_MODEL,
     Document,
+    Overrides,
     Recipe,
-    Said,
     engine_name,
     method_name,
     override,
@@ -56,7 +56,7 @@ CONFIG_HELP = "settings from a TOML file, or a recipe by its name (`tacit list r
 
 
 def run(argv: Sequence[str]) -> int:
-    parser = make_parser(*glance(argv))
+    parser = make_parser(*peek_arguments(argv))
     arguments, said = parser.parse(argv)
     if arguments.resume is not None:
         if arguments.config is not None:
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
         return _resume(arguments.resume, said)
     recipe = Recipe.resolve(arguments.config, said)
     check_new_run(recipe.out)
-    return carry_out(prepare(recipe), resume=False)
+    return run_prepared(prepare(recipe), resume=False)
 
 
 class TrainParser(Parser):
@@ -116,14 +116,14 @@ def add_training_options(
         parser.add_options(titles[section], options)
 
 
-def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
+def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
     """(method, model, engine), which decide what other flags there are."""
-    glance = Parser("train", "", add_help=False)
-    glance.add_argument("--config", type=run_recipe)
-    glance.add_argument("--resume", type=Path)
+    peek_arguments = Parser("train", "", add_help=False)
+    peek_arguments.add_argument("--config", type=run_recipe)
+    peek_arguments.add_argument("--resume", type=Path)
     for flag in ("--method", "--model", "--engine"):
-        glance.add_argument(flag)
-    seen, _ = glance.parse_known_args(argv)
+        peek_arguments.add_argument(flag)
+    seen, _ = peek_arguments.parse_known_args(argv)
     document: Document = {}
     if seen.resume is not None and resumable:
         document = read_settings(seen.resume)
@@ -133,7 +133,7 @@ def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
     return seen.method or method_name(document), model, seen.engine or engine_name(document)
 
 
-def _resume(path: Path, said: Said) -> int:
+def _resume(path: Path, said: Overrides) -> int:
     stored = read_settings(path)
     before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
     if ("out",) in said and after.out.resolve() != path.resolve():
@@ -145,17 +145,17 @@ def _resume(path: Path, said: Said) -> int:
         say(console, f"{path} is finished; give it more with --iterations.")
         show_summary(console, read_summary(path), path)
         return 0
-    return carry_out(prepare(replace(after, out=path)), resume=True)
+    return run_prepared(prepare(replace(after, out=path)), resume=True)
 
 
-def carry_out(prepared: Prepared, resume: bool) -> int:
+def run_prepared(prepared: Prepared, resume: bool) -> int:
     from tacit.cli.terminal import make_console
 
     recipe, console = prepared.recipe, make_console()
     show_header(console, prepared)
     begun = [resume]
     try:
-        summary = running.carry_out(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
+        summary = running.run_training(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
     except KeyboardInterrupt as stop:
         remedy = f"Continue with `tacit train --resume {recipe.out}`." if any(begun) else "Nothing was written yet."
         print(f"\nstopped. {remedy}", file=sys.stderr)

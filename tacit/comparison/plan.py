@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.config.checks import AGENTS, EXPERT, READER, open_world, prepare
+from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, open_world, prepare
 from tacit.config.flags import method_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
@@ -218,7 +218,7 @@ def _texts(value: Any) -> bool:
 # block = "paper"         what it reads; an expert reads nothing
 
 PLAYS = "plays"
-READ_BY = {READER: "constant_context", EXPERT: DEFAULT_METHOD}
+READ_BY = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
 """whose context one who learns nothing is in, where no method is named"""
 CONTEXT = ("history", "state_block", "block", "bound", "wording", "style", "chat", "thinking", "admissible")
 """settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
@@ -242,7 +242,7 @@ def compared(document: Document) -> Document:
     """The settings of a row that are held against those of the others: of one who learns nothing, what it reads."""
     if document["model"] not in AGENTS:
         return document
-    reads = CONTEXT if document["model"] == READER else ()
+    reads = CONTEXT if document["model"] == RULE_AGENT else ()
     return {"method": {key: value for key, value in document["method"].items() if key in reads}}
 
 

@@ -1,5 +1,5 @@
-"""Who plays: a run's checkpoint, a model, the world's expert, its reader, a model behind an endpoint, or the person at the
-keyboard. All play through one rollout."""
+"""Agents to evaluate or watch: a run's checkpoint, a model, the world's expert or rule agent, an endpoint, a person. All use
+the same rollout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.config.checks import AGENTS, EXPERT, READER, check_sampling, check_values, open_world, open_worlds, with_split
-from tacit.config.recipe import Document, PolicyRecipe, Recipe, Said, anchored_name, override
+from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, check_sampling, check_values, open_world, open_worlds, with_split
+from tacit.config.recipe import Document, Overrides, PolicyRecipe, Recipe, absolute_name, override
 from tacit.config.resources import load_policy
 from tacit.config.values import to_data
 from tacit.core.actions import BARE, ActionFormat
@@ -35,13 +35,11 @@ from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, describe_directory, find_runs, open_checkpoints, read_settings
 from tacit.training.setup import WorldSetup, completion_limit, evaluation_sampling
 
-# Who stands in for a policy: the expert or a person, who act on observations, and a reader, which answers by a rule.
-
 
 @dataclass(frozen=True)
-class Advised(Context):
-    """A context for one who acts on observations, not on prompts: the prompt *is* the action, and `Echo` repeats it. So the
-    expert and a person play through the same rollout and are scored by the same code as a policy."""
+class ActingContext(Context):
+    """A context for agents that act on observations: the prompt *is* the action, and `Echo` repeats it. So experts and
+    people are played and scored by the same code as a policy."""
 
     make: Callable[[Task], Expert]
     style: ActionStyle = "bare"
@@ -54,10 +52,10 @@ class Advised(Context):
                 f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, "
                 "whose object has `act(observation)`."
             )
-        return _Adviser(actor)
+        return _ActingReader(actor)
 
 
-class _Adviser(PromptReader):
+class _ActingReader(PromptReader):
     def __init__(self, actor: Expert) -> None:
         self._actor = actor
 
@@ -72,7 +70,7 @@ class _Adviser(PromptReader):
 
 
 class Echo(ByteTokens):
-    """Says what it reads."""
+    """Completes each prompt with itself."""
 
     def digest(self) -> str:
         return EXPERT
@@ -82,14 +80,14 @@ class Echo(ByteTokens):
         return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]
 
 
-class ByRule(ByteTokens):
-    """Answers each prompt as a rule says, and knows nothing but its text; of a conversation what its messages say."""
+class RulePolicy(ByteTokens):
+    """Completes each prompt by a rule; of a conversation the rule reads the messages' text."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         self._rule = rule
 
     def digest(self) -> str:
-        return READER
+        return RULE_AGENT
 
     def encode_chat(self, chat: Chat) -> np.ndarray:
         return self.encode_prompt("\n".join(message.content for message in chat.messages if message.content))
@@ -100,23 +98,23 @@ class ByRule(ByteTokens):
         return [Completion(t, np.zeros(len(t), np.float32), a, "stop") for t, a in zip(tokens, answers, strict=True)]
 
 
-def advised_by_expert(world: Environment, timeout_s: float) -> Advised:
-    """Of a world's own expert, which has as long for an answer as the world has."""
-    return Advised(partial(TimedExpert, world.expert(), timeout_s))
+def expert_context(world: Environment, timeout_s: float) -> ActingContext:
+    """The world's expert, with the world's timeout."""
+    return ActingContext(partial(TimedExpert, world.expert(), timeout_s))
 
 
 def as_policy(name: str, setup: WorldSetup) -> tuple[Policy, WorldSetup]:
-    """The expert or the reader in the place of a policy that a run trains: it can be measured there, and that is all."""
+    """The expert or the rule agent in place of a trained policy; it can only be evaluated."""
     if name == EXPERT:
-        advised = advised_by_expert(setup.world, setup.settings.world_timeout_s)
+        advised = expert_context(setup.world, setup.settings.world_timeout_s)
         return cast(Policy, Echo()), replace(setup, method=replace(setup.method, context=advised))
     assert setup.world.reader is not None, "refused before"
-    return cast(Policy, ByRule(setup.world.reader)), setup
+    return cast(Policy, RulePolicy(setup.world.reader)), setup
 
 
 HUMAN = "human"
-READS = {"name": "constant_context", "wording": "terse"}
-"""what a reader reads unless told otherwise: what the smallest policies do"""
+RULE_AGENT_METHOD = {"name": "constant_context", "wording": "terse"}
+"""default prompt of the rule agent: that of the smallest policies"""
 UNTRAINED = "untrained"
 
 
@@ -129,15 +127,15 @@ class Target:
     policy: SamplingPolicy
     sampling: Sampling
     seed: int
-    """of the episodes played"""
+    """of the evaluation episodes"""
     run: Path | None = None
     checkpoint: Checkpoint | None = None
     identity: str = ""
-    """what names it where there are no weights to hash"""
+    """name, if there are no weights to hash"""
     settle: Callable[[Trajectory], Trajectory] | None = None
-    """the last change to an episode of its, before it is kept"""
+    """final change to an episode before it is saved"""
     several: Route | None = None
-    """where it is several, each for some families: who plays which task, instead of `policy` in `context`"""
+    """for several skill modules: the agent of each task, instead of `policy` and `context`"""
 
     @property
     def route(self) -> Route:
@@ -150,18 +148,18 @@ class Target:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the weights; for an expert or an endpoint, its name."""
+        """Hash of the weights; for experts and endpoints, the name."""
         return self.identity or cast(Policy, self.policy).digest()
 
     @property
     def numbers(self) -> str:
-        """Number format and device of the weights, as they are here; an expert or an endpoint has none here."""
+        """Dtype and device of the weights; empty for experts and endpoints."""
         return getattr(self.policy, "numbers", "")
 
     @property
     def reads(self) -> Document:
-        """The settings that decide what it reads: an expert reads none of our prompts."""
-        if isinstance(self.context, Advised):
+        """The settings that decide the prompt; empty for an expert."""
+        if isinstance(self.context, ActingContext):
             return {}
         own = to_data(self.recipe.settings)
         return {"method": self.recipe.method, **{name: value for name, value in own.items() if name != "schedule"}}
@@ -169,7 +167,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A model behind an OpenAI-compatible address."""
+    """A model behind an OpenAI-compatible API."""
 
     url: str
     model: str
@@ -180,18 +178,18 @@ class Endpoint:
 
 def open_target(
     name: str,
-    said: Said,
+    said: Overrides,
     checkpoint: str = "",
     actor: Callable[[Task], Expert] | None = None,
 ) -> Target:
-    """`name` is a run directory, one of its checkpoints, a model, `expert`, `reader`, or whatever `actor` plays. What cannot
-    work is refused first."""
+    """`name` is a run directory, a checkpoint, a model, `expert`, `reader`, or the name of `actor`. Settings are checked
+    before anything is loaded."""
     said = dict(said)
     path = Path(name).expanduser()
     if actor is not None or name == EXPERT:
         return _open_actor(name, said, actor)
-    if name == READER:
-        return _open_reader(said)
+    if name == RULE_AGENT:
+        return _open_rule_agent(said)
     if (path / SETTINGS).exists():
         return _open_run(path, said, checkpoint)
     if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
@@ -203,8 +201,8 @@ def open_target(
     return _open(name, recipe, recipe.train.seed, None, None)
 
 
-def open_loaded(policy: SamplingPolicy, said: Said, like: str = "") -> Target:
-    """A policy that is in memory already, reading what the settings say, or what the run `like` does."""
+def open_loaded(policy: SamplingPolicy, said: Overrides, like: str = "") -> Target:
+    """A loaded policy, with the prompt of these settings or of the run `like`."""
     said = dict(said)
     if like:
         recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), said)
@@ -214,8 +212,8 @@ def open_loaded(policy: SamplingPolicy, said: Said, like: str = "") -> Target:
     return _open("a policy", recipe, recipe.train.seed, None, None, policy=policy)
 
 
-def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
-    """It reads what any language model would: the method's prompts, as one message each."""
+def open_endpoint(endpoint: Endpoint, said: Overrides) -> Target:
+    """A model behind an endpoint; it reads the method's prompts as single messages."""
     from tacit.engines.endpoint.client import ChatClient
     from tacit.engines.endpoint.policy import ChatPolicy
 
@@ -233,12 +231,12 @@ def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
 
 
 def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, int, tuple[Environment, ...]]:
-    """A run's settings with what else is said; the seed of the episodes; the worlds it was trained in."""
-    # The seed of the episodes may be another; the seed of the run made its first weights and stays.
+    """(settings of the run with overrides, seed of the episodes, worlds it was trained in)"""
+    # Only the seed of the episodes may change; the run's seed made its initial weights.
     seed = said.pop(("seed",), None)
     world = said.pop(("world",), None)
-    world = anchored_name(world) if world is not None else None
-    recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
+    world = absolute_name(world) if world is not None else None
+    recipe = replace(Recipe.from_json(override(_with_method(read_settings(path), said), said)), out=path)
     trained_in = open_worlds(recipe)
     if world is not None and world not in [place.world for place in recipe.places]:
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
@@ -266,8 +264,8 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
     return _open(label, recipe, seed, path, found, trained_in)
 
 
-def _under(document: Document, said: Said) -> Document:
-    """A run's settings as those of another method, where one is named: what both have stays as the run had it."""
+def _with_method(document: Document, said: Overrides) -> Document:
+    """A run's settings under another method: shared settings keep the run's values."""
     name = said.get(("method", "name"), document["method"]["name"])
     known = {f.name for f in fields(get_method(name))} | {"name"}
 
@@ -288,8 +286,7 @@ def _open(
     texts: Sequence[Environment] = (),
     policy: SamplingPolicy | None = None,
 ) -> Target:
-    """`texts`: the worlds whose text a tiny model's tokenizer was trained on, where they are not the one it plays in.
-    `policy`: one that is loaded already."""
+    """`texts`: worlds whose text trained a tiny model's tokenizer, if not the played one. `policy`: if already loaded."""
     world = open_world(recipe.world)
     if policy is not None:
         check_values(recipe)
@@ -312,16 +309,16 @@ def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Ta
     world = open_world(recipe.world)
     check_values(recipe)
     recipe = with_split(recipe, world)
-    context = Advised(actor) if actor else advised_by_expert(world, recipe.train.world_timeout_s)
+    context = ActingContext(actor) if actor else expert_context(world, recipe.train.world_timeout_s)
     identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
     sampling = Sampling(temperature=0.0)
     return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
 
 
-def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
-    """The world's rule in the context of a policy, asked as a policy is asked."""
-    _needs_world(READER, said)
-    recipe = Recipe.from_json(override({"method": dict(READS)}, said))
+def _open_rule_agent(said: dict[tuple[str, ...], Any]) -> Target:
+    """The world's rule agent with a policy's prompts."""
+    _needs_world(RULE_AGENT, said)
+    recipe = Recipe.from_json(override({"method": dict(RULE_AGENT_METHOD)}, said))
     world = open_world(recipe.world)
     if world.reader is None:
         raise TacitError(f"world {world.name!r} has no reader; its expert plays without reading (`tacit eval expert`).")
@@ -330,12 +327,19 @@ def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
     context = recipe.settings.context(world)
     identity = f"reader of {world.name}"
     return Target(
-        READER, recipe, world, context, ByRule(world.reader), Sampling(temperature=0.0), recipe.train.seed, identity=identity
+        RULE_AGENT,
+        recipe,
+        world,
+        context,
+        RulePolicy(world.reader),
+        Sampling(temperature=0.0),
+        recipe.train.seed,
+        identity=identity,
     )
 
 
-def _needs_world(name: str, said: Said, place: bool = False) -> None:
-    """`place`: it may be the name of a run that is not there"""
+def _needs_world(name: str, said: Overrides, place: bool = False) -> None:
+    """`place`: the name may be a missing run directory."""
     if ("world",) not in said:
         if not place or name in (*TINY_SIZES, *BASES):
             where = "add --world, or world=… from Python (see `tacit list worlds`)"

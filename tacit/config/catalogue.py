@@ -1,4 +1,4 @@
-"""What there is: worlds, methods, engines, models and panels, and whether they can be had here."""
+"""The available worlds, methods, engines, models and panels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.methods import get_method
 
 
 def find_worlds(names: Iterable[str]) -> dict[str, Environment | str]:
-    """Each world, ready or not, or why it cannot even be looked at: one broken world must not hide the others."""
+    """Every world, or the reason it cannot be imported; one broken world must not hide the others."""
     found: dict[str, Environment | str] = {}
     for name in names:
         try:
@@ -29,7 +29,7 @@ def find_worlds(names: Iterable[str]) -> dict[str, Environment | str]:
 
 
 def methods() -> dict[str, str]:
-    """name -> what it is: the first line of its class"""
+    """name -> first line of its docstring"""
     found = {}
     for name in METHODS.names:
         try:
@@ -40,7 +40,7 @@ def methods() -> dict[str, str]:
 
 
 def engines() -> dict[str, str]:
-    """name -> what it is and what it can do"""
+    """name -> (summary, capabilities)"""
     found = {}
     for name in ENGINES.names:
         try:
@@ -52,7 +52,7 @@ def engines() -> dict[str, str]:
 
 
 def models() -> dict[str, str]:
-    """what `--model` takes -> what it is"""
+    """values of `--model` -> summary"""
     found = {}
     for name, sizes in TINY_SIZES.items():
         size = _size(parameters(sizes), sizes.context)
@@ -69,7 +69,7 @@ def models() -> dict[str, str]:
 
 
 def panels(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """(name, hash, what it is) of each split's panel at the usual size"""
+    """(name, hash, summary) of each split's default panel"""
     rows = []
     for name, world in find_worlds(names).items():
         if isinstance(world, str):
@@ -87,7 +87,7 @@ def panels(names: Iterable[str]) -> list[tuple[str, str, str]]:
 
 
 def parameters(s: TinySettings) -> float:
-    """of a tiny Llama with tied embeddings"""
+    """Parameters of a tiny Llama with tied embeddings."""
     attention = 2 * s.hidden * s.hidden * (1 + s.kv_heads / s.heads)
     layer = attention + 3 * s.hidden * s.intermediate + 2 * s.hidden
     return s.vocab * s.hidden + s.layers * layer + s.hidden

@@ -1,4 +1,4 @@
-"""What cannot work is refused with the reason before anything heavy is loaded: no torch is imported here."""
+"""Checks of a run before anything heavy is loaded; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.config.recipe import Document, Place, Recipe
-from tacit.config.resources import RunResources, known_base, naming_policy
+from tacit.config.recipe import Document, Recipe, WorldRecipe
+from tacit.config.resources import RunResources, describe_model, prefix_errors
 from tacit.config.values import to_data
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError, install, unknown
@@ -27,16 +27,14 @@ from tacit.training.settings import TrainSettings
 from tacit.training.setup import WorldSetup, completion_limit
 from tacit.worlds import get_environment
 
-# What is said before a run that will hardly learn.
-
 SMALL_POLICY_LR = 1e-5
-"""below this the weights of a policy of a million parameters hardly move in as many iterations as a run has"""
+"""below this, policies of a million parameters hardly move"""
 LANGUAGE_MODEL_SFT_LR = 3e-4
-"""above this imitation may undo the pretraining of a language model"""
+"""above this, imitation may undo a language model's pretraining"""
 
 
 def find_warnings(recipe: Recipe) -> tuple[str, ...]:
-    """Nothing is refused: whoever tries it on purpose may."""
+    """Warnings about a run that will hardly learn. Nothing is refused."""
     schedule, imitates = recipe.schedule, recipe.train.sft.all_steps > 0
     small = recipe.model in TINY_SIZES or is_small(recipe.model)
     found = []
@@ -62,19 +60,19 @@ def find_warnings(recipe: Recipe) -> tuple[str, ...]:
     return tuple(found)
 
 
-EXPERT, READER = AGENTS = ("expert", "reader")
-"""models that are none: the world's expert, and its rule that reads what a policy reads. They are measured and learn nothing"""
+EXPERT, RULE_AGENT = AGENTS = ("expert", "reader")
+"""agents that are not models: the world's expert and its rule agent. They are evaluated, never trained"""
 
 
 def open_world(name: str) -> Environment:
-    """A world that can be played here, or why not: its name is unknown, or what it needs is not installed."""
+    """A world that can be played here; raises if it is unknown or its dependencies are missing."""
     world = find_world(name)
     world.check_ready()
     return world
 
 
 def find_world(name: str) -> Environment:
-    """The world, ready or not."""
+    """A world, playable here or not."""
     try:
         return get_environment(name)
     except ImportError as error:
@@ -82,18 +80,18 @@ def find_world(name: str) -> Environment:
 
 
 def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
-    """Every world of a run."""
+    """All worlds of a run."""
     return tuple(open_world(place.world) for place in recipe.places)
 
 
 def check_values(recipe: Recipe) -> None:
-    """Every number within the bounds that its field says make sense of it."""
+    """Check the bounds of all numbers."""
     for prefix, settings in _sections(recipe):
         check_bounds(settings, prefix)
 
 
 def check_sampling(recipe: Recipe, world: Environment) -> Recipe:
-    """What playing a panel needs, trained or not. Returns the recipe with its split said."""
+    """Checks for playing a panel. Returns the recipe with its evaluation split filled in."""
     check_values(recipe)
     check_model(recipe.model)
     _check_texts(recipe, (world,))
@@ -109,8 +107,8 @@ def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
 
 
 def with_split(recipe: Recipe, world: Environment) -> Recipe:
-    """The recipe with the split it is measured on said, and how many tasks of it, also where that is the world's own: what is
-    written down must not change its meaning with the world. Refused where a split does not exist."""
+    """Fill in the evaluation split and its number of tasks, so that saved settings keep their meaning if the world's
+    defaults change. Raises if the split does not exist."""
     return replace(recipe, train=_with_split(recipe.train, world))
 
 
@@ -129,13 +127,13 @@ def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that can begin: nothing heavy is loaded yet."""
+    """A checked run; nothing heavy is loaded yet."""
 
     recipe: Recipe
-    """as it will be written down: what was left open is decided"""
+    """with all open choices made, as it will be saved"""
     worlds: tuple[Environment, ...]
     methods: tuple[Method, ...]
-    """one for each world"""
+    """one per world"""
     resources: RunResources
 
     @property
@@ -143,7 +141,7 @@ class Prepared:
         return self.methods[0]
 
     def setups(self) -> tuple[WorldSetup, ...]:
-        """Found before anything is written, so that a world without its data costs nothing."""
+        """Raises if a world's data are missing; call it before anything is written."""
         return tuple(
             WorldSetup.of(world, method, place.train, place.share)
             for world, method, place in zip(self.worlds, self.methods, self.recipe.places, strict=True)
@@ -151,7 +149,7 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
-    """Everything about a training run that can be refused before torch is loaded. `worlds`: where they are at hand already."""
+    """Check a training run before torch is loaded. `worlds`: if they are already open."""
     worlds = tuple(worlds) or open_worlds(recipe)
     names = [world.name for world in worlds]
     if len(set(names)) < len(names):
@@ -160,7 +158,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     check_model(recipe.model)
     for name, policy in recipe.policies.items():
         if not get_engine(policy.engine_name).elsewhere:
-            with naming_policy(name):
+            with prefix_errors(name):
                 check_model(policy.model)
     _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule
@@ -176,7 +174,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
             )
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
-    recipe = _decided(recipe, worlds)
+    recipe = _fill_choices(recipe, worlds)
     resources = RunResources(recipe, worlds)
     methods = []
     for world, place in zip(worlds, recipe.places, strict=True):
@@ -208,42 +206,42 @@ def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
         raise TacitError(f"the {recipe.model} of one world knows no other; measure it in one of {recipe.world} at a time.")
     if not recipe.train.evaluation.untrained:
         raise TacitError(f"evaluation.untrained = false, and nothing else of the {recipe.model} would be measured.")
-    if recipe.model == READER and worlds[0].reader is None:
+    if recipe.model == RULE_AGENT and worlds[0].reader is None:
         raise TacitError(f"world {worlds[0].name!r} has no reader; its expert plays without reading (--model {EXPERT}).")
 
 
-def _decided(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
-    """What was left open, decided for each world: the split to measure on, and what the method fits to the model."""
+def _fill_choices(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
+    """Make the choices left open, per world: the evaluation split, and what the method fits to the model."""
     several = len(worlds) > 1
     for world, place in zip(worlds, recipe.places, strict=True):
         here = recipe.at(place.world) if several else recipe
         own_words = recipe.worlds.get(place.world, {}).get("method", {})
         said = recipe.said | {name.replace("-", "_") for name in own_words}
-        settings, notes = here.settings.fit_to_model(known_base(here, world), said)
+        settings, notes = here.settings.fit_to_model(describe_model(here, world), said)
         train = _with_split(place.train, world)
         if not several:
             recipe = replace(recipe, settings=settings, train=train)
         else:
-            own = differing(to_data(settings), to_data(recipe.settings))
-            table = {**differing(to_data(train), to_data(recipe.train)), **({"method": own} if own else {})}
+            own = find_differing(to_data(settings), to_data(recipe.settings))
+            table = {**find_differing(to_data(train), to_data(recipe.train)), **({"method": own} if own else {})}
             recipe = replace(recipe, worlds={**recipe.worlds, place.world: table})
         recipe = replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, *notes))))
     return recipe
 
 
-def differing(own: Document, common: Document) -> Document:
-    """The part of a document that is not as in the common one."""
+def find_differing(own: Document, common: Document) -> Document:
+    """The entries of a document that differ from the common one."""
     found: Document = {}
     for name, value in own.items():
         if isinstance(value, dict) and isinstance(common.get(name), dict):
-            inner = differing(value, common[name])
+            inner = find_differing(value, common[name])
             found |= {name: inner} if inner else {}
         elif name not in common or value != common[name]:
             found[name] = value
     return found
 
 
-def _check_place(place: Place, world: Environment) -> None:
+def _check_place(place: WorldRecipe, world: Environment) -> None:
     train, schedule = place.train, place.settings.schedule
     if world.playable and train.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", train.split, world.splits)
@@ -273,7 +271,7 @@ def check_new_run(out: Path) -> None:
 
 
 def check_model(model: str) -> None:
-    """Refuse a model that cannot exist, before anything heavy is imported. A hub id is only looked up when it is loaded."""
+    """Refuse a model that cannot exist, before anything heavy is imported. Hub ids are looked up when loaded."""
     path = Path(model).expanduser()
     if model in TINY_SIZES or model in BASES or model in AGENTS:
         return
@@ -293,7 +291,7 @@ def check_model(model: str) -> None:
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """(how its settings are named, the settings)"""
+    """(prefix of the names, settings)"""
     for place in recipe.places:
         yield "", place.settings
         yield "", place.settings.schedule
@@ -302,8 +300,8 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         yield "evaluation.", place.train.evaluation
 
 
-def _check_context(recipe: Recipe, place: Place, method: Method, world: Environment) -> None:
-    """A tiny policy's context is known before it is built."""
+def _check_context(recipe: Recipe, place: WorldRecipe, method: Method, world: Environment) -> None:
+    """A tiny model's context length is known before it is built."""
     limit = completion_limit(place.train, method.context, world)
     if recipe.tiny is not None and limit >= recipe.tiny.context:
         raise TacitError(
@@ -312,29 +310,29 @@ def _check_context(recipe: Recipe, place: Place, method: Method, world: Environm
         )
 
 
-# A run that is already there: what may change when it goes on, and whether anything is left to do.
+# Resuming: which settings may change, and whether anything is left to do.
 
 ON_RESUME = (
     "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "workers_at", "world_timeout_s",
     "trajectories", "wandb",
 )  # fmt: skip
-"""settings that may differ when a run is continued, also where they are said of one world: none changes what was done"""
+"""settings that may change when a run is resumed, for the run or for one world; none affects what was done"""
 KeyPath = tuple[str, ...]
-"""keys of a document, from outside in"""
+"""keys of a document, outermost first"""
 MAY_CHANGE = (
     "iterations, evaluation.patience, keep, checkpoint_every, workers, workers_at, world_timeout_s, trajectories and wandb"
 )
 
 
 def fixed_differences(before: Document, after: Document) -> list[str]:
-    """`sft.lr=0.002`, `worlds.countdown.max_steps=5` for each setting that is not what it was and may not change."""
+    """`sft.lr=0.002`, `worlds.countdown.max_steps=5` for each changed setting that may not change."""
     found = _differences(before, after)
-    return [f"{'.'.join(place)}={value}" for place, value in found if ".".join(_in_a_world(place)) not in ON_RESUME]
+    return [f"{'.'.join(place)}={value}" for place, value in found if ".".join(_world_path(place)) not in ON_RESUME]
 
 
 def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
-    """Whether a run that was told `before` has nothing left to do when told `after`; an error where it cannot go on so."""
-    # A run may have been moved since: where it lies now is where it is.
+    """True if a run with settings `before` has nothing left to do under `after`. Raises if it cannot continue with them."""
+    # The run may have been moved.
     refused = fixed_differences(replace(before, out=path).to_json(), replace(after, out=path).to_json())
     if refused:
         raise TacitError(
@@ -342,7 +340,7 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
             f"Only {MAY_CHANGE} may change; for anything else start a new run."
         )
     if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
-        # One that was stopped by hand goes on; one that lost patience only with more of it.
+        # A run stopped by a callback continues; one out of patience only with more patience.
         impatient = before.train.evaluation.patience == after.train.evaluation.patience
         if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
             return True
@@ -356,7 +354,7 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
 
 
 def _differences(before: Document, after: Document, place: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
-    """Where the two differ, and what is there now. A table that only one of them has is compared with an empty one."""
+    """Changed keys and their new values. A missing table counts as empty."""
     found = []
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
@@ -367,6 +365,6 @@ def _differences(before: Document, after: Document, place: KeyPath = ()) -> list
     return found
 
 
-def _in_a_world(place: KeyPath) -> KeyPath:
-    """A setting as it is called in the world it is said of: the name of a world may have dots in it."""
+def _world_path(place: KeyPath) -> KeyPath:
+    """The path of a setting below [worlds.NAME]; a world's name may contain dots."""
     return place[2:] if place[0] == "worlds" else place

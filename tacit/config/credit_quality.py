@@ -1,4 +1,4 @@
-"""What `tacit inspect credit` and benchmarks/credit_quality.py put together: a run, its estimators, and what they came to."""
+"""The measurements behind `tacit inspect credit` and benchmarks/credit_quality.py."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tacit.training.setup import completion_limit, make_worlds
 
 
 def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> RolloutSetup:
-    """As the run's own settings have it; so many groups and episodes of each where a number is given.
+    """Rollouts with the run's own settings; `groups` and `group_size` override them.
 
-    Its next iteration is the very one that training would play from here: seeds are functions of the iteration's number.
+    Its next iteration is exactly the one training would collect: seeds depend on the iteration's number.
     """
     policy: Any = target.policy
     if not hasattr(policy, "hidden_states"):
@@ -48,7 +48,7 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
         raise TacitError(f"split {train.split!r} of world {world.name!r} has no tasks here.")
     worlds, max_steps = make_worlds(world, train), train.max_steps or world.max_steps
     max_tokens = completion_limit(train, method.context, world)
-    # Whoever wants hidden states asks for those of a layer, which need not be the one that this method asks the sampler for.
+    # Hidden states are requested per layer, independently of the method's sampling layer.
     method = replace(method, schedule=schedule, hidden_layer=None)
     collector = Collector(method, tasks, worlds, max_tokens, max_steps)
 
@@ -74,13 +74,15 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
 
 
 class LearnedBefore(TacitError):
-    """Credit that rests on more than some groups and the policy."""
+    """Credit that depends on more than these groups and the policy."""
 
 
 def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -> list[np.ndarray]:
-    """[N] for each group: what the run's own method gives these steps, or another method as it is published; rewards are the
-    method's. A radius that the run found on its first iteration is in its checkpoints; before that it is found on these groups.
-    `LearnedBefore` where something else learns beside the policy."""
+    """[N] per group: the credit of the run's method, or of another method with its published settings.
+
+    A radius calibrated in the run's first iteration is read from its checkpoint, else calibrated on these groups. Raises
+    `LearnedBefore` if a companion has learned state that is not available.
+    """
     settings = get_method(name)() if name else target.recipe.settings
     method = settings.build(target.world)
     for companion in method.companions:
@@ -95,7 +97,7 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
 
 
 def _kept(target: Target, companion: str) -> Path | None:
-    """Where the run last saved a companion; a run in several worlds has one for each."""
+    """The newest saved state of a companion; with several worlds, this world's."""
     saved = open_checkpoints(target.run).all() if target.run else []
     names = (companion, f"{target.world.name}/{companion}")
     places = [checkpoint.path / COMPANIONS / name for checkpoint in saved if checkpoint.stage == "rl" for name in names]
@@ -103,8 +105,8 @@ def _kept(target: Target, companion: str) -> Path | None:
 
 
 def geometries_of(target: Target) -> list[Geometry]:
-    """The run's own, where its method has one, and the same layer with a searched radius; else a late layer's last token, and
-    the mean over its prompt."""
+    """The run's own geometry, if it has one, and the same layer with a searched radius; else the last token and the prompt
+    mean of a late layer."""
     settings, policy = target.recipe.settings, target.policy
     late = late_layer(policy.engine.model.layers)  # type: ignore[attr-defined]
     layer, pooling = getattr(settings, "layer", None), getattr(settings, "pooling", None)
@@ -118,8 +120,8 @@ def geometries_of(target: Target) -> list[Geometry]:
 def credited_groups(
     target: Target, groups: Sequence[Group], geometries: Sequence[Geometry], gamma: float, methods: Sequence[str] = ()
 ) -> tuple[list[Credited], dict[str, float], dict[str, str]]:
-    """(the standard estimators over these groups, what the run itself would have given them, and further methods by name;
-    the radii that were searched on these groups; what is left out, and why)"""
+    """(estimates by name: the standard ones, the run's own method, further methods; radii searched on these groups; what was
+    skipped and why)"""
     policy: Any = target.policy
     history = getattr(target.recipe.settings, "history", 2)
     parts, radii = partitions(groups, policy, geometries)
@@ -138,12 +140,12 @@ def credited_groups(
 
 
 def rule_of(target: Target) -> RuleAnalyzer:
-    """The world's own analyzer, with as many critical steps as the run's method has, or else the world's."""
+    """The world's analyzer, with the run's number of critical steps, or the world's default."""
     return RuleAnalyzer.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
 
 
 def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
-    """OPID's dense signal by itself, without the episode's advantage beside it; skills by the world's own rule."""
+    """OPID's dense signal alone, without the episode advantage; skills from the world's rule."""
     policy: Any = target.policy
     hindsight = Hindsight(rule_of(target))
     hindsight.observe(groups, policy, IterationInfo())
@@ -160,7 +162,7 @@ def circumstances(
     rollouts: int,
     gamma: float,
 ) -> dict[str, Any]:
-    """Under what a measurement was made."""
+    """The conditions of a measurement."""
     return {
         "of": target.label,
         "world": target.world.name,

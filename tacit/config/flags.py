@@ -1,4 +1,4 @@
-"""Settings dataclasses as command-line flags: each leaf field is a flag, the string under it its help, said once.
+"""Settings dataclasses as command-line flags: each leaf field is a flag, and the string under it is its help.
 
 `--kl 0.01`, `--sft.steps 100`, `--engine.lora-targets q_proj,v_proj`, `--engine.value-head` / `--no-engine.value-head`
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL
-from tacit.config.values import field_types, from_text, is_optional, spelled
+from tacit.config.values import field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.engines import get_engine
@@ -32,12 +32,12 @@ from tacit.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class Option:
-    """One flag, and the place in a settings document that it sets."""
+    """One flag and the setting it sets."""
 
     name: str
-    """as typed, without the dashes: `group-size`, `sft.steps`"""
+    """without dashes: `group-size`, `sft.steps`"""
     place: tuple[str, ...]
-    """keys in the document: ("schedule", "group_size")"""
+    """path in the document: ("schedule", "group_size")"""
     kind: Any
     """the field's type"""
     default: Any
@@ -53,9 +53,9 @@ class Option:
 def options_of(
     settings: type[Any] | Any, place: tuple[str, ...] = (), prefix: str = "", only: Iterable[str] | None = None
 ) -> list[Option]:
-    """The options of a settings class, or of an instance whose values are then the defaults.
+    """The options of a settings class, or of an instance, whose values are then the defaults.
 
-    A field that is itself a settings class becomes a section of its own: its flags are prefixed with its name.
+    A field that is a settings class becomes a section: its flags carry its name as a prefix.
     """
     cls: Any = _class_of(settings)
     docs, kinds, hints = field_docs(cls), field_types(cls), get_type_hints(cls, include_extras=True)
@@ -68,15 +68,15 @@ def options_of(
             inner = kinds[field.name] if default is dataclasses.MISSING else default
             found += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
             continue
-        name = f"{prefix}{spelled(field.name)}".replace("_", "-")
+        name = f"{prefix}{file_name(field.name)}".replace("_", "-")
         basic = BASIC in getattr(hints[field.name], "__metadata__", ())
-        found.append(Option(name, (*place, spelled(field.name)), kinds[field.name], default, docs.get(field.name, ""), basic))
+        found.append(Option(name, (*place, file_name(field.name)), kinds[field.name], default, docs.get(field.name, ""), basic))
     return found
 
 
 @cache
 def field_docs(cls: type[Any]) -> Mapping[str, str]:
-    """The string literal under each field, inherited ones included; a subclass that says it again is heard."""
+    """Field -> the string literal under it, inherited ones included; subclasses override."""
     docs: dict[str, str] = {}
     for part in getattr(cls, "made_of", {}).values():  # a class put together from others has no source of its own
         docs = {**field_docs(part), **docs}
@@ -116,7 +116,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
-ELSEWHERE = {
+NAMES_ELSEWHERE = {
     "learning_rate": "lr",
     "num_generations": "group_size",
     "rollouts": "group_size",
@@ -135,7 +135,7 @@ ELSEWHERE = {
     "output_dir": "out",
     "env": "world",
 }
-"""what other libraries call a setting -> what it is called here"""
+"""names in other libraries -> names here"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -160,8 +160,8 @@ class Parser(argparse.ArgumentParser):
             _add(group, option)
 
     def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[tuple[str, ...], Any]]:
-        """(the arguments of the command itself, what was said about settings: place -> value)"""
-        arguments, left = self.parse_known_args([_dashes(word) for word in argv])
+        """(arguments of the command itself, settings by path)"""
+        arguments, left = self.parse_known_args([_use_dashes(word) for word in argv])
         if left:
             self._refuse(left)
         said: dict[tuple[str, ...], Any] = {}
@@ -176,14 +176,14 @@ class Parser(argparse.ArgumentParser):
 
     def nearest(self, flag: str) -> str | None:
         known = [name for name in self._option_string_actions if name.startswith("--")]
-        # `--steps` is closer to `--sft.steps` than any edit distance knows.
+        # Prefer `--sft.steps` for `--steps`, whatever the edit distance.
         tails = [name for name in known if name.split(".")[-1] == flag.lstrip("-")]
         close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-        meant = "--" + ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        meant = "--" + NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
         return next(iter([*tails, *([meant] if meant in known else []), *close]), None)
 
     def explain(self, flag: str) -> str:
-        """What else to say about a flag this command does not have; commands with methods know more."""
+        """A hint about a flag of another command or method."""
         return ""
 
     def _refuse(self, left: Sequence[str]) -> NoReturn:
@@ -196,8 +196,8 @@ class Parser(argparse.ArgumentParser):
         raise TacitError(f"unknown flag {flag}. {hint}")
 
 
-def _dashes(word: str) -> str:
-    """`--group_size=4` as `--group-size=4`; values are left alone."""
+def _use_dashes(word: str) -> str:
+    """`--group_size=4` -> `--group-size=4`; values stay."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
@@ -257,7 +257,7 @@ def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
             raise TacitError(f"--{name.replace('_', '-')} {value} must be at least 1.")
 
 
-# Every setting of a run as a flag, by where it stands in a recipe.
+# All settings of a run as flags.
 
 TOP_OPTIONS = (
     Option("world", ("world",), str, dataclasses.MISSING, "what to play: a name of `tacit list worlds`, or your own as "
@@ -288,17 +288,17 @@ def method_options(name: str) -> list[Option]:
 
 
 def methods_with(flag: str) -> list[str]:
-    """The registered methods that have a flag, for saying where it belongs."""
+    """Registered methods that have this flag."""
     return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
 
 
 def train_options() -> list[Option]:
-    """Fields of TrainSettings that have no section of their own."""
+    """Fields of TrainSettings outside its sections."""
     return [option for option in options_of(TrainSettings) if len(option.place) == 1]
 
 
 def section_options(model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> dict[str, list[Option]]:
-    """Flags with a prefix, by section; the sizes shown are those of the model where it is a tiny one."""
+    """Flags with a prefix, by section. Tiny sizes default to those of the model."""
     nested = [option for option in options_of(TrainSettings) if len(option.place) > 1]
     return {
         "sft": [o for o in nested if o.place[0] == "sft"],

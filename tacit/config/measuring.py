@@ -1,4 +1,4 @@
-"""A player measured on a panel: what was played before is not played again, and the result says all it was measured with."""
+"""Evaluation of an agent on a panel. Finished episodes are not played again, and the result records all its settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.config.agents import UNTRAINED, Target
-from tacit.config.checks import EXPERT, READER, open_world
-from tacit.config.recipe import Recipe, Said
+from tacit.config.checks import EXPERT, RULE_AGENT, open_world
+from tacit.config.recipe import Overrides, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import Scorer
 from tacit.core.resources import Prices
@@ -29,25 +29,22 @@ from tacit.runs.directory import SETTINGS, code_version, find_summary, read_sett
 from tacit.runs.files import write_json
 from tacit.training.setup import make_worlds
 
-# Which panel: one by name, one that the settings describe, or a file of the user's own.
-
 PANEL = ("evaluation", "panel")
 SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
 PICKS = (SPLIT, TASKS, ("families",))
-"""settings that say which tasks of a split"""
+"""settings that choose tasks of a split"""
 
 
-def with_panel(said: Said, name: str, target: str) -> Said:
-    """What was said, with the panel `name` (`countdown/test/128`, or a file) as the settings it stands for. Without a name,
-    tasks picked from a split are not those of the file that a run was measured on."""
+def with_panel(said: Overrides, name: str, target: str) -> Overrides:
+    """Settings of the panel `name` (`countdown/test/128`, or a file). Without a name, choosing tasks of a split overrides
+    the run's panel file."""
     if name:
         return {**said, **_settings_of(name, target, said)}
     return {**said, PANEL: ""} if any(place in said for place in PICKS) else said
 
 
-def open_panel(target: Target, said: Said) -> Panel:
-    """The panel that the settings describe. A published split that is named without a number is meant as a whole, however many
-    tasks a run was measured on elsewhere."""
+def open_panel(target: Target, said: Overrides) -> Panel:
+    """The panel of the settings. A published split without a number of tasks means the whole split."""
     train = target.recipe.train
     chosen = train.evaluation
     whole = SPLIT in said and TASKS not in said
@@ -56,13 +53,13 @@ def open_panel(target: Target, said: Said) -> Panel:
 
 
 def run_of(word: str) -> Path | None:
-    """The run that a target names: itself, or the one its checkpoint lies in."""
+    """The run directory of a target: itself, or its checkpoint's."""
     path = Path(word).expanduser()
     places = (path, path.parent.parent) if path.parent.name == "checkpoints" else (path,)
     return next((place for place in places if (place / SETTINGS).exists()), None)
 
 
-def _settings_of(name: str, target: str, said: Said) -> dict[tuple[str, ...], Any]:
+def _settings_of(name: str, target: str, said: Overrides) -> dict[tuple[str, ...], Any]:
     run = run_of(target) if target else None
     played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
     if is_panel_file(name):
@@ -86,25 +83,25 @@ def _settings_of(name: str, target: str, said: Said) -> dict[tuple[str, ...], An
     return {("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
 
 
-KEPT_IN = Path("evaluations")
-"""where episodes of what is no run are kept"""
+OUTPUT_DIRECTORY = Path("evaluations")
+"""directory for episodes of agents that are not runs"""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What came out."""
+class EvaluationResult:
+    """The outcome of an evaluation."""
 
     played: list[Trajectory]
     score: PanelScore
     behaviour: Behaviour
     earlier: dict[str, Any] | None
-    """the run's own evaluation of this checkpoint, where it played the same episodes in the same way"""
+    """the run's own evaluation of this checkpoint, if it played the same episodes"""
     result: dict[str, Any]
-    """as it is kept"""
+    """as saved"""
 
 
-class Sitting:
-    """A player before a panel. What cannot be measured is refused here, before anything is played."""
+class PanelEvaluation:
+    """An agent on a panel. Raises before anything is played if it cannot be evaluated."""
 
     def __init__(
         self,
@@ -113,7 +110,7 @@ class Sitting:
         prices: Prices | None = None,
         out: Path | None = None,
         fresh: bool = False,
-        said: Said | None = None,
+        said: Overrides | None = None,
     ) -> None:
         self.target, self.rules, self.ks, self.prices = target, target.rules, ks, prices
         self.panel = open_panel(target, said or {})
@@ -133,7 +130,9 @@ class Sitting:
     def episodes(self) -> int:
         return len(self.panel.tasks) * self.rules.repeats
 
-    def play(self, batch: int, observer: RolloutObserver = NO_OBSERVER, begun: Callable[[int], None] | None = None) -> Measured:
+    def play(
+        self, batch: int, observer: RolloutObserver = NO_OBSERVER, begun: Callable[[int], None] | None = None
+    ) -> EvaluationResult:
         target, worlds = self.target, make_worlds(self.target.world, self.target.recipe.train)
         try:
             played = play_panel(
@@ -165,10 +164,10 @@ class Sitting:
             "behaviour": how.to_json(),
             "episodes_file": self.journal.path.name if self.journal else None,
         }
-        return Measured(played, score, how, earlier, result)
+        return EvaluationResult(played, score, how, earlier, result)
 
-    def account(self, measured: Measured) -> tuple[list[TokenUse], Path | None]:
-        """Count what ReAct would have read on the same episodes: in the result from now on, and drawn beside it."""
+    def account(self, measured: EvaluationResult) -> tuple[list[TokenUse], Path | None]:
+        """Count the tokens that ReAct would have read on the same episodes; adds them to the result and plots them."""
         uses = _token_uses(self.target, measured.played)
         measured.result["tokens"] = [use.to_json() for use in uses]
         if self.directory is None:
@@ -177,8 +176,8 @@ class Sitting:
         plot_tokens(picture, f"{self.target.label}: what is read at each turn", uses)
         return uses, picture
 
-    def keep(self, measured: Measured) -> Path | None:
-        """The result beside the episodes, under a name of its own for each way of measuring."""
+    def keep(self, measured: EvaluationResult) -> Path | None:
+        """Save the result next to the episodes, one file per combination of settings."""
         if self.directory is None:
             return None
         place = self.directory / _result_name(measured.result)
@@ -187,7 +186,7 @@ class Sitting:
 
 
 def _refuse_silence(target: Target, played: Sequence[Trajectory]) -> None:
-    """A player that never said anything has not been measured."""
+    """An agent without a single usable completion was not evaluated."""
     turns = sum(len(t) for t in played)
     if turns and sum(t.unusable for t in played) == turns:
         reason = next(iter(getattr(target.policy, "broken", ())), "nothing came back")
@@ -195,7 +194,7 @@ def _refuse_silence(target: Target, played: Sequence[Trajectory]) -> None:
 
 
 def episode_at(target: Target, number: int) -> EpisodePlan:
-    """The episode that an evaluation with the target's seed plays at this place of its split's panel."""
+    """The episode at this index of the split's panel, with the target's seed."""
     train = target.recipe.train
     panel = Panel.of(target.world, train.evaluation.split, number + 1, train.family_names)
     if len(panel.tasks) <= number:
@@ -204,7 +203,7 @@ def episode_at(target: Target, number: int) -> EpisodePlan:
 
 
 def check_tokens(target: Target) -> None:
-    """Refused before anything is played: experts and readers have no tokens, and an endpoint keeps its tokenizer to itself."""
+    """Raises for agents without a tokenizer: experts, rule agents, endpoints."""
     if not isinstance(target.policy, Scorer):
         raise TacitError(
             f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
@@ -212,11 +211,10 @@ def check_tokens(target: Target) -> None:
 
 
 def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
-    """The target's own context, then ReAct-1step and ReAct-full in the same wording, with and without the list of actions, on
-    the episodes just played.
+    """The agent's own prompt, then ReAct-1step and ReAct-full with the same wording, with and without the list of actions.
 
-    Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules
-    share the work, each one's episodes are told to its own context.
+    Episodes read from a recording are replayed for the actions the world listed. With skill modules, each module's episodes use
+    its own prompt.
     """
     live = target.world.make()
     try:
@@ -253,29 +251,28 @@ def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
 
 
 def _same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
-    """Not only as many successes: the same turns and the same tokens, to the last digit."""
+    """The same turns and tokens, not only as many successes."""
     counted = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
     return all(earlier[name] == getattr(score, name) for name in counted)
 
 
 def _directory_for(target: Target) -> Path | None:
-    """Where the episodes are kept. An expert's or a reader's cost nothing to play again, so they are kept only where --out
-    says."""
+    """Where episodes are saved. Experts and rule agents are cheap to replay and are only saved with --out."""
     if target.run is not None:
         return target.run / "evaluations"
-    return None if target.label in (EXPERT, READER) else KEPT_IN / _plain(target.label)
+    return None if target.label in (EXPERT, RULE_AGENT) else OUTPUT_DIRECTORY / _slug(target.label)
 
 
 def _result_name(result: dict[str, Any]) -> str:
-    """In words, then as its episodes' file is named: none is written over."""
+    """File name with the main settings, ending in the hashes of the episode file."""
     sampling = result["sampling"]
-    parts = [result["checkpoint"] or _plain(result["target"]) or "untrained", result["panel"]]
+    parts = [result["checkpoint"] or _slug(result["target"]) or "untrained", result["panel"]]
     parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
     parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
     parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
     parts += [f"seed{result['seed']}", f"{result['panel_hash']}-{result['settings_hash']}"]
-    return _plain("_".join(parts)) + ".json"
+    return _slug("_".join(parts)) + ".json"
 
 
-def _plain(text: str) -> str:
+def _slug(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tacit
-from tacit.config.values import Tables, build, field_types, spelled, to_data, unknown_key
+from tacit.config.values import Tables, build, field_types, file_name, to_data, unknown_key
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Schedule
 from tacit.core.resources import Base
@@ -39,9 +39,9 @@ from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
 from tacit.training.settings import TrainSettings
 
-# Recipes travel in the package and go by name: `quickstart`, `comparisons/step-credit`, or `step-credit` alone.
+# Packaged recipes, by name: `quickstart`, `comparisons/step-credit`, or `step-credit`.
 #
-# Each begins with comments: a line that says what it is, and the command that runs it. `tacit list recipes` shows both.
+# Each starts with a comment that says what it is, and the command that runs it. `tacit list recipes` shows both.
 
 FOLDER = Path(tacit.__file__).parent / "recipes"
 Kind = Literal["run", "comparison", "script"]
@@ -49,21 +49,20 @@ Kind = Literal["run", "comparison", "script"]
 
 @dataclass(frozen=True)
 class Packaged:
-    """A recipe of the package."""
+    """A packaged recipe."""
 
     name: str
-    """its place under the folder of recipes, without the ending"""
+    """path below the recipe folder, without suffix"""
     path: Path
     kind: Kind
     summary: str
     """its first comment line"""
     command: str
-    """what runs it, as its own comments say"""
+    """the command in its comments"""
 
 
 def find_recipe(name: str, kind: Kind | None = None) -> Path:
-    """The file that `name` means: a path where there is such a file, else a recipe of the package (of the kind, where one is
-    asked for), with or without its folder and its ending."""
+    """Find a settings file: an existing path, or a packaged recipe of this kind, with or without folder and suffix."""
     if Path(name).is_file():
         return Path(name)
     wanted = name.removesuffix(".toml").removesuffix(".sh")
@@ -93,7 +92,7 @@ def comparison_recipe(name: str) -> Path:
 
 @cache
 def packaged() -> tuple[Packaged, ...]:
-    """All there are, those of the top folder first."""
+    """All packaged recipes, top folder first."""
     files = [path for path in FOLDER.rglob("*") if path.suffix in (".toml", ".sh")]
     if not files:
         raise TacitError(f"there are no recipes in {FOLDER}: this installation is incomplete.")
@@ -109,14 +108,13 @@ def _read(path: Path) -> Packaged:
     return Packaged(path.relative_to(FOLDER).with_suffix("").as_posix(), path, kind, comments[0].strip(), command)
 
 
-# Worlds and their shares, as they are written: `alfworld`, `alfworld,countdown`, `alfworld=0.75,countdown=0.25`.
+# World mixtures: `alfworld`, `alfworld,countdown`, `alfworld=0.75,countdown=0.25`.
 
 EXAMPLE = "alfworld=0.75,countdown=0.25"
 
 
 def read_mixture(text: str) -> Mapping[str, float]:
-    """World -> its share of the groups of every iteration. Where none is said all are equal; where some are, all must be, and
-    they must add up to 1.
+    """World -> share of each iteration's groups. Without shares all are equal; otherwise every world needs one, adding up to 1.
 
     >>> read_mixture("alfworld=0.75,countdown=0.25")
     {'alfworld': 0.75, 'countdown': 0.25}
@@ -151,23 +149,23 @@ def _share(number: str, text: str) -> float:
     return share
 
 
-# Names of the user's own files as they are written down: with their whole path, so that a run is found again from anywhere.
+# Absolute paths in settings.json, so that a run can be opened from any directory.
 
 Document = dict[str, Any]
 
 
-def anchored(document: Document) -> Document:
-    """A run's settings in which every file or directory that is there has its whole path: worlds, methods and engines of the
-    user's own, models, recorded episodes, panels. Other names are left as they are."""
+def make_paths_absolute(document: Document) -> Document:
+    """Make the path of every existing file or directory absolute: user-defined worlds, methods and engines, models, recorded
+    episodes, panels. Other names stay as they are."""
     whole = dict(document)
-    whole["world"] = ",".join(anchored_name(part.strip()) for part in document["world"].split(","))
+    whole["world"] = ",".join(absolute_name(part.strip()) for part in document["world"].split(","))
     whole["model"] = _model(document["model"])
     method, engine = document["method"], document["engine"]
-    whole["method"] = method | {"name": "+".join(map(anchored_name, method["name"].split("+")))}
-    whole["engine"] = engine | {"name": anchored_name(engine["name"])}
+    whole["method"] = method | {"name": "+".join(map(absolute_name, method["name"].split("+")))}
+    whole["engine"] = engine | {"name": absolute_name(engine["name"])}
     whole |= _files(document)
     if "worlds" in document:
-        whole["worlds"] = {anchored_name(name): {**own, **_files(own)} for name, own in document["worlds"].items()}
+        whole["worlds"] = {absolute_name(name): {**own, **_files(own)} for name, own in document["worlds"].items()}
     if "policies" in document:
         whole["policies"] = {
             name: {**own, **({"model": _model(own["model"])} if "model" in own else {})}
@@ -176,48 +174,48 @@ def anchored(document: Document) -> Document:
     return whole
 
 
-def anchored_name(name: str) -> str:
-    """`guess.py:GUESS` (`=0.5` behind it, where it has a share) as `/home/me/guess.py:GUESS`."""
+def absolute_name(name: str) -> str:
+    """`guess.py:GUESS` (or `guess.py:GUESS=0.5`) -> `/home/me/guess.py:GUESS`."""
     file, colon, own = name.partition(".py:")
-    return f"{anchored_path(f'{file}.py')}:{own}" if colon else name
+    return f"{absolute_path(f'{file}.py')}:{own}" if colon else name
 
 
-def anchored_path(text: str) -> str:
+def absolute_path(text: str) -> str:
     path = Path(text).expanduser()
     return str(path.absolute()) if text and path.exists() else text
 
 
 def _model(name: str) -> str:
-    return name if name in (*TINY_SIZES, *BASES) else anchored_path(name)
+    return name if name in (*TINY_SIZES, *BASES) else absolute_path(name)
 
 
 def _files(settings: Mapping[str, Any]) -> Document:
-    """The tables that name files, where they are there."""
+    """The tables that name files, with absolute paths."""
     found = {}
     for table, key in (("sft", "from"), ("evaluation", "panel")):
         own = settings.get(table)
         if isinstance(own, Mapping) and isinstance(own.get(key), str):
-            found[table] = {**own, key: anchored_path(own[key])}
+            found[table] = {**own, key: absolute_path(own[key])}
     return found
 
 
-Said = Mapping[tuple[str, ...], Any]
-"""what flags say: place in the document -> value"""
+Overrides = Mapping[tuple[str, ...], Any]
+"""settings by path in the document: ("schedule", "lr") -> 1e-4"""
 
 DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
 OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
-"""keys of a document that are not fields of TrainSettings"""
-OF_THE_RUN: Mapping[str, tuple[str, ...]] = {
+"""top-level keys that are not fields of TrainSettings"""
+SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
     "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
     "sft": ("steps", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
     "evaluation": ("every", "untrained"),
 }
-"""section -> settings that its worlds share: there is one update after another, and one checkpoint for all"""
+"""table -> settings that all worlds of a run share"""
 
 
 @dataclass(frozen=True)
 class PolicyRecipe:
-    """A policy beside the trained one."""
+    """Model and engine of a policy."""
 
     model: str
     engine_name: str
@@ -226,8 +224,8 @@ class PolicyRecipe:
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a run is told about one of its worlds."""
+class WorldRecipe:
+    """The settings of one world of a run."""
 
     world: str
     share: float
@@ -239,30 +237,30 @@ class Place:
 @dataclass(frozen=True)
 class Recipe:
     world: str
-    """one, or several with their shares: `alfworld=0.75,countdown=0.25`"""
+    """one world, or several with shares: `alfworld=0.75,countdown=0.25`"""
     method: str
     model: str
     out: Path
     settings: Any
-    """the method's own settings, with its schedule"""
+    """of the method, with its schedule"""
     engine: Any
-    """the engine's own settings"""
+    """of the engine"""
     train: TrainSettings
     tiny: TinySettings | None = None
-    """sizes, where the model is built from scratch"""
+    """sizes, if the model is built from scratch"""
     engine_name: str = DEFAULT_ENGINE
     worlds: Mapping[str, Document] = field(default_factory=dict)
-    """what was said of single worlds, where there are several"""
+    """overrides of single worlds"""
     policies: Mapping[str, PolicyRecipe] = field(default_factory=dict)
-    """by name: those beside the trained one"""
+    """other policies, by name"""
     said: frozenset[str] = field(default=frozenset(), compare=False)
-    """the method's settings that somebody named"""
+    """method settings set by the user"""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """what was decided on the user's behalf, to be shown"""
+    """choices made for the user, to be shown"""
 
     @classmethod
-    def resolve(cls, file: Path | None, said: Said) -> Recipe:
-        """From a file (TOML, or the settings.json of a run) and flags, which win. Nothing heavy is imported."""
+    def resolve(cls, file: Path | None, said: Overrides) -> Recipe:
+        """From a file (TOML, or a run's settings.json) and flags; flags win. Imports nothing heavy."""
         return cls.from_json(override(read_document(file) if file else {}, said))
 
     @classmethod
@@ -288,7 +286,8 @@ class Recipe:
         mixture = read_mixture(world)
         worlds = _world_tables(outside.get("worlds", {}), mixture)
         policies = {
-            name: _policy(_inheriting(main, table), f"policies.{name}") for name, table in outside.get("policies", {}).items()
+            name: _policy(_complete_policy(main, table), f"policies.{name}")
+            for name, table in outside.get("policies", {}).items()
         }
         out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
         said = frozenset(own)
@@ -299,8 +298,7 @@ class Recipe:
         )  # fmt: skip
 
     def to_json(self) -> Document:
-        """The document that `from_json` reads back exactly, from whatever directory: the same layout as a TOML file, with every
-        field said and every file with its whole path."""
+        """The inverse of `from_json`: every field, absolute paths, the layout of a TOML file."""
         method = to_data(self.settings)
         schedule = method.pop("schedule")
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
@@ -308,30 +306,30 @@ class Recipe:
         document |= {"method": {"name": self.method, **method}, "schedule": schedule, "engine": engine}
         document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
         document |= {"worlds": dict(self.worlds)} if self.worlds else {}
-        beside = {name: _whole(policy) for name, policy in self.policies.items()}
-        return anchored(document | ({"policies": beside} if beside else {}))
+        beside = {name: _policy_table(policy) for name, policy in self.policies.items()}
+        return make_paths_absolute(document | ({"policies": beside} if beside else {}))
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """The run's worlds, each with the settings that hold there."""
+    def places(self) -> tuple[WorldRecipe, ...]:
+        """The worlds of the run with their settings."""
         found = []
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
             method = own.pop("method", {})
             train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
             settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
-            found.append(Place(name, share, settings, train))
+            found.append(WorldRecipe(name, share, settings, train))
         return tuple(found)
 
     def at(self, world: str) -> Recipe:
-        """The same in one of its worlds alone."""
+        """The same run in one of its worlds."""
         for place in self.places:
             if place.world == world:
                 return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
         raise TacitError(f"this run was in {self.world}, not in {world!r}.")
 
     def alone(self, world: str = "") -> Recipe:
-        """The same in the world that is meant: the one named, or the only one there is."""
+        """The same run in the named world, or in its only world."""
         if not world and len(self.places) > 1:
             raise TacitError(f"{self.out} was trained in several worlds ({self.world}); say which one is meant (--world).")
         return self.at(world or self.places[0].world)
@@ -346,7 +344,7 @@ def _common_tables(engine: str) -> dict[str, Iterable[str]]:
     train = field_types(TrainSettings)
     nested = {"schedule": Schedule, "sft": train["sft"], "evaluation": train["evaluation"], "tiny": TinySettings}
     nested["engine"] = get_engine(engine).settings
-    keys = {table: [spelled(name) for name in field_types(cls)] for table, cls in nested.items()}
+    keys = {table: [file_name(name) for name in field_types(cls)] for table, cls in nested.items()}
     return {"": [*OUTSIDE_TRAINING, *train], **keys}
 
 
@@ -364,17 +362,17 @@ def read_document(file: Path) -> Document:
     return document
 
 
-def override(document: Document, said: Said) -> Document:
-    """The document with what flags say put in place."""
+def override(document: Document, said: Overrides) -> Document:
+    """The document with these settings replaced."""
     document = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
     for place, value in said.items():
         table = document
         for key in place[:-1]:
             inner = table.get(key, {})
-            # `method = "grpo"` in the file is short for a table that only has a name.
+            # `method = "grpo"` is short for [method] name = "grpo".
             table[key] = {"name": inner} if isinstance(inner, str) else dict(inner)
             table = table[key]
-        # The file may spell a key with dashes; said twice, the flag's is the one that holds.
+        # The file may spell the key with dashes.
         table.pop(place[-1].replace("_", "-"), None)
         table[place[-1]] = to_data(value)
     return document
@@ -389,7 +387,7 @@ def engine_name(document: Document) -> str:
 
 
 def _named_table(document: Document, key: str, usual: str) -> tuple[str, Document]:
-    """(name, settings) of what is named in a document: `method = "grpo"`, or a table with a `name`."""
+    """(name, settings) of `method = "grpo"` or of a table with a `name`."""
     table = document.get(key, usual)
     table = {"name": table} if isinstance(table, str) else table
     if not isinstance(table, Mapping):
@@ -414,16 +412,16 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
     return PolicyRecipe(model, name, engine, tiny)
 
 
-def _whole(policy: PolicyRecipe) -> Document:
-    """What another policy is where nothing else is said: the same model in the same engine."""
+def _policy_table(policy: PolicyRecipe) -> Document:
+    """A policy as a table."""
     engine = {"name": policy.engine_name, **to_data(policy.engine)}
     return {"model": policy.model, "engine": engine, **({"tiny": to_data(policy.tiny)} if policy.tiny else {})}
 
 
-def _inheriting(main: PolicyRecipe, table: Mapping[str, Any]) -> Document:
-    """A policy's table with what it leaves open taken from the main one: sizes where it is the same model, settings of the
-    engine where it is the same engine."""
-    whole, own = _whole(main), dict(table)
+def _complete_policy(main: PolicyRecipe, table: Mapping[str, Any]) -> Document:
+    """A [policies] table completed from the main policy: sizes if the model is the same, engine settings if the engine is
+    the same."""
+    whole, own = _policy_table(main), dict(table)
     if own.get("model", main.model) != main.model:
         whole.pop("tiny", None)
     name, engine = _named_table(own, "engine", main.engine_name)
@@ -437,7 +435,7 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
     for name in tables:
         if name not in mixture:
             raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
-        for section, shared in OF_THE_RUN.items():
+        for section, shared in SHARED_BY_WORLDS.items():
             own = tables[name].get(section, {}) if section else tables[name]
             for key in own if isinstance(own, Mapping) else ():
                 if key.replace("-", "_") in shared:
@@ -456,5 +454,5 @@ def _text(table: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name as part of a directory's: `package.module:OBJECT` becomes `OBJECT`."""
+    """A name as part of a directory name: `package.module:OBJECT` -> `OBJECT`."""
     return name.rpartition(":")[2]

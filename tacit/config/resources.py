@@ -1,4 +1,4 @@
-"""The tools of a run: asked for while a method is built, opened once before anything is trained."""
+"""Resources of a run: declared while a method is built, loaded once before training starts."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tacit.engines.models.bases import FOLDER, base_named, is_small
 from tacit.engines.models.sources import TEXTS_SEED
 from tacit.engines.models.tiny import cache_root
 
-# What is known of a recipe's model before it is loaded: how large it is, how deep, and what was calibrated for it.
+# What is known of a model without loading it: size, depth, calibration.
 
-GLANCE = 1 << 16
-"""bytes read at either end of a file of weights"""
+HASHED_BYTES = 1 << 16
+"""bytes hashed at each end of a weights file"""
 
 
-def known_base(recipe: Recipe, world: Environment) -> Base:
+def describe_model(recipe: Recipe, world: Environment) -> Base:
     small = recipe.tiny is not None or is_small(recipe.model)
     return Base(recipe.model, small, _layers(recipe), read_calibration(calibration_place(recipe, world)))
 
 
 def calibration_place(recipe: Recipe, world: Environment) -> Path:
-    """A calibration belongs to a model in a world and a context: another prompt gives other hidden states."""
+    """A calibration belongs to a model, a world and a prompt: another prompt has other hidden states."""
     base = base_named(recipe.model)
     path = Path(base or recipe.model).expanduser()
     config = None if base else _config(path)
@@ -55,32 +55,31 @@ def calibration_place(recipe: Recipe, world: Environment) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """Of a checkpoint of ours, which says it beside its weights, or a glance at the weights of any other directory: two models
-    of one size are two models."""
+    """The digest stored with our checkpoints, or a partial hash of other weights."""
     for file in (path / "policy.json", path.parent / "policy.json"):
         if file.is_file():
             try:
                 return str(json.loads(file.read_text(encoding="utf-8")).get("digest", ""))
             except (OSError, ValueError, AttributeError):
                 return ""
-    return _glance(path)
+    return _hash_weights(path)
 
 
-def _glance(path: Path) -> str:
-    """A hash of where each file of weights begins and ends: gigabytes are not read to look a calibration up."""
+def _hash_weights(path: Path) -> str:
+    """Hash of the names, sizes, first and last bytes of the weight files; reading them whole would take too long."""
     seen = hashlib.sha256()
     files = sorted([*path.glob("*.safetensors"), *path.glob("*.bin")]) if path.is_dir() else []
     for file in files:
         with file.open("rb") as opened:
             size = file.stat().st_size
-            seen.update(f"{file.name} {size}".encode() + opened.read(GLANCE))
-            opened.seek(max(0, size - GLANCE))
-            seen.update(opened.read(GLANCE))
+            seen.update(f"{file.name} {size}".encode() + opened.read(HASHED_BYTES))
+            opened.seek(max(0, size - HASHED_BYTES))
+            seen.update(opened.read(HASHED_BYTES))
     return seen.hexdigest()[:16] if files else ""
 
 
 def _identity(context: Context) -> dict[str, Any]:
-    """What decides the words of a prompt: the kind of context, its settings, and which wording and tracker write it."""
+    """What decides the text of a prompt: the context's type and settings, its wording and tracker."""
     own: dict[str, Any] = {"kind": type(context).__name__}
     for name, value in vars(context).items():
         plain = value is None or isinstance(value, bool | int | float | str)
@@ -89,7 +88,7 @@ def _identity(context: Context) -> dict[str, Any]:
 
 
 def _layers(recipe: Recipe) -> int | None:
-    """How deep the model is, where that is known without loading it."""
+    """The model's depth, if known without loading it."""
     if recipe.tiny is not None:
         return recipe.tiny.layers
     base = base_named(recipe.model)
@@ -110,14 +109,14 @@ def _config(path: Path) -> dict[str, Any] | None:
     return None
 
 
-# Sentence encoders: held here, or behind an endpoint.
+# Sentence encoders: local, or behind an endpoint.
 
 ADDRESS = "OPENAI_BASE_URL"
-"""environment variable with the endpoint of a bank that was made by one: a bank keeps the model's name, not where it was"""
+"""environment variable with the endpoint of a bank's embedding model; banks store the model's name only"""
 
 
 def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY") -> Encode:
-    """With a `url` the model of that name there, else a directory or a hub id."""
+    """A model at `url`, or a directory or hub id."""
     if url:
         from tacit.engines.endpoint.client import EmbeddingClient
 
@@ -128,7 +127,7 @@ def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY")
 
 
 def encoder_of_bank(embedder: str) -> Encode:
-    """What a bank says its vectors were made with."""
+    """The encoder that made a bank's vectors."""
     model = parse_endpoint_model(embedder)
     if model is None:
         return load_encoder(embedder)
@@ -144,13 +143,13 @@ class RunResources:
     def __init__(self, recipe: Recipe, worlds: Sequence[Environment]) -> None:
         self.recipe, self._worlds = recipe, worlds
         self._encoders: dict[tuple[str, ...], Any] = {}
-        """by model, or by model, address and where the key is"""
+        """by (model,) or (model, url, key variable)"""
         self._layers: set[int] = set()
-        self._asked: dict[str, None] = {}
-        self._helping: dict[str, Policy | None] = {}
+        self._policies: dict[str, None] = {}
+        self._helpers: dict[str, Policy | None] = {}
         self._shared: dict[str, tuple[Hashable, Any]] = {}
         self.policies: dict[str, Policy] = {}
-        """those beside the trained one, by name; here once `open` has loaded them"""
+        """policies other than the trained one, by name; filled by `open`"""
 
     def sentences(self, model: str) -> Encode:
         return self._encoder((model,))
@@ -167,14 +166,14 @@ class RunResources:
         return encode
 
     def policy(self, name: str) -> Callable[[], Policy]:
-        self._asked[name] = None
+        self._policies[name] = None
         return lambda: self.policies[name]
 
     def helper(self, name: str) -> Callable[[], Policy]:
-        self._helping.setdefault(name, None)
+        self._helpers.setdefault(name, None)
 
         def help() -> Policy:
-            found = self._helping[name]
+            found = self._helpers[name]
             assert found is not None, "asked before it was opened"
             return found
 
@@ -195,9 +194,9 @@ class RunResources:
         return thing
 
     @property
-    def alike(self) -> frozenset[str]:
-        """Policies beside the trained one that begin as it does: nobody said otherwise."""
-        return frozenset(self._asked.keys() - self.recipe.policies.keys())
+    def same_start(self) -> frozenset[str]:
+        """Policies without settings of their own: they start from the trained policy's weights."""
+        return frozenset(self._policies.keys() - self.recipe.policies.keys())
 
     def check_learns(self, name: str, remedy: str) -> None:
         beside = self.recipe.policies.get(name)
@@ -208,26 +207,26 @@ class RunResources:
         self._layers.add(layer)
 
     def check_policies(self) -> None:
-        """Refuse a policy that the built methods did not ask for, before anything is loaded."""
+        """Raises if [policies] names one that the methods do not use."""
         for name in self.recipe.policies:
-            known = [*self._asked, *self._helping]
+            known = [*self._policies, *self._helpers]
             if name not in known:
                 asked = f"it asks for {', '.join(known)}" if known else "it asks for none"
                 method = self.recipe.method
                 raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
 
     def open(self) -> Policy:
-        """Load the trained policy and everything that was asked for. What cannot be had is found out here."""
+        """Load the trained policy and all declared resources. Raises if something is missing."""
         recipe = self.recipe
         main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
         policy = load_policy(main, recipe.train.seed, self._worlds)
         for layer in self._layers:
             policy.check_layer(layer)
-        for name in self._asked:
+        for name in self._policies:
             self.policies[name] = self._load(name, recipe.policies.get(name, main))
-        for name in self._helping:
-            self._helping[name] = self._load(name, recipe.policies.get(name, main))
-        for beside in (*self.policies.values(), *self._helping.values()):
+        for name in self._helpers:
+            self._helpers[name] = self._load(name, recipe.policies.get(name, main))
+        for beside in (*self.policies.values(), *self._helpers.values()):
             if (answers := getattr(beside, "check_answers", None)) is not None:
                 answers()
         for place in self._encoders:
@@ -235,13 +234,13 @@ class RunResources:
         return policy
 
     def _load(self, name: str, policy: PolicyRecipe) -> Policy:
-        with naming_policy(name):
+        with prefix_errors(name):
             return load_policy(policy, derive(self.recipe.train.seed, name), self._worlds)
 
 
 @contextmanager
-def naming_policy(name: str) -> Iterator[None]:
-    """Say of what is refused that it is about the policy of this name."""
+def prefix_errors(name: str) -> Iterator[None]:
+    """Prefix errors with the policy's name."""
     try:
         yield
     except TacitError as error:
@@ -249,7 +248,7 @@ def naming_policy(name: str) -> Iterator[None]:
 
 
 def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) -> Policy:
-    """The untrained policy. A tiny one trains its tokenizer on the text of all the worlds that have some."""
+    """The untrained policy. A tiny model trains its tokenizer on the worlds' text."""
     makers = [world.example_texts for world in worlds if world.example_texts is not None]
     texts = (lambda: [text for make in makers for text in make(TEXTS_SEED)]) if makers else None
     return get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)

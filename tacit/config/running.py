@@ -1,4 +1,4 @@
-"""A prepared run, carried out: the one way there is, whoever asks for it."""
+"""Run a prepared training run, from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ from tacit.training.reporting import Callback, Reporter
 from tacit.training.setup import WorldSetup
 from tacit.training.train import Trainer
 
-REBUILT = 3
-"""how often in a row the processes of a policy may be lost without a new checkpoint in between"""
+MAX_RESTARTS = 3
+"""restarts after lost engine processes without a new checkpoint in between"""
 
 
-def carry_out(
+def run_training(
     prepared: Prepared,
     resume: bool,
     make_reporter: Callable[[], Reporter],
     callbacks: Sequence[Callback] = (),
     begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Everything that is left of a run; returns its summary. `begun` is told once there is a run directory to come back to:
-    until then whatever goes wrong has cost nothing. Where the processes of its policy are lost, they are started again, and it
-    goes on from the last checkpoint as a run that is resumed does."""
+    """Run everything that is left of a run; returns its summary.
+
+    `begun` is called once the run directory exists. If the engine's processes are lost, they are restarted and the run
+    continues from the last checkpoint.
+    """
     out, worlds = prepared.recipe.out, prepared.worlds
     losses: list[str] = []
     while True:
         try:
-            return _carry_out(prepared, resume, make_reporter, callbacks, begun)
+            return _run_once(prepared, resume, make_reporter, callbacks, begun)
         except EngineLost as lost:
             settings = lost.settings
             newest = open_checkpoints(out).newest() if (out / SETTINGS).exists() else None
             losses.append(newest.path.name if newest else "")
-            if not (out / SETTINGS).exists() or losses[-REBUILT - 1 :].count(losses[-1]) > REBUILT:
+            if not (out / SETTINGS).exists() or losses[-MAX_RESTARTS - 1 :].count(losses[-1]) > MAX_RESTARTS:
                 raise
         recipe = replace(Recipe.from_json(read_settings(out)), out=out)
         prepared, resume = prepare(replace(recipe, engine=replace(recipe.engine, **settings)), worlds), True
 
 
-def _carry_out(
+def _run_once(
     prepared: Prepared,
     resume: bool,
     make_reporter: Callable[[], Reporter],
@@ -59,7 +61,7 @@ def _carry_out(
     recipe, reporter = prepared.recipe, make_reporter()
     try:
         with reminded(reporter.now, lambda spent: f"loading {recipe.model}, {duration(spent)}"):
-            policy, setups = _opened(prepared)
+            policy, setups = _load(prepared)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         begun()
@@ -67,7 +69,7 @@ def _carry_out(
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())
             resources = prepared.resources
-            trainer = Trainer(run, policy, setups, recipe.train, reporter, resources.policies, callbacks, resources.alike)
+            trainer = Trainer(run, policy, setups, recipe.train, reporter, resources.policies, callbacks, resources.same_start)
             return trainer.train()
         except EngineLost as lost:
             less = ", ".join(f"{name} = {value}" for name, value in lost.settings.items())
@@ -82,8 +84,8 @@ def _carry_out(
         reporter.close()
 
 
-def _opened(prepared: Prepared) -> tuple[Policy, Sequence[WorldSetup]]:
-    """Who is trained, loaded, and what it practises; refused where the two do not fit."""
+def _load(prepared: Prepared) -> tuple[Policy, Sequence[WorldSetup]]:
+    """Load the policy and the worlds; raises if they do not fit together."""
     recipe, setups = prepared.recipe, prepared.setups()
     if recipe.model in AGENTS:
         policy, setup = as_policy(recipe.model, setups[0])

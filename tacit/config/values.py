@@ -1,4 +1,4 @@
-"""Values of settings: from the text of a flag, from a TOML or JSON file, and back. What does not fit its field is refused."""
+"""Values of settings from flags, TOML and JSON, and back. A value of the wrong type raises."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from tacit.core.errors import TacitError
 
 NONE = "none"
-"""how a flag or a TOML file, which has no null, says None"""
+"""None in a flag or a TOML file"""
 
 
 def from_text(kind: Any, text: str, where: str) -> Any:
-    """The value a flag's text means.
+    """Parse a flag's text.
 
     >>> from_text(tuple[str, ...], "q_proj,v_proj", "--targets")
     ('q_proj', 'v_proj')
@@ -31,7 +31,7 @@ def from_text(kind: Any, text: str, where: str) -> Any:
 
 
 def from_data(kind: Any, value: Any, where: str) -> Any:
-    """The value a file's entry means; `where` names the setting in the message."""
+    """Check a file's value; `where` names the setting in errors."""
     origin = get_origin(kind)
     if is_optional(kind):
         return None if value is None or value == NONE else from_data(_inside(kind), value, where)
@@ -41,7 +41,7 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
         return _tuple(kind, value, where)
     if kind is Path and isinstance(value, str):
         return Path(value)
-    # In Python True is an int; in a settings file it is a mistake.
+    # In Python True is an int.
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     if kind in (int, str, bool) and type(value) is kind:
@@ -50,9 +50,9 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
 
 
 def to_data(value: Any) -> Any:
-    """A setting as JSON and TOML can hold it."""
+    """A setting as JSON and TOML values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {spelled(field.name): to_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {file_name(field.name): to_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | list):
@@ -61,7 +61,7 @@ def to_data(value: Any) -> Any:
         return {key: to_data(item) for key, item in value.items()}
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # numpy's or torch's
         plain = value.item()
-        # As it prints: float32's 1e-4 is meant as 1e-4, and not as the double next to it, 9.999999747378752e-05.
+        # Use the printed value: float32's 1e-4 means 1e-4, not 9.999999747378752e-05.
         return float(str(value[()])) if isinstance(plain, float) and type(value).__module__ == "numpy" else plain
     return value
 
@@ -78,31 +78,31 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Ta
         raise TacitError(f"[{where}] must be a table of settings, not {data!r}.")
     kinds, given = field_types(cls), {}
     for raw, value in data.items():
-        key = in_python(raw.replace("-", "_"))
+        key = field_name(raw.replace("-", "_"))
         if key not in kinds:
-            raise unknown_key(raw, where, map(spelled, kinds), tables())
-        kind, name = kinds[key], f"{where}.{spelled(key)}" if where else spelled(key)
+            raise unknown_key(raw, where, map(file_name, kinds), tables())
+        kind, name = kinds[key], f"{where}.{file_name(key)}" if where else file_name(key)
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
-            # A method's own schedule, not that of schedules in general.
-            own = getattr(default, key, None) or _usual(cls, key)
+            # The method's own default schedule, not the class's.
+            own = getattr(default, key, None) or _field_default(cls, key)
             given[key] = build(kind, value, name, own, tables)
         else:
             given[key] = from_data(kind, value, name)
     return cls(**given) if default is None else dataclasses.replace(default, **given)
 
 
-def spelled(field: str) -> str:
-    """How files and flags write a field: `from`, which Python keeps to itself, is the field `from_`."""
+def file_name(field: str) -> str:
+    """A field's name in files and flags: the field `from_` is written `from`."""
     return field.removesuffix("_")
 
 
-def in_python(key: str) -> str:
+def field_name(key: str) -> str:
     return f"{key}_" if keyword.iskeyword(key) else key
 
 
-def _usual(cls: type[Any], key: str) -> Any:
-    """What a field is where nothing is said; None where something has to be."""
+def _field_default(cls: type[Any], key: str) -> Any:
+    """A field's default; None if it has none."""
     field = next(f for f in dataclasses.fields(cls) if f.name == key)
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -110,7 +110,7 @@ def _usual(cls: type[Any], key: str) -> Any:
 
 
 def field_types(cls: type[Any]) -> Mapping[str, Any]:
-    """Each field's type, with annotations that are strings looked up."""
+    """Field -> its type, with string annotations resolved."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -146,7 +146,7 @@ def _parts(kind: Any, text: str) -> list[tuple[Any, str]]:
 
 
 def _scalar(kind: Any, text: str) -> Any:
-    """Text as what it may be; what it is not stays text, for `from_data` to refuse by name."""
+    """Text as an int, float or choice if it is one; else the text, for `from_data` to refuse."""
     if get_origin(kind) is Literal:
         return next((choice for choice in get_args(kind) if str(choice) == text), text)
     try:

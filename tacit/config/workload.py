@@ -1,4 +1,4 @@
-"""What a plan has to know of a model and a world before either is used: the shape, and the turns and tokens of episodes."""
+"""Inputs of a plan: the model's shape, and the turns and tokens of episodes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tacit.rollout.replay import Interaction, play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
 BYTES_PER_TOKEN = 3.2
-"""of a world's text, where only a size is known: SmolLM2's tokenizer and Qwen2.5's have 3.0 to 3.4 on ALFWorld's prompts, 2.5
-on Countdown's, 4.2 on Cooking's"""
+"""of a world's text, if there is no tokenizer. SmolLM2 and Qwen2.5 have 3.0 to 3.4 on ALFWorld, 2.5 on Countdown, 4.2 on
+Cooking"""
 
 
 ENOUGH = 256
-"""recorded episodes, from the newest back, that say how turns and tokens are spread"""
+"""recorded episodes used, newest first"""
 
 
 def model_shape(name: str) -> tuple[ModelShape, Path | None]:
-    """The shape that a size, a packaged base or a directory stands for, and where its tokenizer lies."""
+    """Shape and tokenizer of a size, a packaged base or a directory."""
     shape = shape_of_size(name)
     if shape is not None:
         return shape, None
@@ -48,7 +48,7 @@ def model_shape(name: str) -> tuple[ModelShape, Path | None]:
 
 
 def tokens_of(place: Path | None) -> tuple[Tokenizer, float, str]:
-    """(a tokenizer, tokens for each of its, what to call it)"""
+    """(tokenizer, factor for its token counts, label)"""
     if place is None:
         return ByteTokens(), 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
     from tacit.engines.models.sources import codec_in
@@ -57,7 +57,7 @@ def tokens_of(place: Path | None) -> tuple[Tokenizer, float, str]:
 
 
 def recorded_workload(path: Path, episodes: int) -> Workload:
-    """Of the newest practice of a run, or of the one file that is named."""
+    """From the newest RL iteration of a run, or from one trajectory file."""
     file = path.expanduser()
     if file.is_dir():
         files = sorted((file / "trajectories").glob("rl-*.jsonl.gz")) or sorted((file / "trajectories").glob("*.jsonl.gz"))
@@ -79,7 +79,7 @@ def recorded_workload(path: Path, episodes: int) -> Workload:
 def expert_workload(
     world: Environment, tasks: Sequence[Task], context: Context, place: Path | None, episodes: int, limit: int
 ) -> Workload:
-    """The world's expert plays, and each turn is counted as an agent in this context would read and answer it."""
+    """From episodes of the world's expert, counted as an agent with this prompt would read and answer them."""
     tokenizer, share, counted = tokens_of(place)
     live, make_expert = world.make(), world.expert()
     measured, seconds, steps = [], 0.0, 0
@@ -99,7 +99,7 @@ def expert_workload(
 
 
 class _Timed:
-    """A course, and the seconds that the world took for it, with whoever played in it."""
+    """An episode, and the seconds its world and expert took."""
 
     def __init__(self, course: Iterator[Interaction]) -> None:
         self._course, self.seconds = course, 0.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.config.checks import check_model, open_world
-from tacit.config.recipe import Recipe, Said
+from tacit.config.recipe import Overrides, Recipe
 from tacit.core.errors import TacitError
 from tacit.engines.models.bases import checkpoint_directory
 from tacit.evaluation.tokens import LISTED, REACT, UNLISTED
@@ -77,7 +77,7 @@ class Costs:
 
 def measure_costs(
     path: Path,
-    said: Said,
+    said: Overrides,
     prompted: Sequence[PromptedModel],
     *,
     wording: str = "full",
@@ -140,7 +140,7 @@ def is_local_host(host: str) -> bool:
         return host == "localhost"
 
 
-def _shared_settings(recipe: Recipe, wording: str) -> Said:
+def _shared_settings(recipe: Recipe, wording: str) -> Overrides:
     """The modules' evaluation settings, for a prompted model."""
     train = recipe.train
     said: dict[tuple[str, ...], Any] = {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families}
@@ -150,7 +150,7 @@ def _shared_settings(recipe: Recipe, wording: str) -> Said:
     return said | {("engine", name): getattr(recipe.engine, name) for name in ("device", "dtype", "threads")}
 
 
-def _pairs(said: Said) -> list[tuple[list[str], Any]]:
+def _pairs(said: Overrides) -> list[tuple[list[str], Any]]:
     return [(list(place), value) for place, value in said.items()]
 
 

@@ -48,7 +48,7 @@ class Connections:
 
 
 def measure(job: CostJob) -> dict[str, Any]:
-    from tacit.config.measuring import Sitting
+    from tacit.config.measuring import PanelEvaluation
     from tacit.rollout.episodes import RolloutObserver
 
     class Clock(RolloutObserver):
@@ -65,7 +65,7 @@ def measure(job: CostJob) -> dict[str, Any]:
     target = _open_target(job, said, sent)
     loaded = time.perf_counter() - started
     with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
-        sitting = Sitting(target, out=Path(directory), fresh=True, said=said)
+        sitting = PanelEvaluation(target, out=Path(directory), fresh=True, said=said)
         measured = sitting.play(job.batch, clock, clock.begin)
         uses = [] if job.react else [use.to_json() for use in sitting.account(measured)[0]]
     score, episodes = measured.score.to_json(), len(measured.played)

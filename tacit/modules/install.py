@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.config.checks import open_world
-from tacit.config.recipe import Said
+from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.core.world import FULL_BLOCK
 from tacit.engines.models.bases import hash_file
@@ -55,7 +55,7 @@ class InstallOptions:
     """allow worlds and methods that are the author's own code"""
     verify: bool = False
     """play the module's panel again"""
-    engine: Said | None = None
+    engine: Overrides | None = None
     """engine settings for `verify`"""
     approve_draft: Callable[[Module], bool] = lambda module: False
     """show the draft that a module contains; return whether it may be run in its sandbox"""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.config.agents import Target, open_target
 from tacit.config.checks import check_values, open_world, with_split
-from tacit.config.recipe import Recipe, Said, anchored_name, override
+from tacit.config.recipe import Overrides, Recipe, absolute_name, override
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.types import Task
@@ -139,7 +139,7 @@ CHANGEABLE = {(name,) for name in ("seed", "families", "workers", "workers_at", 
 
 def open_agent(
     name: str,
-    said: Said,
+    said: Overrides,
     checkpoint: str = "",
     actor: Callable[[Task], Expert] | None = None,
     base: str | None = None,
@@ -162,7 +162,7 @@ def find_modules_directory(path: Path) -> Path:
     return found[0] if found else path
 
 
-def open_modules(path: Path, said: Said, base: str | None, fallback: str | None) -> Target:
+def open_modules(path: Path, said: Overrides, base: str | None, fallback: str | None) -> Target:
     """A module, or a directory of modules of which each plays its families."""
     modules = find_modules(path)
     recipe = module_recipe(path, modules, said)
@@ -177,7 +177,7 @@ def open_modules(path: Path, said: Said, base: str | None, fallback: str | None)
     return Target(str(path), recipe, world, context, policy, sampling, recipe.train.seed, identity=identity, several=router)
 
 
-def module_recipe(path: Path, modules: Mapping[str, Module], said: Said) -> Recipe:
+def module_recipe(path: Path, modules: Mapping[str, Module], said: Overrides) -> Recipe:
     """The settings to evaluate modules with: the first module's, overridden by `said`.
 
     Several modules default to all families, and to the largest `max_tokens` of any.
@@ -186,7 +186,7 @@ def module_recipe(path: Path, modules: Mapping[str, Module], said: Said) -> Reci
     if len(worlds) > 1:
         raise TacitError(f"the modules in {path} are for several worlds ({', '.join(worlds)}); choose one of them.")
     for key, value in said.items():
-        if key == ("world",) and anchored_name(value) != anchored_name(worlds[0]):
+        if key == ("world",) and absolute_name(value) != absolute_name(worlds[0]):
             raise TacitError(f"the modules in {path} are for world {worlds[0]!r}, not {value!r}.")
         if key not in CHANGEABLE and key[0] != "evaluation":
             raise TacitError(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.config.checks import open_world
-from tacit.config.measuring import Sitting
-from tacit.config.recipe import Said
+from tacit.config.measuring import PanelEvaluation
+from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.evaluation.statistics import wilson
 from tacit.modules.module import Module, make_context
@@ -41,14 +41,14 @@ class Verdict:
         return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score does not hold'}"
 
 
-def verify_score(module: Module, base: str | None = None, said: Said | None = None) -> Verdict:
+def verify_score(module: Module, base: str | None = None, said: Overrides | None = None) -> Verdict:
     stage = module.run["checkpoint"].rpartition("-")[0]
     score = module.scores.get(stage)
     if score is None:
         raise TacitError(f"module {module.skill!r} has no score of its own weights ({module.run['checkpoint']}) to verify.")
     target = open_modules(module.path, said or {}, base, None)
     with tempfile.TemporaryDirectory(prefix="tacit-verify-") as place:
-        found = Sitting(target, out=Path(place), fresh=True).play(BATCH).score
+        found = PanelEvaluation(target, out=Path(place), fresh=True).play(BATCH).score
     if (found.panel_hash, found.episodes) != (score["panel_hash"], score["episodes"]):
         raise TacitError(
             f"module {module.skill!r} was measured on panel {score['panel']} (hash {score['panel_hash']}, {score['episodes']} "

@@ -1,14 +1,13 @@
-"""Imitation of recorded episodes, as both papers have it: somebody played, and a file says what was seen and done.
-
-One episode a line, plain or gzipped:
+"""Imitation of recorded episodes from a file: one JSON object per line, plain or gzipped.
 
     {"task": ID, "goal": TEXT, "success": true, "turns": [{"saw": TEXT, "action": TEXT}, …], "saw": TEXT}
 
-`task` or `goal` is needed, `observation` may stand for `saw`, and the last `saw`, what came of the last action, may be left
-out. A run's trajectories are such files, and logs of other agents are read as well (`transcripts`). An episode of a task the
-run knows (by its id, or by its goal and how it begins) is played again in the world: where everything comes out as recorded it
-is told with all the world says, elsewhere as it stands in the file. Only won episodes teach; one that comes out as recorded and
-is not won was lost, whatever the file says.
+`task` or `goal` is required. `observation` may replace `saw`. The last `saw` is optional. Trajectory files of a run have this
+form; logs of other agents are converted. Only won episodes are imitated.
+
+An episode of a known task (by id, or by goal and first observation) is replayed in the world. If the replay matches the
+recording, its prompts use everything the world says; otherwise they use the recorded text. A replay that matches but does not
+win is lost.
 """
 
 from __future__ import annotations
@@ -33,19 +32,15 @@ from tacit.core.world import Environment, World
 from tacit.rollout.replay import Interaction, ReplayMismatch, render_turns, replay_actions
 from tacit.training.demonstrations import Demonstrations, Sample, make_sample
 
-# Episodes as other agents' logs have them, in the form that recordings are read in. Thoughts are left out.
+# Logs of other agents, converted to `turns`. Thoughts are dropped.
 #
-#     {"goal": …, "success": …, "text": "You are in a room.
-# Thought: hm
-# Action: go east
-# Observation: A hall.
-# …"}
+#     {"goal": …, "success": …, "text": "You are in a room.\nThought: hm\nAction: go east\nObservation: A hall.\n…"}
 #     {"goal": …, "success": …, "messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]}
 #
-# A `text` is a ReAct transcript: what follows `Observation:`, `Thought:` and `Action:` (with a number, or in ALFWorld's manner:
-# `> go east`, `> think: hm`). Of a conversation the user's and the tools' messages are what was seen; of an assistant's the
-# action is what stands in <action>…</action>, after `Action:`, in the only argument of its call, or alone on its line. One that
-# is only a thought (`think: hm`) is no turn, nor is the `OK.` it is answered with.
+# `text` is a ReAct transcript with `Observation:`, `Thought:` and `Action:` labels (numbered or not), or in ALFWorld's style
+# (`> go east`, `> think: hm`). In `messages`, user and tool messages are observations. An assistant's action is in
+# <action>…</action>, after `Action:`, the only argument of its tool call, or alone on its line. A message with only a thought
+# is no turn, nor is the `OK.` that answers it.
 
 _LABEL = re.compile(r"^[ \t]*(observation|thought|action)(?:[ \t]*\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
 _PROMPT = re.compile(r"^>[ \t]*((?:think|thought)(?:[ \t]*\d+)?[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -54,19 +49,19 @@ _SAME_LINE = re.compile(
     r"^([ \t]*(?:[Tt]hought|THOUGHT|[Tt]hink)(?:[ \t]*\d+)?[ \t]*:.*)[ \t](?=(?:Action|ACTION)(?:[ \t]*\d+)?[ \t]*:)",
     re.MULTILINE,
 )
-"""a thought with its action behind it; only a capital tells the label from a word of the thought"""
+"""a thought with its action on the same line; only the capital letter marks the label"""
 _MARK = re.compile(r"^[ \t]*>[ \t]*", re.MULTILINE)
 _TAGS = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _TASK = re.compile(r"your task is to:?[ \t]*(.+)", re.IGNORECASE)
 ACKNOWLEDGED = ("OK.", "OK")
-"""what ALFWorld's transcripts answer to a thought"""
+"""ALFWorld transcripts' answer to a thought"""
 
 Said = tuple[str, str]
-"""observation, thought or action; and its text"""
+"""(observation, thought or action; its text)"""
 
 
 def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The line with `turns`, whichever form it has; one that has them, or has no form that is known, as it is."""
+    """The line with `turns`; unchanged if it already has them or its form is unknown."""
     if "turns" in data:
         return data
     if isinstance(data.get("messages"), list):
@@ -83,7 +78,7 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _paired(said: list[Said]) -> tuple[list[dict[str, str]], str]:
-    """(turns, what was seen in the end). Several texts before an action are one; thoughts are none."""
+    """(turns, last observation). Consecutive texts before an action are joined; thoughts are dropped."""
     turns: list[dict[str, str]] = []
     seen: list[str] = []
     for kind, text in said:
@@ -174,12 +169,12 @@ def _called(calls: Any, number: int) -> str:
 
 
 NAMED = 5
-"""lines that are named one by one; of more only the number is said"""
+"""line numbers listed in a message; more are only counted"""
 LONGEST_LINE = 16_000_000
 """bytes"""
 MOST_TURNS = 10_000
 Came = Literal["again", "unknown", "lost"] | ReplayMismatch
-"""how an episode that the file calls won came out: as recorded, of a task that nobody knows, as recorded and not won, or not"""
+"""result of replaying an episode marked as won: matches, unknown task, matches but lost, or differs"""
 
 
 @dataclass(frozen=True)
@@ -192,18 +187,18 @@ class Recording:
     family: str
     success: bool
     seen: tuple[str, ...]
-    """before each action, and at the end where it is known"""
+    """observation before each action, and the last one if known"""
     actions: tuple[str, ...]
     spoken: tuple[bool, ...]
-    """whether the action was one: what did not parse is told, and not imitated"""
+    """whether the turn has an action; completions that did not parse are shown but not imitated"""
     wrote: tuple[str | None, ...] = ()
-    """of those that did not parse, what was written instead, where it is on record"""
+    """for completions that did not parse, the recorded text"""
 
     def as_recorded(self) -> Iterator[Interaction]:
-        """What the file says happened. Whether an action was refused it does not say."""
+        """The episode as recorded. The file does not say whether an action was refused."""
         for turn, action in enumerate(self.actions, start=1):
             last = turn == len(self.actions)
-            # Nobody reads what came of the last action, but a tracker wants a text it can read.
+            # The last observation may be missing, but a tracker needs a text to parse.
             seen, then = self.seen[turn - 1], self.seen[min(turn, len(self.seen) - 1)]
             answer = Transition(Observation(then), done=last, success=last and self.success)
             yield Interaction(Observation(seen), action, answer, self.wrote[turn - 1] if self.wrote else None)
@@ -211,20 +206,20 @@ class Recording:
 
 @dataclass
 class Reading:
-    """What became of the lines."""
+    """Counts of what became of the lines."""
 
     unusable: list[str] = field(default_factory=list)
-    """each with its reason"""
+    """with the reason"""
     differing: list[str] = field(default_factory=list)
     again: int = 0
-    """played again, and came out as recorded"""
+    """replays that matched"""
     unknown: int = 0
-    """of tasks the run does not know, told as recorded"""
+    """episodes of unknown tasks, used as recorded"""
     lost: int = 0
     belied: list[str] = field(default_factory=list)
-    """lost ones that the file calls won"""
+    """episodes marked as won whose replay lost"""
     others: int = 0
-    """of families that are not trained on"""
+    """episodes of other families"""
 
     def notes(self) -> list[str]:
         found = []
@@ -253,8 +248,8 @@ def imitate_recordings(
     most: int,
     families: Sequence[str] = (),
 ) -> tuple[Demonstrations, list[str]]:
-    """The won episodes among the first `most` of a file, as the policy would have read them; and what is to be said of them.
-    `families`: only these, where a line names its family; none is all."""
+    """The won episodes among the first `most` lines as imitation samples, and notes to print. `families` filters lines that
+    name a family; empty is all."""
     reading, won = Reading(), 0
     recordings = list(read_recordings(path, reading))[:most]
     known = Known(world, tasks)
@@ -300,7 +295,7 @@ def imitate_recordings(
 
 
 def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
-    """The episodes of a file; lines that are none are noted in `reading`."""
+    """The episodes of a file. Unusable lines are counted in `reading`."""
     for number, line in _lines(path.expanduser(), reading):
         try:
             yield recording_of(number, json.loads(line.decode("utf-8")))
@@ -309,7 +304,7 @@ def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
 
 
 def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
-    """(number, text) of every line with something on it. A file that breaks off is used as far as it goes."""
+    """(number, text) of every nonempty line. A truncated file is read as far as it goes."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -337,7 +332,7 @@ def _reason(error: Exception) -> str:
 
 
 def recording_of(line: int, data: Any) -> Recording:
-    """One episode from what its line says; TacitError with the reason where it says none."""
+    """Parse one line; raises TacitError with the reason if it holds no episode."""
     if not isinstance(data, Mapping):
         raise TacitError("not a JSON object")
     data = as_turns(data)
@@ -385,7 +380,7 @@ def _wrote(turn: Mapping[str, Any]) -> str | None:
 
 
 def untellable(recording: Recording, known: Known, context: Context) -> str:
-    """Why a won episode would teach nothing in this context; empty where it would."""
+    """Why a won episode cannot be imitated with this prompt; empty if it can."""
     try:
         task, course, came = _course(recording, known)
         for _ in render_turns(context, task, course):
@@ -396,7 +391,7 @@ def untellable(recording: Recording, known: Known, context: Context) -> str:
 
 
 class Known:
-    """The tasks of a run, by id and by goal, and a world to play them in."""
+    """A run's tasks by id and by goal, and a world to replay them in."""
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
         self.world = world
@@ -413,7 +408,7 @@ class Known:
         return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
 
     def happened(self, recording: Recording) -> tuple[Task, list[Interaction]]:
-        """Won or lost: with all the world says where it comes out again, elsewhere as recorded."""
+        """(task, episode): replayed if the replay matches, else as recorded."""
         task = self.find(recording)
         if task is None:
             return stranger(recording, self.world.name), list(recording.as_recorded())
@@ -446,7 +441,7 @@ def _course(recording: Recording, known: Known) -> tuple[Task, list[Interaction]
 
 
 def stranger(recording: Recording, world: str) -> Task:
-    """The task of an episode that nobody knows more of."""
+    """A task made from an episode of an unknown task."""
     return Task(world, recording.task or f"recorded/{recording.line}", recording.family, "recorded", 0, recording.goal, {})
 
 

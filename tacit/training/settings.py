@@ -1,4 +1,4 @@
-"""How a run is carried out, whatever its method. A string under a field is its documentation, here and in `--help`."""
+"""Settings of a run that do not depend on the method. The string under a field is its documentation and its `--help`."""
 
 from __future__ import annotations
 
@@ -11,88 +11,88 @@ from tacit.core.errors import TacitError
 
 @dataclass(frozen=True)
 class SupervisedSettings:
-    """Step-level imitation of the world's expert or of recorded episodes, before any reinforcement."""
+    """Imitation of the world's expert or of recorded episodes, before RL."""
 
     steps: Basic[Count] = 0
-    """optimiser steps; 0 skips the stage"""
+    """optimizer steps; 0 skips the stage"""
     batch: Basic[AtLeastOne] = 64
     """demonstrated turns per step"""
     tasks: Basic[AtLeastOne] = 1000
-    """training tasks the expert shows, or recorded episodes that are read"""
+    """training tasks the expert plays, or recorded episodes to read"""
     lr: Basic[NotNegative] = 1e-3
     """peak learning rate; warm-up then cosine to zero"""
     warmup: Share = 0.1
-    """share of the steps spent warming up"""
+    """share of the steps with a rising learning rate"""
     expert: str = ""
-    """which of the world's experts to imitate; empty is its first"""
+    """which of the world's experts to imitate; empty is the first"""
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
-    """share of shown turns replaced by a random action, so that recoveries are shown too; the random ones are not imitated"""
+    """share of demonstrated turns replaced by a random action, to show recoveries; random actions are not imitated. Use it
+    when the policy is lost after a mistake"""
     noted: Count = 0
-    """further episodes shown with a note in the prompt, written by the world's own hindsight, for policies too small to read
-    one unshown (training/demonstrations.py)"""
+    """further episodes with a hindsight note in the prompt; only for policies too small to use notes unshown"""
     step_notes: Count = 0
-    """further episodes of which the critical steps are shown, with what hindsight says of each before the request"""
+    """further episodes whose critical steps are shown with a hindsight note; only for policies too small to use notes
+    unshown"""
     entries: Count = 0
-    """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked; one
-    that has no settings of its own then begins with what was learned here"""
+    """episodes shown as an experience extractor reads them, with the entry to write; only for small extractors, which then
+    start from these weights unless [policies] says otherwise"""
     astray: Share = 0.0
-    """share of those notes and entries that are another episode's, so that both have something left to learn"""
+    """share of these notes and entries that belong to another episode, so that RL has something left to learn"""
     rounds: Count = 0
-    """rounds of relabelling after that (DAgger): the policy plays training tasks, the expert says at every turn what it would
-    have done there, and both that and the demonstrations are imitated; with `steps` 0 they begin at once, from what the model
-    can already"""
+    """DAgger rounds after the demonstrations: the policy plays, the expert relabels every turn, and both are imitated. Use
+    them when the policy leaves the expert's states; they work with `steps` 0 too"""
     round_tasks: AtLeastOne = 256
-    """training tasks the policy plays in each round, at the temperature of practice: those that were not shown first"""
+    """training tasks the policy plays in each round, at the RL temperature, starting after the demonstrated ones"""
     round_steps: AtLeastOne = 100
-    """optimiser steps of each round, with a warm-up and a cosine of their own"""
+    """optimizer steps of each round, with its own warm-up and cosine"""
     round_share: Share = 0.5
-    """share of a round's turns that were relabelled, in this round or before; the others are demonstrated"""
+    """share of relabeled turns in a round's batches; the rest are demonstrations"""
     from_: Basic[str] = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
     def round_begins(self, number: int) -> int:
-        """The step after which round `number` (from 1) plays; of one after the last, where the stage ends."""
+        """Step before round `number` (from 1); for the number after the last round, the end of the stage."""
         return self.steps + (number - 1) * self.round_steps
 
     @property
     def all_steps(self) -> int:
-        """of the demonstrations and of all rounds; 0 skips the stage"""
+        """Steps of demonstrations and rounds; 0 skips the stage."""
         return self.round_begins(self.rounds + 1)
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The fixed panel a run is measured on."""
+    """The fixed panel a run is evaluated on."""
 
     split: Basic[str] = ""
-    """split the panel is taken from; empty is the world's own: test, or unseen houses"""
+    """split of the panel; empty is the world's default: test, or unseen houses"""
     tasks: Basic[Count] = 0
     """tasks on the panel; 0 is 128, or all of a published split"""
     panel: str = ""
-    """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
+    """file of your own tasks (.json or .jsonl) to evaluate on, instead of `split` and `tasks`"""
     also: str = ""
-    """further splits to measure on after each stage, comma-separated; with as many tasks, a published one with all it has, or
-    SPLIT:TASKS; with a question mark (valid_unseen?) only where its tasks are on this machine"""
+    """further splits to evaluate at the end of each stage, comma-separated: SPLIT or SPLIT:TASKS; SPLIT? is skipped if its
+    data are missing"""
     repeats: AtLeastOne = 1
     """episodes per task"""
     every: Basic[Count] = 5
     """iterations between evaluations; 0 evaluates only after each stage"""
     patience: Count = 0
-    """stop practice once so many evaluations in a row are not above the best before them; 0 never does"""
+    """stop RL after this many evaluations in a row without improvement; 0 never stops"""
     untrained: bool = True
-    """also measure the policy before anything is taught"""
+    """also evaluate before training"""
     temperature: Basic[Annotated[float, Bound(lambda v: v >= 0, "must not be negative; 0 is greedy")]] = 0.4
-    """sampling temperature when evaluating"""
+    """sampling temperature of evaluations"""
     max_steps: Count = 0
-    """longest episode when evaluating; 0 is the world's own limit"""
+    """longest episode of evaluations; 0 is the world's limit"""
     top_p: PositiveShare = 1.0
-    """nucleus kept when evaluating"""
+    """top-p of evaluations"""
     top_k: Annotated[int, Bound(lambda v: v >= 0, "must not be negative; 0 keeps all tokens")] = 0
-    """tokens kept when evaluating; 0 is all"""
+    """top-k of evaluations; 0 is all tokens"""
 
     @property
     def further_panels(self) -> tuple[tuple[str, int, bool], ...]:
-        """(split, tasks, whether it may be absent) of each further panel; 0 tasks where no number is named."""
+        """(split, tasks or 0, may be missing) of each panel in `also`."""
         found = []
         for entry in filter(None, map(str.strip, self.also.split(","))):
             split, _, count = entry.removesuffix("?").partition(":")
@@ -104,42 +104,40 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """What holds for every stage."""
+    """Settings of all stages."""
 
     seed: Basic[int] = 0
-    """everything random in the run comes from this"""
+    """seed of everything random in the run"""
     tasks: Basic[AtLeastOne] = 4096
-    """size of the pool of training tasks"""
+    """number of training tasks to draw from"""
     split: str = "train"
-    """split the training tasks come from"""
+    """split of the training tasks"""
     families: str = ""
-    """train and measure only on these families of tasks, comma-separated; empty is all"""
+    """train and evaluate only on these task families, comma-separated; empty is all"""
     max_steps: Basic[Count] = 0
-    """longest episode when practising; 0 is the world's own limit"""
+    """longest episode in training; 0 is the world's limit"""
     max_tokens: Basic[Count] = 0
-    """longest completion; 0 is the world's bare action length, or 512 with tags"""
+    """longest completion; 0 is the world's action length for bare actions, else 512"""
     workers: Count = 0
-    """processes to run the world in; 0 runs fast worlds in place and slow ones in 4"""
+    """processes that run the world; 0 runs fast worlds in this process and slow ones in 4"""
     workers_at: str = ""
-    """where these processes run: empty for this machine, local for a Ray of its own, auto or ray://HOST:PORT for a Ray cluster
-    that is there"""
+    """where world processes run: empty is this machine, local a new Ray, auto or ray://HOST:PORT a running Ray cluster"""
     world_timeout_s: Positive = 60.0
-    """a world, or its expert, that does not answer for this long ends its episode"""
+    """end an episode if its world or expert does not answer for this long"""
     overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0
-    """iterations that episodes may be behind the weights: 1 plays the next ones while these are learned from, on an engine
-    with sampling servers"""
+    """1 collects the next rollouts during the update, one version behind; needs an engine with sampling servers"""
     checkpoint_every: AtLeastOne = 5
-    """iterations between checkpoints (supervised steps count a tenth)"""
+    """iterations between checkpoints (ten imitation steps count as one)"""
     keep: AtLeastOne = 2
-    """newest checkpoints kept, beside the best"""
+    """newest checkpoints to keep, besides the best"""
     trajectories: bool = True
     """write every trajectory to the run directory"""
     wandb: str = ""
-    """Weights & Biases project to log to as well (needs the wandb extra)"""
+    """also log to this Weights & Biases project (needs the wandb extra)"""
     sft: SupervisedSettings = field(default_factory=SupervisedSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     @property
     def family_names(self) -> tuple[str, ...]:
-        """`families`, one by one, each once"""
+        """`families` as a tuple, without duplicates."""
         return tuple(dict.fromkeys(name.strip() for name in self.families.split(",") if name.strip()))

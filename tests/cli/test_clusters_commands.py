@@ -21,7 +21,7 @@ from tacit.config.agents import open_target
 from tacit.config.checks import open_world, prepare
 from tacit.config.credit_quality import credit_as_trained, rollout_setup
 from tacit.config.recipe import Recipe
-from tacit.config.resources import calibration_place, known_base
+from tacit.config.resources import calibration_place, describe_model
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.credit.embedders import ActorHidden, HashNgram
@@ -221,7 +221,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     recipe = Recipe.resolve(trained / "small.toml", {})
     world = open_world(recipe.world)
-    assert known_base(recipe, world).calibrated == {}
+    assert describe_model(recipe, world).calibrated == {}
     words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--tasks-each", "2", "--json"]
     assert main([*words, "--epsilons", "0.02,0.1"]) == 0
     shown = capsys.readouterr().out
@@ -252,7 +252,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     assert (searching.layer, searching.pooling, searching.epsilon) == (*found[:2], None), "its radius will be found in training"
     place.write_text("{}")
     with pytest.raises(TacitError, match="run `tacit calibrate` again"):
-        known_base(recipe, world)
+        describe_model(recipe, world)
     place.unlink()
 
 

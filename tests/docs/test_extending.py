@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import main
-from tacit.cli.train import glance, make_parser
+from tacit.cli.train import make_parser, peek_arguments
 from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.engines import get_engine
@@ -54,7 +54,7 @@ def test_no_command_of_the_page_is_one_that_hardly_learns(written: Path) -> None
     own = [command.split() for command in commands if "my_package" not in command]
     assert len(own) == 5
     for words in own:
-        _, said = make_parser(*glance(words)).parse(words)
+        _, said = make_parser(*peek_arguments(words)).parse(words)
         assert not [note for note in prepare(Recipe.resolve(None, said)).recipe.notes if "hardly" in note], words
 
 

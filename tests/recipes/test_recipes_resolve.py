@@ -13,7 +13,7 @@ import pytest
 
 from tacit.cli import compare
 from tacit.cli.eval import make_parser as eval_parser
-from tacit.cli.terminal import glance_method
+from tacit.cli.terminal import peek_method
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.config.checks import AGENTS, open_world, prepare
 from tacit.config.recipe import FOLDER, Recipe, packaged, read_document, run_recipe
@@ -98,7 +98,7 @@ def test_commands_and_files_that_a_published_recipe_names_are_there(file):
     for command in found:
         _, verb, *words = shlex.split(command)
         if verb == "eval":
-            arguments, _ = eval_parser(glance_method(words, "eval")).parse(words)
+            arguments, _ = eval_parser(peek_method(words, "eval")).parse(words)
             assert arguments.target
         elif verb == "compare":
             arguments, _ = compare.make_parser().parse(words)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import duration, number_of
@@ -19,7 +19,7 @@ SUMMARY_LINE = "Measure credit against the true advantage of each step, under a 
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(glance_method(argv, "inspect credit")).parse(argv)
+    arguments, said = make_parser(peek_method(argv, "inspect credit")).parse(argv)
     for name in ("groups", "rollouts"):
         if getattr(arguments, name) < 1:
             raise TacitError(f"--{name} {getattr(arguments, name)} must be at least 1.")

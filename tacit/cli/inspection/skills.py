@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
@@ -24,7 +24,7 @@ STRONG = 2.0
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(glance_method(argv, "inspect skills")).parse(argv)
+    arguments, said = make_parser(peek_method(argv, "inspect skills")).parse(argv)
     if arguments.probe:
         return _probe(arguments, said)
     from tacit.cli.terminal import make_console
