@@ -22,7 +22,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld.expert import SERVED, gold_path
-from tacit.worlds.scienceworld.world import find_jar, lay_out
+from tacit.worlds.scienceworld.world import find_jar, write_patched_class
 
 NONSENSE = ("", "0", "1", "xyzzy", "go to the moon", "focus", "open open door", "pick up", "ré\u200bsumé")
 
@@ -30,7 +30,7 @@ NONSENSE = ("", "0", "1", "xyzzy", "go to the moon", "focus", "open open door", 
 def package(whole: bool, mended: Path):
     """The package's own environment, started anew. What is put into the directory is the class that hashes things by number."""
     os.environ["JAVA_TOOL_OPTIONS"] = "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
-    lay_out(find_jar(), mended)
+    write_patched_class(find_jar(), mended)
     try:
         from scienceworld import ScienceWorldEnv
     except ImportError as error:

@@ -110,21 +110,21 @@ def test_a_success_is_told_what_was_done_and_a_failure_what_should_have_been(nam
 
 
 def test_a_lost_room_is_told_the_push_that_lost_it():
-    from tacit.worlds.sokoban.expert import deadlocked
+    from tacit.worlds.sokoban.expert import is_deadlocked
     from tacit.worlds.sokoban.world import read_position
 
     world = get_environment("sokoban")
-    lost = [t for t in by_expert("sokoban", 1.0) if not t.success and deadlocked(*read_position(t.final.text))]
+    lost = [t for t in by_expert("sokoban", 1.0) if not t.success and is_deadlocked(*read_position(t.final.text))]
     assert lost
     for trajectory in lost:
         skills = world.hindsight(trajectory)
         fatal, told = list(skills.steps.items())[-1]
         step, after = trajectory.steps[fatal], [*(s.observation for s in trajectory.steps[1:]), trajectory.final][fatal]
-        assert not deadlocked(*read_position(step.observation.text)) and deadlocked(*read_position(after.text))
+        assert not is_deadlocked(*read_position(step.observation.text)) and is_deadlocked(*read_position(after.text))
         assert told.endswith(f"do not push the box {step.action}") and "cannot be solved" in skills.episode
         live = world.make()
         live.reset(replace(trajectory.task, data={"room": step.observation.text.split("\nrefused")[0].split("\n")}))
-        assert not deadlocked(*read_position(live.step(told.split(";")[0]).observation.text)), (
+        assert not is_deadlocked(*read_position(live.step(told.split(";")[0]).observation.text)), (
             "what is advised can still be won"
         )
 

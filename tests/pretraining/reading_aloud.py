@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacit.worlds.countdown.world import Operation, result
+from tacit.worlds.countdown.world import Operation, evaluate
 
 
 def fields_of(text: str) -> dict[str, str]:
@@ -71,5 +71,5 @@ def is_right(question: str, answer: str, text: str, actions: tuple[str, ...]) ->
         item, _, name = question.rpartition(" in ")
         return "in", answer == ("yes" if item in spelled_out(fields[name]) else "no")
     first, sign, second = question.split()
-    made = result(Operation(sign, int(first), int(second)))
+    made = evaluate(Operation(sign, int(first), int(second)))
     return "arithmetic", answer == ("none" if made is None else str(made))

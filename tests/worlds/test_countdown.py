@@ -19,7 +19,7 @@ from tacit.worlds import get_environment
 from tacit.worlds.countdown.expert import Solver, solve
 from tacit.worlds.countdown.skills import SKILLS, role
 from tacit.worlds.countdown.tasks import make_task, split_of
-from tacit.worlds.countdown.world import Operation, legal_actions, parse_action, read, show
+from tacit.worlds.countdown.world import Operation, format_observation, legal_actions, parse_action, parse_observation
 
 ENVIRONMENT = get_environment("countdown")
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,7 +230,7 @@ def test_wordings():
     assert terse.task(task) == "" and terse.request("bare") == ""
     assert terse.now(1, observation, False) == "3 7 25 > 82"
     assert terse.turn(1, observation, "reset") == "3 7 25 > 82 : reset"
-    refused = Observation(show((3, 7, 25), 82, "not an action"))
+    refused = Observation(format_observation((3, 7, 25), 82, "not an action"))
     assert terse.now(2, refused, False) == "3 7 25 > 82 !"
     assert "refused: not an action" in full.now(2, refused, False)
     assert "make 82" in full.task(task) and "op(*, 25, 3)" in full.now(1, observation, True)
@@ -239,9 +239,9 @@ def test_wordings():
 
 
 def test_observations_read_back():
-    assert read(show((3, 7), 10, "why | not")) == ((3, 7), 10, "why | not")
+    assert parse_observation(format_observation((3, 7), 10, "why | not")) == ((3, 7), 10, "why | not")
     with pytest.raises(ValueError, match="not a Countdown observation"):
-        read("3 7 > 10")
+        parse_observation("3 7 > 10")
 
 
 def test_tracker_follows_the_expert_to_done():

@@ -12,7 +12,7 @@ from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.countdown.tasks import LARGEST_NUMBER
 from tacit.worlds.countdown.tracker import BOUND, ERRORS, PROGRESS, SHOWN_OPENINGS, SearchState
-from tacit.worlds.countdown.world import Operation, parse_action, read
+from tacit.worlds.countdown.world import Operation, parse_action, parse_observation
 
 ENVIRONMENT = get_environment("countdown")
 TRACKER = ENVIRONMENT.tracker
@@ -56,7 +56,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
 
 
 def _pool(observation) -> tuple[int, ...]:
-    return tuple(sorted(read(observation.text).pool))
+    return tuple(sorted(parse_observation(observation.text).pool))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tacit.worlds import get_environment
 from tacit.worlds.errands.expert import Stranger
 from tacit.worlds.errands.tasks import make_task, split_of
 from tacit.worlds.errands.tracker import BOUND
-from tacit.worlds.errands.world import DOORS, HOME, THINGS, door_of, fact, is_true, read, town
+from tacit.worlds.errands.world import DOORS, HOME, THINGS, door_of, format_fact, is_true, parse_observation, town_map
 
 ENVIRONMENT = get_environment("errands")
 MUG = make_task("kitchen", "mug")
@@ -45,20 +45,20 @@ def won(player, tasks):
 def test_rules_by_hand():
     found = episode(MUG, f"open {DOOR}", "take mug")
     assert found.success and found.stop is StopReason.SUCCESS and len(found) == 2
-    assert found.steps[1].observation.text == f"behind {DOOR}: {', '.join(town(HOME)[DOOR])} | here it is"
+    assert found.steps[1].observation.text == f"behind {DOOR}: {', '.join(town_map(HOME)[DOOR])} | here it is"
     late = episode(MUG, f"open {OTHER}", f"open {DOOR}", "take mug")
     assert late.success and len(late) == 3
-    refused = episode(MUG, "take mug", f"open {OTHER}", f"take {town(HOME)[OTHER][0]}")
+    refused = episode(MUG, "take mug", f"open {OTHER}", f"take {town_map(HOME)[OTHER][0]}")
     assert [s.effective for s in refused.steps] == [False, True, False] and not refused.success
-    assert read(refused.final.text) == (OTHER, town(HOME)[OTHER], "that is not wanted")
-    assert read(refused.steps[1].observation.text) == ("", (), "that is not here")
+    assert parse_observation(refused.final.text) == (OTHER, town_map(HOME)[OTHER], "that is not wanted")
+    assert parse_observation(refused.steps[1].observation.text) == ("", (), "that is not here")
 
 
 def test_a_town_is_eight_doors_with_three_things_each_and_no_two_are_alike():
     for number in (HOME, 1, 2):
-        kept = [thing for things in town(number).values() for thing in things]
-        assert tuple(town(number)) == DOORS and sorted(kept) == sorted(THINGS) and len(kept) == 24
-    assert town(1) != town(HOME) != town(2)
+        kept = [thing for things in town_map(number).values() for thing in things]
+        assert tuple(town_map(number)) == DOORS and sorted(kept) == sorted(THINGS) and len(kept) == 24
+    assert town_map(1) != town_map(HOME) != town_map(2)
 
 
 def test_chance_is_one_in_four_and_one_true_entry_is_everything():
@@ -66,11 +66,11 @@ def test_chance_is_one_in_four_and_one_true_entry_is_everything():
     tasks = ENVIRONMENT.tasks("elsewhere", 1200, 0)
 
     def oracle(task):
-        return Stranger(task, fact(task.data["thing"], door_of(task.data["thing"], task.data["town"])))
+        return Stranger(task, format_fact(task.data["thing"], door_of(task.data["thing"], task.data["town"])))
 
     def misled(task):
         right = door_of(task.data["thing"], task.data["town"])
-        return Stranger(task, fact(task.data["thing"], next(d for d in DOORS if d != right)))
+        return Stranger(task, format_fact(task.data["thing"], next(d for d in DOORS if d != right)))
 
     assert 0.21 < won(Stranger, tasks) / 1200 < 0.29, "2 of 8 doors"
     assert won(oracle, tasks) == 1200
@@ -126,9 +126,9 @@ def test_nothing_that_is_written_breaks_it_and_it_is_the_same_in_every_process()
     world.reset(MUG)
     assert all(not world.step(text).effective for text in HOSTILE)
     assert fingerprint("errands", "train") == fingerprint_elsewhere("errands", "train", 5)
-    with pytest.raises(TacitError, match="is no errand"):
+    with pytest.raises(TacitError, match="is not an errand"):
         world.reset(get_environment("countdown").tasks("train", 1, 0)[0])
 
 
 def test_a_note_is_read_as_a_note():
-    assert frame(fact("mug", DOOR)) == f"<note>\nmug behind {DOOR}\n</note>"
+    assert frame(format_fact("mug", DOOR)) == f"<note>\nmug behind {DOOR}\n</note>"

@@ -22,7 +22,7 @@ from tacit.worlds import get_environment
 from tacit.worlds.minihack.expert import Explorer, crossing, push_plan
 from tacit.worlds.minihack.tasks import make_task, split_of
 from tacit.worlds.minihack.tracker import BOUND, MiniHackTracker
-from tacit.worlds.minihack.world import LEVELS, Scene, parse_action, read, stairs, unexplored, walk
+from tacit.worlds.minihack.world import LEVELS, Scene, find_path, parse_action, parse_scene, stairs, unexplored
 
 ENVIRONMENT = get_environment("minihack")
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,10 +77,10 @@ def test_splits_share_no_seed_and_need_no_engine():
 
 
 def test_text_reads_back():
-    for shown in (scene("_.@", ".>'"), scene("@", said="You hear; legend: x\\n", holds="key"), scene("}`@")):
-        assert read(shown.text) == shown
+    for shown in (scene("_.@", ".>'"), scene("@", message="You hear; legend: x\\n", holds="key"), scene("}`@")):
+        assert parse_scene(shown.text) == shown
     with pytest.raises(ValueError, match="not a MiniHack observation"):
-        read("hello")
+        parse_scene("hello")
 
 
 def test_words():
@@ -92,13 +92,13 @@ def test_words():
 
 
 def test_a_walk_avoids_walls_and_traps_and_goes_straight_through_doors():
-    assert walk(scene("@..", "|-.", ">.."), lambda p: p == (2, 0)) == ["east", "southeast", "southwest", "west"]
-    assert walk(scene("@.", ".>"), stairs(scene("@.", ".>"))) == ["southeast"]
+    assert find_path(scene("@..", "|-.", ">.."), lambda p: p == (2, 0)) == ["east", "southeast", "southwest", "west"]
+    assert find_path(scene("@.", ".>"), stairs(scene("@.", ".>"))) == ["southeast"]
     door = scene("@..", "-'-", ".>.")
-    assert walk(door, stairs(door)) == ["east", "south", "south"]
+    assert find_path(door, stairs(door)) == ["east", "south", "south"]
     trapped = scene("@^>", "...")
-    assert walk(trapped, stairs(trapped)) == ["southeast", "northeast"]
-    assert walk(scene("@|>"), lambda p: p == (0, 2)) is None
+    assert find_path(trapped, stairs(trapped)) == ["southeast", "northeast"]
+    assert find_path(scene("@|>"), lambda p: p == (0, 2)) is None
     beside = unexplored(scene("@.._"), {(0, 0)})
     assert [beside((0, c)) for c in range(3)] == [False, False, True]
 
@@ -125,7 +125,7 @@ def test_the_explorer_takes_the_key_unlocks_and_goes_in():
 
 
 def test_wordings():
-    task, shown = make_task("keyroom", 1), scene("_(.", ".@.", holds="key", said="It's a wall.")
+    task, shown = make_task("keyroom", 1), scene("_(.", ".@.", holds="key", message="It's a wall.")
     full, terse = ENVIRONMENT.wording("full"), ENVIRONMENT.wording("terse")
     seen = Observation(shown.text, LEVELS["keyroom"].actions)
     assert (
@@ -169,7 +169,7 @@ def test_skills_and_failures():
         scene("@.`.}"),
         scene(".@`.}"),
         scene("..@`}"),
-        scene("...@.", said="You push the boulder into the water."),
+        scene("...@.", message="You push the boulder into the water."),
         scene("..@.."),
         scene("..@.."),
     ]
@@ -195,7 +195,7 @@ def test_questions_and_places():
 
 
 def test_without_its_packages_it_says_how_to_get_them(monkeypatch, capsys):
-    monkeypatch.setattr("tacit.worlds.minihack.world._idle", {})
+    monkeypatch.setattr("tacit.worlds.minihack.world._idle_engines", {})
     for name in ("nle", "minihack", "pkg_resources"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(TacitError, match=r"needs nle and minihack and pkg_resources: `pip install 'tacit-agents\[minihack\]'`"):
@@ -212,7 +212,7 @@ def broken_package(tmp_path, monkeypatch):
     (tmp_path / "pkg_resources.py").write_text("")
     for name in ("nle", "minihack", "pkg_resources"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr("tacit.worlds.minihack.world._idle", {})
+    monkeypatch.setattr("tacit.worlds.minihack.world._idle_engines", {})
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in ("nle", "minihack", "pkg_resources"):
@@ -221,7 +221,7 @@ def broken_package(tmp_path, monkeypatch):
 
 def test_installed_and_broken_is_not_missing(broken_package):
     assert ENVIRONMENT.missing == ()
-    with pytest.raises(TacitError, match=r"is installed, and could not be imported: ImportError: .*no_such_thing"):
+    with pytest.raises(TacitError, match=r"is installed but could not be imported: ImportError: .*no_such_thing"):
         ENVIRONMENT.make().reset(make_task("room", 1))
 
 
@@ -308,8 +308,8 @@ def test_hostile_actions_are_answered(action):
     before = world.reset(make_task("keyroom", 5))
     transition = world.step(action)
     assert not transition.effective and not transition.done
-    assert read(transition.observation.text).rows == read(before.text).rows
-    assert read(transition.observation.text).said == "That is no action here."
+    assert parse_scene(transition.observation.text).rows == parse_scene(before.text).rows
+    assert parse_scene(transition.observation.text).message == "That is no action here."
 
 
 @played
@@ -341,7 +341,7 @@ def test_the_tracker_follows_the_expert():
 def test_tasks_that_are_no_levels_are_named():
     with pytest.raises(TacitError, match="needs a level of room, maze, keyroom, river and a seed"):
         ENVIRONMENT.make().reset(Task("minihack", "x", "room", "test", 0, "", {"level": "room"}))
-    with pytest.raises(TacitError, match="no level yet"):
+    with pytest.raises(TacitError, match="no episode has been started"):
         ENVIRONMENT.make().step("north")
 
 

@@ -106,7 +106,7 @@ def test_a_missing_package_or_java_is_named_with_how_to_get_it(monkeypatch, tmp_
         monkeypatch.setitem(sys.modules, name, None)
     assert WORLD.missing[-1] == "py4j" and "py4j: `pip install 'tacit-agents[scienceworld]'`" in WORLD.remedy
     with pytest.raises(TacitError, match=r"needs the packages scienceworld and py4j .*\[scienceworld\]"):
-        world.open_laboratory()
+        world.start_simulator()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert re.search(r"Java, and JAVA_HOME is .* which has no bin/java: `apt install openjdk-17", WORLD.remedy)
     monkeypatch.delenv("JAVA_HOME")
@@ -128,15 +128,15 @@ def test_a_jar_that_is_gone_and_a_java_that_cannot(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert re.fullmatch(r"needs the simulator .*scienceworld.jar, which its .* install that again, `pip .*", WORLD.remedy)
     with pytest.raises(TacitError, match=r"ScienceWorld needs the simulator .*install that again, `pip"):
-        world.open_laboratory()
+        world.start_simulator()
     jar = tmp_path / "scienceworld" / "scienceworld.jar"
     jar.touch()
     assert WORLD.remedy == ""
     with pytest.raises(TacitError, match=r"scienceworld.jar is not the simulator of scienceworld 1.2.3: .*EnvObject.class"):
-        world.open_laboratory()
-    monkeypatch.setattr(world, "lay_out", lambda jar, directory: None)
+        world.start_simulator()
+    monkeypatch.setattr(world, "write_patched_class", lambda jar, directory: None)
     with pytest.raises(TacitError, match=r"could not start ScienceWorld's simulator: no such option. A Java that can: `apt"):
-        world.open_laboratory()
+        world.start_simulator()
 
 
 @pytest.mark.parametrize(

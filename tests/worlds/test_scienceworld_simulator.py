@@ -21,7 +21,7 @@ from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import WorldFailure
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld import world as science_world
-from tacit.worlds.scienceworld.expert import SERVED, Gold
+from tacit.worlds.scienceworld.expert import SERVED, GoldPath
 from tacit.worlds.scienceworld.tasks import TASKS, goals
 from tacit.worlds.scienceworld.world import OUT_OF_STEPS, WRONG_FOCUS
 
@@ -82,7 +82,7 @@ def test_the_expert_wins_and_is_paid_what_the_score_is():
     world = SERVED()
     for name in ("lifespan-shortest-lived", "find-non-living-thing"):
         of = task(name, 0)
-        expert, seen, paid = Gold(of), world.reset(of), 0.0
+        expert, seen, paid = GoldPath(of), world.reset(of), 0.0
         for _ in range(40):
             transition = world.step(expert.act(seen))
             seen, paid = transition.observation, paid + transition.reward

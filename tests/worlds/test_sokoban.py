@@ -13,10 +13,19 @@ from every_world import HOSTILE, expert_episode, fingerprint, fingerprint_elsewh
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds import get_environment
-from tacit.worlds.sokoban.expert import best_moves, deadlocked, moves_left, pushes_left
+from tacit.worlds.sokoban.expert import best_moves, is_deadlocked, moves_left, pushes_left
 from tacit.worlds.sokoban.skills import SKILLS
-from tacit.worlds.sokoban.tasks import FAR, SHARES, make_task, share_of, split_of
-from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, Room, read, read_position, read_rows, show
+from tacit.worlds.sokoban.tasks import DERIVED_SEEDS, SHARES, make_task, share_of, split_of
+from tacit.worlds.sokoban.world import (
+    DIRECTIONS,
+    Layout,
+    Position,
+    Room,
+    format_observation,
+    parse_observation,
+    read_position,
+    read_rows,
+)
 
 ENVIRONMENT = get_environment("sokoban")
 ROWS = ["WWWWWW", "W..C.W", "W.A@.W", "W.A..W", "W.C..W", "WWWWWW"]
@@ -152,8 +161,8 @@ def test_positions_that_reverse_play_does_not_reach_cannot_be_solved():
                 break
             observation = answer.observation
         layout, at = read_position(observation.text)
-        fewest = fewest_moves(read(observation.text).rows)
-        assert moves_left(layout).get(at) == fewest and deadlocked(layout, at) == (fewest is None)
+        fewest = fewest_moves(parse_observation(observation.text).rows)
+        assert moves_left(layout).get(at) == fewest and is_deadlocked(layout, at) == (fewest is None)
         counts[fewest is None] += 1
         if fewest is None:
             assert best_moves(layout, at) == []
@@ -164,7 +173,7 @@ def test_positions_that_reverse_play_does_not_reach_cannot_be_solved():
 
 def test_the_distance_by_hand():
     layout, at = read_rows(["WWWWWW", "W.@A.W", "W....W", "WC...W", "WWWWWW"])
-    assert pushes_left(layout, at.boxes) == float("inf") and deadlocked(layout, at), "it can never leave the wall above"
+    assert pushes_left(layout, at.boxes) == float("inf") and is_deadlocked(layout, at), "it can never leave the wall above"
     layout, at = read_rows(["WWWWWW", "W.@..W", "W..A.W", "WC...W", "W....W", "WWWWWW"])
     assert pushes_left(layout, at.boxes) == 3
     layout, at = read_rows(["WWWWWW", "W.@..W", "W.CAAW", "WC...W", "W....W", "WWWWWW"])
@@ -210,7 +219,7 @@ def test_splits_share_no_room_however_it_is_turned_and_repeat_none():
 def test_the_rooms_of_a_corpus_are_not_those_of_runs():
     near, far = (
         {share_of(read_rows(task.data["room"])[0]) for seed in seeds for task in ENVIRONMENT.tasks("train", 60, seed)}
-        for seeds in ((0, 1, FAR - 1), (FAR, FAR + 1, FAR << 20))
+        for seeds in ((0, 1, DERIVED_SEEDS - 1), (DERIVED_SEEDS, DERIVED_SEEDS + 1, DERIVED_SEEDS << 20))
     )
     assert near == set(SHARES["train"]) and far == set(SHARES["corpus"])
 
@@ -267,7 +276,9 @@ def test_rooms_read_back():
     for task in ENVIRONMENT.tasks("hard", 20, 1):
         layout, at = read_rows(task.data["room"])
         assert Room(layout).rows(at) == task.data["room"]
-    assert read(show(ROWS, "a wall is up")) == (tuple(ROWS), "a wall is up") and read(show(ROWS)) == (tuple(ROWS), "")
+    assert parse_observation(format_observation(ROWS, "a wall is up")) == (tuple(ROWS), "a wall is up") and parse_observation(
+        format_observation(ROWS)
+    ) == (tuple(ROWS), "")
     assert read_rows(["W+*A"]) == (Layout(1, 4, 1, 0b0110), Position(1, 0b1100))
 
 
@@ -289,9 +300,11 @@ def test_wordings():
     assert terse.task(ROOM) == "" and terse.now(1, first, False) == ". . C . / . A @ . / . A . . / . C . . :"
     assert terse.turn(1, first, "up") == ". . C . / . A @ . / . A . . / . C . . : up"
     assert terse.now(1, first, True).endswith(" [up, down, left, right] :")
-    refused = Observation(show(ROWS, "not an action"))
+    refused = Observation(format_observation(ROWS, "not an action"))
     assert terse.now(2, refused, False) == ". . C . / . A @ . / . A . . / . C . . ! :"
-    assert terse.now(1, Observation(show(["@AC"])), False) == "@ A C :", "walls that are not there are not left out"
+    assert terse.now(1, Observation(format_observation(["@AC"])), False) == "@ A C :", (
+        "walls that are not there are not left out"
+    )
     assert "refused: not an action.\nWWWWWW\n" in full.now(2, refused, False)
     assert "Push every box" in full.task(ROOM) and "Possible actions: up" in full.now(1, first, True)
     assert "Possible" not in full.now(1, first, False)
@@ -306,9 +319,13 @@ def test_a_place_is_the_room_as_it_stands():
 
 
 def test_questions_are_answered_by_the_room():
-    asked = dict(pair for seed in range(40) for pair in ENVIRONMENT.questions(Random(seed), Observation(show(ROWS))))
+    asked = dict(
+        pair for seed in range(40) for pair in ENVIRONMENT.questions(Random(seed), Observation(format_observation(ROWS)))
+    )
     assert asked == {"what is up": "target", "what is down": "floor", "what is left": "box", "what is right": "floor"}
-    assert dict(ENVIRONMENT.questions(Random(0), Observation(show(["@AC"])))).keys() <= {f"what is {way}" for way in DIRECTIONS}
+    assert dict(ENVIRONMENT.questions(Random(0), Observation(format_observation(["@AC"])))).keys() <= {
+        f"what is {way}" for way in DIRECTIONS
+    }
 
 
 def test_example_texts_depend_on_the_seed_alone():

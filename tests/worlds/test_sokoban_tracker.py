@@ -10,7 +10,7 @@ from tracked import fold, rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.sokoban.expert import deadlocked, pushes_left
+from tacit.worlds.sokoban.expert import is_deadlocked, pushes_left
 from tacit.worlds.sokoban.tasks import make_task
 from tacit.worlds.sokoban.tracker import BOUND, ERRORS, PROGRESS
 from tacit.worlds.sokoban.world import read_position
@@ -41,17 +41,17 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
         sums.update(signals)
         observation = transition.observation
         position = read_position(observation.text)
-        assert (state.phase == "done") == transition.success and (state.phase == "stuck") == deadlocked(*position)
+        assert (state.phase == "done") == transition.success and (state.phase == "stuck") == is_deadlocked(*position)
         assert set(signals) <= {"progress", "error", *TRACKER.components}
         for kind in ("progress", "error"):
             assert signals[kind] == pytest.approx(sum(v for name, v in signals.items() if name.startswith(f"{kind}.")))
         if not transition.effective:
             expected["unreadable" if action in NONSENSE else "refused"] += 1
-        elif deadlocked(*position) and not lost:
+        elif is_deadlocked(*position) and not lost:
             expected["deadlock"] += 1
         else:
             expected["repeated"] += position in positions
-        lost = lost or deadlocked(*position)
+        lost = lost or is_deadlocked(*position)
         positions.add(position)
         placed.append(round(transition.score * position[1].boxes.bit_count()))
         if transition.done:

@@ -1,4 +1,4 @@
-"""Countdown-Stepwise: make the target from all numbers, one operation at a time. The first world, and the smallest."""
+"""Countdown-Stepwise: make the target from all numbers, one operation at a time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tacit.worlds.countdown.prompt import FullWording, TerseWording
 from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, hindsight
 from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.countdown.tracker import CountdownTracker
-from tacit.worlds.countdown.world import MAX_STEPS, STUCK, CountdownWorld, Operation, read, result
+from tacit.worlds.countdown.world import MAX_STEPS, STUCK, CountdownWorld, Operation, evaluate, parse_observation
 
 
 def failure(trajectory: Trajectory) -> str:
-    """`stuck` or `timeout` (ReuseRL Table 9); what stopped it otherwise."""
+    """Why an episode failed: `stuck` or `timeout` (ReuseRL Table 9), else the stop reason."""
     if trajectory.detail == STUCK or (trajectory.steps and trajectory.steps[-1].label == STUCK):
         return STUCK
     return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
     world, wordings, texts = CountdownWorld(), (TerseWording(), FullWording()), []
     for task in tasks("train", 200, seed):
         expert, observation, done, number = Solver(task), world.reset(task), False, 1
@@ -37,13 +37,13 @@ def example_texts(seed: int) -> list[str]:
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """What two numbers of the pool make: `82 - 28? 54`."""
-    pool = read(observation.text).pool
+    """Pretraining questions about the pool: `82 - 28? 54`."""
+    pool = parse_observation(observation.text).pool
     if len(pool) < 2:
         return []
     first, second = rng.sample(pool, 2)
     operation = Operation(rng.choice("+-*/"), first, second)
-    made = result(operation)
+    made = evaluate(operation)
     return [(f"{first} {operation.operator} {second}", "none" if made is None else str(made))]
 
 

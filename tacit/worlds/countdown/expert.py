@@ -1,31 +1,30 @@
-"""A solver: the fewest operations from the pool it sees to the target, and a reset where there are none."""
+"""A solver that acts on the current pool."""
 
 from __future__ import annotations
 
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.countdown.world import Operation, operations, read, replace_pair
+from tacit.worlds.countdown.world import Operation, operations, parse_observation, replace_pair
 
 
 class Solver(ByReading):
-    """Acts on the observation alone, so it can be asked in the middle of anyone's episode.
+    """Acts on the observation alone, so it can advise in any episode.
 
-    Every solution of a pool takes one operation less than it has numbers. Of several, it takes the first in the order
-    of `operations`: sums before differences, products and quotients, large operands before small. An unsolvable pool is
-    reset: a rollback could be shorter, but whether it is cannot be seen from the pool.
+    It plays the first solution in the order of `operations`: sums before differences, products and quotients, large operands
+    before small. It resets an unsolvable pool; a rollback may be shorter, but the pool does not show it.
     """
 
     def __init__(self, task: Task | None = None) -> None:
         pass
 
     def act(self, observation: Observation) -> str:
-        shown = read(observation.text)
+        shown = parse_observation(observation.text)
         plan = solve(shown.pool, shown.target)
         return str(plan[0]) if plan else "reset"
 
 
 def solve(pool: tuple[int, ...], target: int) -> list[Operation] | None:
-    """The operations that turn the pool into [target], None where no sequence does."""
+    """Operations that turn the pool into [target]; None if there are none."""
     if len(pool) == 1:
         return [] if pool[0] == target else None
     for operation, value in operations(pool):

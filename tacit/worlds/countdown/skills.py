@@ -1,10 +1,12 @@
-"""26 atomic skills (ReuseRL §E.3): four operators by six unordered pairs of target-relative roles, rollback and reset.
+"""Skill alphabet, handbook and hindsight.
+
+26 atomic skills (ReuseRL §E.3): four operators by six unordered pairs of target-relative roles, rollback and reset.
 
     role(n) = near_target   if |n - T| <= 0.10 |T|
               small         if n < T - 0.10 |T|
               large         otherwise
 
-Every executed operation is projected, refused or badly written ones included; what is no operation has no skill.
+Every readable action is projected, even if refused.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tacit.core.types import Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.countdown.expert import Solver, solve
 from tacit.worlds.countdown.tracker import CountdownTracker
-from tacit.worlds.countdown.world import Operation, parse_action, read
+from tacit.worlds.countdown.world import Operation, parse_action, parse_observation
 
 ROLES = ("LARGE", "NEAR_TARGET", "SMALL")
 OPERATOR_NAMES = {"+": "ADD", "-": "SUB", "*": "MUL", "/": "DIV"}
@@ -28,7 +30,7 @@ SKILLS = (
 
 
 def role(number: int, target: int) -> str:
-    """In whole numbers, so that the border of ten per cent is exact."""
+    """In integer arithmetic, so that the ten-percent border is exact."""
     if 10 * abs(number - target) <= abs(target):
         return "NEAR_TARGET"
     return "SMALL" if number < target else "LARGE"
@@ -51,8 +53,6 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
 ALPHABET = Alphabet(SKILLS, project, operators=tuple(f"OP_{name}" for name in OPERATOR_NAMES.values()))
 
 
-# Skills of Countdown by hand, for methods that retrieve one.
-
 HANDBOOK = {
     "": (
         "work back from the target: look for two numbers whose sum, difference, product or quotient leaves what the others "
@@ -61,17 +61,16 @@ HANDBOOK = {
 }
 
 
-# What a Countdown episode teaches, by rule: the operations that worked, or those that would have.
-
 _TRACKER = CountdownTracker()
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """After a success the operations that worked; after a failure the first operation of a solution."""
     steps = critical_steps(trajectory, Solver(), _TRACKER)
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective]
         return Skills(f"what led to the target: {'; '.join(done)}", steps, f"{trajectory.task.goal} Solved.")
-    shown = read(trajectory.steps[0].observation.text)
+    shown = parse_observation(trajectory.steps[0].observation.text)
     plan = solve(shown.pool, shown.target)
     repeated = most_repeated(trajectory)
     told = f"begin with {plan[0]}" if plan else f"avoid {repeated}" if repeated else "reset when no operation helps"

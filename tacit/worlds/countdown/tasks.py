@@ -18,7 +18,7 @@ from random import Random
 from tacit.core.errors import check_asked
 from tacit.core.tasks import parse_panels, split_by_digest
 from tacit.core.types import Task
-from tacit.worlds.countdown.world import Operation, result
+from tacit.worlds.countdown.world import Operation, evaluate
 
 NAME = "countdown"
 SPLITS = ("train", "test", "hard")
@@ -41,7 +41,7 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int = 0) -> Task:
-    """Any puzzle as a task; the id says all there is to know about it."""
+    """A task for any puzzle."""
     listed = "-".join(map(str, numbers))
     return Task(
         world=NAME,
@@ -55,17 +55,17 @@ def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int
 
 
 def split_of(numbers: Sequence[int]) -> str:
-    """The only split in which puzzles over these numbers appear."""
+    """The split of all puzzles over these numbers."""
     return split_by_digest(" ".join(map(str, sorted(numbers))))
 
 
 def _draw(rng: Random, size: int) -> tuple[list[int], int]:
-    """Random numbers and the value of a random expression over all of them, 0 where it has none."""
+    """Random numbers and the value of a random expression over all of them; 0 if it has none."""
     numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(size)]
     value = numbers[0]
     for number in numbers[1:]:
         operation = Operation(rng.choice("+-*/"), value, number)
-        after = result(operation)
+        after = evaluate(operation)
         if after is None:
             after = abs(value - number)
         if after == 0:

@@ -1,11 +1,10 @@
-"""Countdown's progress state for constant-context agents: which pools were met, what was undone, what was refused.
+"""Progress tracker: the pools visited, what was undone, what was refused.
 
     phase      search -> done
-    progress   +1.0 when the phase advances to done; +0.02 for a pool never met before
-    error      0.3 for an action the world cannot read, 0.2 for one it refuses, 0.1 for a pool met before
+    progress   +1.0 when the phase becomes done; +0.02 for a new pool
+    error      0.3 for an unreadable action, 0.2 for a refused one, 0.1 for a repeated pool
 
-The values are those of the constant-context paper's Table 6 for the same kinds of event (advancing the subgoal, a new
-place, invalid, no effect, a place again). Errors are given as positive amounts; the reward term subtracts them.
+Values follow Table 6 of the constant-context paper; errors are positive.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ from dataclasses import dataclass, replace
 
 from tacit.core.hindsight import component_names, summed
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.countdown.world import Operation, parse_action, read
+from tacit.worlds.countdown.world import Operation, parse_action, parse_observation
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_pool": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
 SHOWN_OPENINGS = 4
 BOUND = 200
-"""the most characters a state block has, with numbers up to 100"""
+"""maximum characters of a state block, with numbers up to 100"""
 
 
 @dataclass(frozen=True)
 class SearchState:
     numbers: int
-    """how many the puzzle began with"""
+    """how many numbers the puzzle began with"""
     pool: tuple[int, ...]
     target: int
     met: frozenset[tuple[int, ...]]
     """every pool seen so far, sorted"""
     openings: tuple[str, ...] = ()
-    """the latest different first operations, oldest first"""
+    """the latest distinct first operations, oldest first"""
     undone: int = 0
     phase: str = "search"
     fault: str = ""
-    """what was wrong with the last action, one of ERRORS"""
+    """the error of the last action, a key of ERRORS"""
 
 
 class CountdownTracker:
@@ -45,14 +44,14 @@ class CountdownTracker:
     components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> SearchState:
-        shown = read(observation.text)
+        shown = parse_observation(observation.text)
         return SearchState(len(shown.pool), shown.pool, shown.target, frozenset([_key(shown.pool)]))
 
     def update(self, state: SearchState, action: str, transition: Transition) -> SearchState:
         parsed = parse_action(action)
         if not transition.effective:
             return replace(state, fault="refused" if parsed else "unreadable")
-        pool = read(transition.observation.text).pool
+        pool = parse_observation(transition.observation.text).pool
         fault, openings, undone = "", state.openings, state.undone
         if isinstance(parsed, Operation):
             if _key(pool) in state.met:

@@ -5,14 +5,12 @@
               rollback                undo the last operation
               reset                   back to the first pool
     success   the pool is exactly [target]; all numbers have been used
-    stuck     an operation or an unparsable action while fewer than two numbers are left ends the episode, lost;
-              rollback and reset are still possible then
-    timeout   30 steps (the rollout counts them)
+    stuck     an operation or an unparsable action with a single number left loses the episode; rollback and reset still work
+    timeout   30 steps (counted by the rollout)
 
-Left open by the paper and decided here: every result is a positive whole number, so a division must be exact and a
-subtraction must stay above zero, as in the television game. Every generated puzzle is solvable under these rules.
-An action that does not parse, names a number that is not in the pool, has no such result, or undoes nothing is refused:
-the pool stays as it is and the observation says why.
+The paper leaves open which results are legal. Here every result is a positive integer: divisions must be exact and differences
+positive. Every generated puzzle is solvable under these rules. An action that does not parse, names a number that is not in the
+pool, has no legal result, or undoes nothing is refused: the pool stays the same, and the observation says why.
 """
 
 from __future__ import annotations
@@ -25,11 +23,9 @@ from typing import NamedTuple
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 
-# The rules of the game on plain integers: which operations are legal, how actions and observations are written.
-
 OPERATORS = "+-*/"
 MAX_DIGITS = 12
-"""longer numbers cannot arise from four numbers up to 100; an action that names one is unparsable"""
+"""longer numbers are unparsable; four numbers up to 100 never produce one"""
 
 _OPERATION = re.compile(rf"\s*op\(\s*([-+*/])\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*\)\s*", re.I)
 _OBSERVATION = re.compile(r"numbers: ([0-9 ]+) \| target: ([0-9]+)(?: \| refused: (.*))?", re.S)
@@ -46,16 +42,14 @@ class Operation(NamedTuple):
         return f"op({self.operator}, {self.first}, {self.second})"
 
 
-class Shown(NamedTuple):
-    """An observation's text, read back."""
-
+class ParsedObservation(NamedTuple):
     pool: tuple[int, ...]
     target: int
     refused: str
 
 
 def parse_action(action: str) -> Operation | str | None:
-    """An `Operation`, `"rollback"`, `"reset"`, or None where the text is none of the three."""
+    """An `Operation`, `"rollback"`, `"reset"`, or None for anything else."""
     match = _OPERATION.fullmatch(action)
     if match:
         return Operation(match[1], int(match[2]), int(match[3]))
@@ -63,8 +57,8 @@ def parse_action(action: str) -> Operation | str | None:
     return word if word in ("rollback", "reset") else None
 
 
-def result(operation: Operation) -> int | None:
-    """The value of an operation, None where it is not a positive whole number."""
+def evaluate(operation: Operation) -> int | None:
+    """The value of an operation; None if it is not a positive integer."""
     operator, a, b = operation
     if operator == "+":
         return a + b
@@ -76,7 +70,7 @@ def result(operation: Operation) -> int | None:
 
 
 def replace_pair(pool: tuple[int, ...], operation: Operation, value: int) -> tuple[int, ...] | None:
-    """The pool without the two operands and with `value` at its end; None where the pool does not hold both."""
+    """The pool with the two operands replaced by `value` at the end; None if it does not have both."""
     left = list(pool)
     try:
         left.remove(operation.first)
@@ -88,36 +82,36 @@ def replace_pair(pool: tuple[int, ...], operation: Operation, value: int) -> tup
 
 
 def operations(pool: tuple[int, ...]) -> Iterator[tuple[Operation, int]]:
-    """Every distinct legal operation on the pool with its value: operators in order, larger operand first."""
+    """Every distinct legal operation on the pool and its value: operators in order, larger operand first."""
     ordered = sorted(pool, reverse=True)
     pairs = {(a, b): None for i, a in enumerate(ordered) for b in ordered[i + 1 :]}
     for operator in OPERATORS:
         for a, b in pairs:
             operation = Operation(operator, a, b)
-            value = result(operation)
+            value = evaluate(operation)
             if value is not None:
                 yield operation, value
 
 
 @lru_cache(maxsize=1 << 14)
 def legal_actions(pool: tuple[int, ...], can_undo: bool) -> tuple[str, ...]:
-    """What the world would accept now, as text. Cached: the members of a group keep meeting the same pools."""
+    """The admissible actions. Cached: the members of a group often reach the same pools."""
     listed = tuple(str(operation) for operation, _ in operations(pool))
     return (*listed, "rollback", "reset") if can_undo else listed
 
 
-def show(pool: tuple[int, ...], target: int, refused: str = "") -> str:
-    """`numbers: 3 7 25 | target: 82`, and why the last action was refused where it was."""
+def format_observation(pool: tuple[int, ...], target: int, refused: str = "") -> str:
+    """`numbers: 3 7 25 | target: 82`, and why the last action was refused, if it was."""
     text = f"numbers: {' '.join(map(str, pool))} | target: {target}"
     return f"{text} | refused: {refused}" if refused else text
 
 
-def read(text: str) -> Shown:
-    """The inverse of `show`."""
+def parse_observation(text: str) -> ParsedObservation:
+    """The inverse of `format_observation`."""
     match = _OBSERVATION.fullmatch(text)
     if match is None:
         raise ValueError(f"not a Countdown observation: {text!r}")
-    return Shown(tuple(map(int, match[1].split())), int(match[2]), match[3] or "")
+    return ParsedObservation(tuple(map(int, match[1].split())), int(match[2]), match[3] or "")
 
 
 MAX_STEPS = 30
@@ -137,7 +131,7 @@ class CountdownWorld:
         try:
             pool, target = tuple(int(n) for n in task.data["numbers"]), int(task.data["target"])
         except KeyError as missing:
-            raise TacitError(f"task {task.id!r} is no Countdown puzzle: its data has no {missing}.") from None
+            raise TacitError(f"task {task.id!r} is not a Countdown task: its data has no {missing}.") from None
         if len(pool) < 2 or min(pool) < 1 or target < 1:
             raise TacitError(f"task {task.id!r} needs two or more positive numbers and a positive target, got {task.data}.")
         self._pool, self._target, self._before = pool, target, []
@@ -157,7 +151,9 @@ class CountdownWorld:
             self._before.clear()
             return Transition(self._observe())
         if len(self._pool) < 2:
-            observation = Observation(show(self._pool, self._target, "only one number is left, the puzzle is lost"))
+            observation = Observation(
+                format_observation(self._pool, self._target, "only one number is left, the puzzle is lost")
+            )
             return Transition(observation, done=True, effective=False, label=STUCK)
         if not isinstance(parsed, Operation):
             return self._refuse("not an action")
@@ -167,7 +163,7 @@ class CountdownWorld:
         pass
 
     def _operate(self, operation: Operation) -> Transition:
-        value = result(operation)
+        value = evaluate(operation)
         pool = replace_pair(self._pool, operation, 0 if value is None else value)
         if pool is None:
             return self._refuse(f"{operation.first} and {operation.second} are not both in the pool")
@@ -177,11 +173,11 @@ class CountdownWorld:
         self._before.append(self._pool)
         self._pool = pool
         if pool == (self._target,):
-            return Transition(Observation(show(pool, self._target)), done=True, success=True, score=1.0)
+            return Transition(Observation(format_observation(pool, self._target)), done=True, success=True, score=1.0)
         return Transition(self._observe())
 
     def _refuse(self, why: str) -> Transition:
         return Transition(self._observe(why), effective=False)
 
     def _observe(self, refused: str = "") -> Observation:
-        return Observation(show(self._pool, self._target, refused), legal_actions(self._pool, bool(self._before)))
+        return Observation(format_observation(self._pool, self._target, refused), legal_actions(self._pool, bool(self._before)))

@@ -1,4 +1,4 @@
-"""Errands: where a thing is kept never changes, and no episode says it beforehand. The world in which experience decides."""
+"""Errands: success needs experience. Where a thing is kept never changes, and no episode reveals it in advance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.worlds.errands.world import MAX_STEPS, ErrandsWorld
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
     return texts_of_play(
         ErrandsWorld(), tasks("elsewhere", 200, seed), Resident, (TerseWording(), FullWording()), present=False
     )

@@ -1,4 +1,4 @@
-"""Who lives here knows where everything is; a stranger opens one door after another."""
+"""The oracle `Resident` knows where everything is; `Stranger` opens doors in random order unless it gets a hint."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from random import Random
 
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.errands.world import DOORS, door_of, read
+from tacit.worlds.errands.world import DOORS, door_of, parse_observation
 
 
 class Resident(ByReading):
-    """Opens the right door, then takes what is wanted. Knows the map, which nobody else is told."""
+    """Opens the right door, then takes the wanted thing."""
 
     def __init__(self, task: Task) -> None:
         self._thing = str(task.data["thing"])
         self._door = door_of(self._thing, int(task.data["town"]))
 
     def act(self, observation: Observation) -> str:
-        return f"take {self._thing}" if self._thing in read(observation.text)[1] else f"open {self._door}"
+        return f"take {self._thing}" if self._thing in parse_observation(observation.text)[1] else f"open {self._door}"
 
 
 class Stranger:
-    """Opens doors in an order of its own, each once; with a `hint` (`mug behind red`) about what is wanted, that door first.
-    It has learned nothing: what it wins without a hint is chance, and with a true one everything."""
+    """Opens each door once in random order; with a `hint` on the wanted thing (`mug behind red`), that door first. It wins by
+    chance without a hint, and always with a true one."""
 
     def __init__(self, task: Task, hint: str = "") -> None:
         self._thing = str(task.data["thing"])
@@ -33,6 +33,6 @@ class Stranger:
         self._left = [*told, *(d for d in doors if d not in told)]
 
     def act(self, observation: Observation) -> str:
-        if self._thing in read(observation.text)[1]:
+        if self._thing in parse_observation(observation.text)[1]:
             return f"take {self._thing}"
         return f"open {self._left.pop(0)}" if self._left else f"open {DOORS[0]}"

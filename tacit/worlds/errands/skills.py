@@ -1,4 +1,7 @@
-"""Atomic skills: opening a door for the first time or again, taking what is wanted or something else."""
+"""Skill alphabet, handbook, hindsight and failure reasons.
+
+Four atomic skills: opening a door for the first time or again, taking the wanted thing or another.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.errands.expert import Resident
 from tacit.worlds.errands.tracker import ErrandTracker
-from tacit.worlds.errands.world import DOORS, THINGS, fact, read
+from tacit.worlds.errands.world import DOORS, THINGS, format_fact, parse_observation
 
 SKILLS = ("OPEN-NEW", "OPEN-AGAIN", "TAKE-WANTED", "TAKE-OTHER")
 
@@ -28,33 +31,27 @@ def project(trajectory: Trajectory) -> Iterator[str]:
 ALPHABET = Alphabet(SKILLS, project, operators=("OPEN", "TAKE"))
 
 
-# Skills of errands by hand, for methods that retrieve one.
-
 HANDBOOK = {"": "open the door behind which the thing was seen before; take it as soon as it is in sight"}
 
-
-# What an errand teaches, by rule: where the wanted thing was seen, and nothing where it was not.
 
 _TRACKER = ErrandTracker()
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """Where the wanted thing was seen, if it was."""
     wanted = str(trajectory.task.data["thing"])
     shown = [*(step.observation for step in trajectory.steps), trajectory.final]
-    seen = {thing: door for door, things, _ in (read(o.text) for o in shown) for thing in things if door}
+    seen = {thing: door for door, things, _ in (parse_observation(o.text) for o in shown) for thing in things if door}
     steps = critical_steps(trajectory, Resident(trajectory.task), _TRACKER)
-    told = fact(wanted, seen[wanted]) if wanted in seen else ""
+    told = format_fact(wanted, seen[wanted]) if wanted in seen else ""
     return Skills(told, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
 
 
-# What a failed errand is called: `not_taken` where the thing was in sight, `unreadable` where nothing was done, else
-# `not_found`.
-
-
 def failure(trajectory: Trajectory) -> str:
+    """`not_taken` if the thing was visible, `unreadable` if no door was opened, else `not_found`; or the stop reason."""
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
-    shown = [read(o.text)[1] for o in (*(step.observation for step in trajectory.steps), trajectory.final)]
+    shown = [parse_observation(o.text)[1] for o in (*(step.observation for step in trajectory.steps), trajectory.final)]
     if any(trajectory.task.data["thing"] in things for things in shown):
         return "not_taken"
     return "not_found" if any(shown) else "unreadable"

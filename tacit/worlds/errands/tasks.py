@@ -1,10 +1,8 @@
-"""Errands: a thing is wanted somewhere.
+"""Errand tasks: a thing is wanted in a place.
 
-    train       three of four pairs of place and thing, in town 0
-    test        the others, in the same town: what has been learned there about where things are holds here
-    elsewhere   any pair, each in a town of its own: for learning to read, to open and to take, and nothing about town 0
-
-A split of town 0 is finite: 288 errands and 96.
+train       three quarters of the (place, thing) pairs, in town 0: 288 errands
+test        the others, in the same town, so knowledge from `train` applies: 96 errands
+elsewhere   any pair, each in its own town: teaches reading, opening and taking, but nothing about town 0
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ TOWNS = 2**31
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
-    """`count` different errands of the split, or all it has; a larger count begins with the same ones."""
+    """`count` different errands of the split, or all of them; a larger count begins with the same ones."""
     check_asked(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     if split == "elsewhere":
@@ -38,13 +36,13 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 def make_task(place: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
-    """Any errand as a task; the id says all there is to know about it."""
+    """A task for any errand."""
     name = f"{NAME}/{split}/{town}-{place}-{thing}"
     return Task(NAME, name, FAMILY, split, seed, f"wanted in the {place}: {thing}", {"thing": thing, "town": town})
 
 
 def split_of(place: str, thing: str) -> str:
-    """The only split of town 0 in which this pair appears: a thing is wanted in twelve places of `train`, in four of `test`."""
+    """The split of a pair in town 0: each thing is wanted in twelve places of `train` and four of `test`."""
     return "test" if (PLACES.index(place) + THINGS.index(thing)) % 4 == 0 else "train"
 
 

@@ -1,10 +1,10 @@
-"""The progress state of an errand: which doors were tried, and whether the thing is in sight.
+"""Progress tracker: the doors opened, and whether the thing is visible.
 
     phase      search -> found -> done
-    progress   +1.0 for each step of the phase; +0.02 for a door not opened before
-    error      0.3 for what is no action, 0.2 for a thing that cannot be taken or is not wanted, 0.1 for a door again
+    progress   +1.0 per phase; +0.02 for a new door
+    error      0.3 for an unreadable action, 0.2 for a thing that is not here or not wanted, 0.1 for a door opened again
 
-Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
+Values follow Table 6 of the constant-context paper; errors are positive.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from tacit.core.hindsight import component_names, summed
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.errands.world import read
+from tacit.worlds.errands.world import parse_observation
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_door": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
 PHASES = ("search", "found", "done")
 BOUND = 160
-"""the most characters a state block has"""
+"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ErrandState:
     """doors, each once, in order"""
     phase: str = "search"
     fault: str = ""
-    """what was wrong with the last action, one of ERRORS"""
+    """the error of the last action, a key of ERRORS"""
 
 
 class ErrandTracker:
@@ -43,7 +43,7 @@ class ErrandTracker:
     def update(self, state: ErrandState, action: str, transition: Transition) -> ErrandState:
         if transition.success:
             return replace(state, phase="done", fault="")
-        door, things, refused = read(transition.observation.text)
+        door, things, refused = parse_observation(transition.observation.text)
         if not transition.effective:
             return replace(state, fault="unreadable" if refused == "not an action" else "refused")
         again = door in state.opened

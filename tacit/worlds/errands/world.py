@@ -1,13 +1,13 @@
 """Errands: fetch a thing from behind one of eight doors, in a town where nothing ever moves.
 
-    actions   open DOOR     shows the three things behind it; the door before falls shut
-              take THING    one of the things shown; a remark says where the wanted one is among them
+    actions   open DOOR     shows the three things behind it and closes the previous door
+              take THING    takes a visible thing; the observation remarks on the wanted one
     success   the wanted thing is taken
-    limit     three steps: two doors can be tried
+    limit     three steps, so two doors can be tried
 
-Nothing in an episode says where the wanted thing is before its door is open, so who knows nothing of the town finds it once in
-four errands. What was behind a door yesterday is behind it today: who remembers always finds it, in two steps. That is the
-whole world: what decides is the same in all episodes, and one episode shows an eighth or a quarter of it.
+An agent new to the town succeeds in one of four errands; one that remembers always does, in two steps. The map
+is the same in all episodes, and one episode shows an eighth or a quarter of it. Town 0 is used by `train` and `test`;
+each errand elsewhere has its own town, which teaches nothing about town 0.
 """
 
 from __future__ import annotations
@@ -19,29 +19,24 @@ from random import Random
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 
-# Towns: eight doors, three things behind each. Where a thing is kept never changes, and cannot be guessed.
-#
-# town 0            the one that `train` and `test` are played in
-# towns 1, 2, …     elsewhere, one for each errand there: nothing about town 0 can be learned in them
-
 DOORS = ("red", "green", "black", "white", "yellow", "purple", "orange", "wooden")
 THINGS = (
     *("apple", "bread", "carrot", "cheese", "egg", "lettuce", "milk", "tuna", "mug", "plate", "fork", "knife"),
     *("kettle", "ladle", "box", "book", "candle", "vase", "statue", "watch", "pillow", "cloth", "laptop", "bell"),
 )
-"""words that the packaged base has met elsewhere: it is to learn where things are, and not how they are spelled"""
+"""words that the packaged pretrained model knows from other worlds"""
 PLACES = (
     *("kitchen", "bathroom", "bedroom", "livingroom", "corridor", "pantry", "backyard", "patio"),
     *("pool", "desk", "sofa", "bed", "table", "shelf", "dresser", "armchair"),
 )
-"""where something is wanted"""
+"""where things are wanted"""
 HOME = 0
 """the town of `train` and `test`"""
 
 
 @lru_cache(maxsize=4096)
-def town(number: int) -> Mapping[str, tuple[str, ...]]:
-    """door -> what is behind it"""
+def town_map(number: int) -> Mapping[str, tuple[str, ...]]:
+    """door -> the things behind it"""
     things = list(THINGS)
     Random(f"errands/town/{number}").shuffle(things)
     each = len(THINGS) // len(DOORS)
@@ -49,17 +44,17 @@ def town(number: int) -> Mapping[str, tuple[str, ...]]:
 
 
 def door_of(thing: str, number: int) -> str:
-    return next(door for door, things in town(number).items() if thing in things)
+    return next(door for door, things in town_map(number).items() if thing in things)
 
 
-def fact(thing: str, door: str) -> str:
-    """The shortest thing worth knowing: `mug behind red`."""
+def format_fact(thing: str, door: str) -> str:
+    """`mug behind red`"""
     return f"{thing} behind {door}"
 
 
 def is_true(text: str, number: int = HOME) -> bool:
-    """Whether a text is one fact, and holds in the town."""
-    return any(text.strip() == fact(thing, door) for door, things in town(number).items() for thing in things)
+    """Whether the text is a single fact that is true in the town."""
+    return any(text.strip() == format_fact(thing, door) for door, things in town_map(number).items() for thing in things)
 
 
 MAX_STEPS = 3
@@ -77,9 +72,9 @@ class ErrandsWorld:
         try:
             self._wanted, self._town = str(task.data["thing"]), int(task.data["town"])
         except (KeyError, ValueError, TypeError) as error:
-            raise TacitError(f"task {task.id!r} is no errand: its data needs a `thing` and a `town`, a number.") from error
+            raise TacitError(f"task {task.id!r} is not an errand: its data needs a `thing` and a `town` (a number).") from error
         if self._wanted not in THINGS:
-            raise TacitError(f"task {task.id!r} wants {self._wanted!r}, which no town has.")
+            raise TacitError(f"task {task.id!r} asks for {self._wanted!r}, which no town has.")
         self._open = ""
         return self._observe()
 
@@ -99,22 +94,21 @@ class ErrandsWorld:
 
     @property
     def _shown(self) -> tuple[str, ...]:
-        return town(self._town)[self._open] if self._open else ()
+        return town_map(self._town)[self._open] if self._open else ()
 
     def _observe(self, refused: str = "") -> Observation:
         remark = refused or (HERE if self._wanted in self._shown else "")
-        text = show(self._open, self._shown) + (f" | {remark}" if remark else "")
+        text = format_observation(self._open, self._shown) + (f" | {remark}" if remark else "")
         return Observation(text, (*(f"open {d}" for d in DOORS if d != self._open), *(f"take {t}" for t in self._shown)))
 
 
-def show(door: str, things: tuple[str, ...]) -> str:
+def format_observation(door: str, things: tuple[str, ...]) -> str:
     """`behind red: mug, bell, egg`, or the street"""
     return f"behind {door}: {', '.join(things)}" if door else STREET
 
 
-def read(text: str) -> tuple[str, tuple[str, ...], str]:
-    """(the open door or nothing, what is behind it, why the last action was refused or nothing): the inverse of an
-    observation's text."""
+def parse_observation(text: str) -> tuple[str, tuple[str, ...], str]:
+    """(open door, visible things, refusal) of an observation; empty if there is none."""
     shown, _, remark = text.partition(" | ")
     refused = "" if remark == HERE else remark
     if not shown.startswith("behind "):

@@ -11,23 +11,23 @@ from tacit.worlds.minihack.prompt import FullWording, TerseWording
 from tacit.worlds.minihack.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.minihack.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.minihack.tracker import MiniHackTracker
-from tacit.worlds.minihack.world import COMPASS, EXTRA, MAX_STEPS, REQUIRES, MiniHackWorld, read, shift
+from tacit.worlds.minihack.world import COMPASS, EXTRA, MAX_STEPS, REQUIRES, MiniHackWorld, parse_scene, shift
 
 
 def place(action: str, observation: Observation) -> str:
-    """The square one stands on, where an episode begins or a direction was taken."""
-    here = read(observation.text).here
+    """The agent's square, at the start of an episode or after a move."""
+    here = parse_scene(observation.text).here
     return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
     return texts_of_play(MiniHackWorld(), tasks("train", 60, seed), Explorer, (TerseWording(), FullWording()))
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """What lies beside one: `what is north? boulder`."""
-    scene = read(observation.text)
+    """Pretraining questions about the neighboring squares: `what is north? boulder`."""
+    scene = parse_scene(observation.text)
     if scene.here is None:
         return []
     word = rng.choice(list(COMPASS))

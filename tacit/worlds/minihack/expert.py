@@ -1,7 +1,4 @@
-"""An explorer: it walks to the stairs over what it has seen, and looks about where it has seen too little.
-
-It knows the rules and remembers where it has been, and nothing else: no part of the map before it was shown.
-"""
+"""An expert that acts on what it has seen: it walks to the stairs if they are visible, and explores otherwise."""
 
 from __future__ import annotations
 
@@ -26,24 +23,22 @@ from tacit.worlds.minihack.world import (
     YOU,
     Place,
     Scene,
-    read,
+    find_path,
+    parse_scene,
     shift,
     stairs,
     unexplored,
-    walk,
 )
 
-# Which way to push: the fewest moves that bring a boulder into the water where it helps.
-
 RIVER = 2
-"""squares of water in a row, by the rules of the level"""
+"""width of the river"""
 _OPEN = FLOOR.replace(STAIRS, "") + THINGS + YOU + UNSEEN
-"""what a boulder can be pushed over, as far as one knows"""
+"""squares a boulder can be pushed over, as far as known"""
 
 
 def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] | None:
-    """Words that push some boulder into the river; None where none can be. `stuck` are pushes that were tried in vain.
-    Boulders near where they help come first."""
+    """Moves that push a boulder into the river where it helps; None if there are none. `stuck` are pushes that failed. Tries
+    the nearest boulders first."""
     banks = _banks(scene)
     if not banks:
         return None
@@ -51,14 +46,14 @@ def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] |
         scene.find(BOULDER), key=lambda place: (min(abs(place[0] - r) + abs(c - place[1]) for r, c in banks), place)
     )
     for boulder in ordered:
-        plan = _one(scene, boulder, banks, stuck)
+        plan = _push_boulder(scene, boulder, banks, stuck)
         if plan is not None:
             return plan
     return None
 
 
 def crossing(scene: Scene) -> int | None:
-    """The first column beyond a river that can be crossed somewhere; None where it cannot, or there is none."""
+    """The first column beyond a river that can be crossed; None if it cannot be, or if there is none."""
     west = min((column for _, column in scene.find(WATER)), default=None)
     if west is None:
         return None
@@ -68,7 +63,7 @@ def crossing(scene: Scene) -> int | None:
 
 
 def _banks(scene: Scene) -> set[Place]:
-    """Where a boulder helps: the second square of a row whose first is filled already, else the first of any row."""
+    """Where a boulder helps: the second square of rows whose first is filled, else the first square of any row."""
     west = min((column for _, column in scene.find(WATER)), default=None)
     if west is None:
         return set()
@@ -77,8 +72,10 @@ def _banks(scene: Scene) -> set[Place]:
     return {place for place in begun if scene.at(place) in WATER + UNSEEN} or {(row, west) for row in rows}
 
 
-def _one(scene: Scene, boulder: Place, banks: Collection[Place], stuck: Collection[tuple[Place, str]]) -> list[str] | None:
-    """Breadth first over (where I am, where the boulder is), the other boulders standing still."""
+def _push_boulder(
+    scene: Scene, boulder: Place, banks: Collection[Place], stuck: Collection[tuple[Place, str]]
+) -> list[str] | None:
+    """Breadth-first search over (agent, boulder), with the other boulders fixed."""
     here = scene.here
     if here is None:
         return None
@@ -99,7 +96,7 @@ def _one(scene: Scene, boulder: Place, banks: Collection[Place], stuck: Collecti
                 if (stone, word) in stuck:
                     continue
                 if beyond in banks:
-                    return [*_back(came, state), word]
+                    return [*_trace_back(came, state), word]
                 if not (scene.at(beyond) in _OPEN or beyond == boulder):
                     continue
                 moved = (there, beyond)
@@ -109,7 +106,9 @@ def _one(scene: Scene, boulder: Place, banks: Collection[Place], stuck: Collecti
     return None
 
 
-def _back(came: dict[tuple[Place, Place], tuple[tuple[Place, Place], str] | None], state: tuple[Place, Place]) -> list[str]:
+def _trace_back(
+    came: dict[tuple[Place, Place], tuple[tuple[Place, Place], str] | None], state: tuple[Place, Place]
+) -> list[str]:
     words: list[str] = []
     while (step := came[state]) is not None:
         state, word = step
@@ -124,14 +123,14 @@ class Explorer:
         self._doors: set[Place] = set()
         self._keys: set[Place] = set()
         self._blocked: set[tuple[Place, str]] = set()
-        """moves that led nowhere"""
+        """moves that failed"""
         self._stuck: set[tuple[Place, str]] = set()
-        """pushes of boulders that did"""
+        """pushes that failed"""
         self._before: tuple[Scene, str] | None = None
         self._plan: list[str] = []
 
     def act(self, observation: Observation) -> str:
-        scene = read(observation.text)
+        scene = parse_scene(observation.text)
         self._learn(scene)
         word = self._choose(scene)
         self._before = scene, word
@@ -164,54 +163,54 @@ class Explorer:
 
     def _choose(self, scene: Scene) -> str:
         here = scene.here
-        if here is None:  # something covers us: strike out
+        if here is None:  # something covers the agent: attack
             return "north"
-        done = walk(scene, stairs(scene), self._blocked, self._doors)
+        done = find_path(scene, stairs(scene), self._blocked, self._doors)
         if done:
             return done[0]
         if APPLY in self._actions:
-            word = self._with_key(scene, here)
+            word = self._use_key(scene, here)
             if word:
                 return word
-        word = self._over_the_river(scene, here) if scene.find(WATER) else ""
+        word = self._cross_river(scene, here) if scene.find(WATER) else ""
         if word:
             return word
-        about = walk(scene, unexplored(scene, self._visited), self._blocked, self._doors)
+        about = find_path(scene, unexplored(scene, self._visited), self._blocked, self._doors)
         if about:
             return about[0]
-        fresh = walk(scene, lambda place: place not in self._visited, self._blocked, self._doors)
-        return fresh[0] if fresh else self._anywhere(here)
+        fresh = find_path(scene, lambda place: place not in self._visited, self._blocked, self._doors)
+        return fresh[0] if fresh else self._fall_back(here)
 
-    def _with_key(self, scene: Scene, here: Place) -> str:
+    def _use_key(self, scene: Scene, here: Place) -> str:
         """The key first, then the door."""
         if not scene.holds:
             if here in self._keys:
                 return PICK_UP
-            way = walk(scene, lambda place: place in self._keys, self._blocked, self._doors)
+            way = find_path(scene, lambda place: place in self._keys, self._blocked, self._doors)
             return way[0] if way else ""
         beside = {shift(door, word) for door in scene.find(DOOR) for word in COMPASS if not all(COMPASS[word])}
         if here in beside:
             return APPLY
-        way = walk(scene, lambda place: place in beside, self._blocked, self._doors)
+        way = find_path(scene, lambda place: place in beside, self._blocked, self._doors)
         return way[0] if way else ""
 
-    def _over_the_river(self, scene: Scene, here: Place) -> str:
-        """Across where one can, else on with the boulders. A plan is followed as long as the boulders lie as it left them."""
+    def _cross_river(self, scene: Scene, here: Place) -> str:
+        """Cross if possible, else push boulders. A plan is followed while the boulders are where it expects them."""
         beyond = crossing(scene)
         if beyond is not None:
-            way = walk(scene, lambda place: place[1] >= beyond - 1, self._blocked) if here[1] < beyond - 1 else None
+            way = find_path(scene, lambda place: place[1] >= beyond - 1, self._blocked) if here[1] < beyond - 1 else None
             return way[0] if way else ""
         if not (self._plan and self._before is not None and self._as_planned(scene)):
             self._plan = push_plan(scene, self._stuck) or []
         return self._plan.pop(0) if self._plan else ""
 
     def _as_planned(self, scene: Scene) -> bool:
-        """No boulder has turned up, and none but the one that was pushed has moved."""
+        """No new boulder is visible, and none but the pushed one has moved."""
         assert self._before is not None
         moved = set(self._before[0].find(BOULDER)) ^ set(scene.find(BOULDER))
         return len(moved) <= 2 and len(scene.find(BOULDER)) <= len(self._before[0].find(BOULDER))
 
-    def _anywhere(self, here: Place) -> str:
-        """Nothing is left to try: the first way that was not tried from here, round and round."""
+    def _fall_back(self, here: Place) -> str:
+        """Nothing is left to explore: try the untried directions from here in turn."""
         words = [word for word in COMPASS if (here, word) not in self._blocked] or list(COMPASS)
         return words[len(self._visited) % len(words)]

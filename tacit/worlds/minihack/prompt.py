@@ -1,10 +1,10 @@
-"""How a level is told: `full` to a language model, `terse` to a policy of a million parameters."""
+"""Wordings: `full` for language models, `terse` for models of about a million parameters."""
 
 from __future__ import annotations
 
-from tacit.core.types import ActionStyle, Observation, Task
-from tacit.core.world import Wording
-from tacit.worlds.minihack.world import LEVELS, Scene, read
+from tacit.core.types import Observation, Task
+from tacit.core.world import Brief, Numbered
+from tacit.worlds.minihack.world import LEVELS, Scene, parse_scene
 
 RULES = """You are exploring a level of NetHack, seen from above; north is up. In the dark you see only what is next to you.
 The map shows what you have seen so far, one symbol for each square, and the legend says what the symbols mean.
@@ -15,8 +15,7 @@ MEANS = {
 }
 
 
-class FullWording(Wording):
-    separator = "\n\n"
+class FullWording(Numbered):
     version = "1"
 
     def task(self, task: Task) -> str:
@@ -26,13 +25,16 @@ class FullWording(Wording):
         return f"{RULES}\nYour task: {task.goal} You have {level.turns} turns.\nActions: {known}."
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        scene = read(observation.text)
+        scene = parse_scene(observation.text)
         where = "out of sight" if scene.here is None else f"at row {scene.here[0] + 1}, column {scene.here[1] + 1}"
-        return f"Turn {number}, {where}{f' ({scene.said})' if scene.said else ''}: {_one_line(action)}"
+        return f"Turn {number}, {where}{f' ({scene.message})' if scene.message else ''}: {_one_line(action)}"
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        scene = read(observation.text)
-        lines = [f"Turn {number}.{f' The game says: {scene.said}' if scene.said else ''}", f"HP: {scene.hp} of {scene.most_hp}"]
+        scene = parse_scene(observation.text)
+        lines = [
+            f"Turn {number}.{f' The game says: {scene.message}' if scene.message else ''}",
+            f"HP: {scene.hp} of {scene.most_hp}",
+        ]
         if scene.holds:
             lines.append(f"You hold: {scene.holds}")
         lines.append("Legend: " + ", ".join(f"{symbol} = {meaning}" for symbol, meaning in scene.legend.items()))
@@ -41,40 +43,31 @@ class FullWording(Wording):
             lines.append(f"Possible actions: {', '.join(observation.actions)}")
         return "\n".join(lines)
 
-    def request(self, style: ActionStyle) -> str:
-        if style == "bare":
-            return "Answer with the next action alone."
-        return "Think step by step inside <think> </think>, then give one action inside <action> </action>."
 
+class TerseWording(Brief):
+    """The map, then `12/12 key >`: health and inventory; `!` means that the last action was refused. Past turns show only the
+    action."""
 
-class TerseWording(Wording):
-    """The map, then `12/12 key >`: health and what is held; `!` marks that the last action was refused. A past turn is its
-    action alone."""
-
-    separator = "\n"
     version = "1"
 
     def task(self, task: Task) -> str:
         return str(task.data["level"])
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{_mark(read(observation.text))}> {_one_line(action)}"
+        return f"{_mark(parse_scene(observation.text))}> {_one_line(action)}"
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        scene = read(observation.text)
+        scene = parse_scene(observation.text)
         text = "\n".join([*scene.rows, f"{scene.hp}/{scene.most_hp} {f'{scene.holds} ' if scene.holds else ''}{_mark(scene)}>"])
         if admissible and observation.actions:
             text += f" [{'; '.join(observation.actions)}]"
         return text
 
-    def request(self, style: ActionStyle) -> str:
-        return ""
-
 
 def _mark(scene: Scene) -> str:
-    """The game speaks up where something did not go as meant, and when one fights; a few words of either say which."""
+    """`! ` if the game's message reports a failure (it also reports fights)."""
     refused = ("solid", "wall", "That is no action", "nothing here to pick", "no key", "no door", "in vain", "can't move")
-    return "! " if any(part in scene.said for part in refused) else ""
+    return "! " if any(part in scene.message for part in refused) else ""
 
 
 def _one_line(action: str, most: int = 40) -> str:

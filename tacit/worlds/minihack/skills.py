@@ -1,11 +1,13 @@
-"""Nine atomic skills: what a move did. Not from a paper; in the spirit of ReuseRL's alphabets.
+"""Skill alphabet, handbook, failure reasons and hindsight.
 
-MOVE-NEW, MOVE-KNOWN   onto a square one has not, or has, stood on
+Nine atomic skills by the effect of an action (ours, in the style of ReuseRL):
+
+MOVE-NEW, MOVE-KNOWN   onto an unvisited or visited square
 GOAL                   onto the stairs
-FIGHT                  at a monster
-PUSH, SINK             a boulder along, or into the water
+FIGHT                  into a monster
+PUSH, SINK             a boulder forward, or into the water
 PICK_UP, UNLOCK        the key, a door
-BUMP                   whatever the game refused; what is no word of the level has no skill
+BUMP                   a refused action; unknown actions have no skill
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tacit.worlds.minihack.world import (
     TIMEOUT,
     Place,
     parse_action,
-    read,
+    parse_scene,
     shift,
 )
 
@@ -46,12 +48,12 @@ def project(trajectory: Trajectory) -> Iterator[str]:
 
 
 def skill(word: str, before: Observation, after: Observation, effective: bool, visited: set[Place]) -> str:
-    """What one action did; `visited` learns where it began."""
+    """The effect of an action; adds its start square to `visited`."""
     if not effective:
         return "BUMP"
     if word in (PICK_UP, APPLY):
         return "PICK_UP" if word == PICK_UP else "UNLOCK"
-    seen, now = read(before.text), read(after.text)
+    seen, now = parse_scene(before.text), parse_scene(after.text)
     if seen.here is None:
         return "MOVE-KNOWN"
     visited.add(seen.here)
@@ -59,7 +61,7 @@ def skill(word: str, before: Observation, after: Observation, effective: bool, v
     if aim in seen.monsters:
         return "FIGHT"
     if seen.at(aim) == BOULDER:
-        return "SINK" if "into the water" in now.said else "PUSH"
+        return "SINK" if "into the water" in now.message else "PUSH"
     if seen.at(aim) == STAIRS:
         return "GOAL"
     return "MOVE-KNOWN" if now.here in visited else "MOVE-NEW"
@@ -67,8 +69,6 @@ def skill(word: str, before: Observation, after: Observation, effective: bool, v
 
 ALPHABET = Alphabet(SKILLS, project)
 
-
-# Skills of MiniHack by hand, for methods that retrieve one.
 
 HANDBOOK = {
     "": (
@@ -82,35 +82,30 @@ HANDBOOK = {
 }
 
 
-# What a failed episode was still missing.
-#
-# died         killed or drowned
-# no_key       key room: the key was never in hand
-# no_door      the key was, but no door was opened
-# no_bridge    river: fewer than two boulders in the water
-# timeout      out of turns with none of these; otherwise the reason it stopped
-
-
 def failure(trajectory: Trajectory) -> str:
+    """Why an episode failed.
+
+    died         killed or drowned
+    no_key       key room: the key was never held
+    no_door      key room: the key was held, but no door was opened
+    no_bridge    river: fewer than two boulders in the water
+    timeout      out of turns otherwise; else the stop reason
+    """
     labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
     if DIED in labels:
         return DIED
     if trajectory.stop is not StopReason.STEP_LIMIT and TIMEOUT not in labels:
         return str(trajectory.stop)
-    scenes = [read(shown.text) for shown in (*(step.observation for step in trajectory.steps), trajectory.final)]
+    scenes = [parse_scene(shown.text) for shown in (*(step.observation for step in trajectory.steps), trajectory.final)]
     family = trajectory.task.data["level"]
     if family == "keyroom" and not any(scene.holds for scene in scenes):
         return "no_key"
     if family == "keyroom" and not any(scene.find(OPEN_DOOR) for scene in scenes):
         return "no_door"
-    if family == "river" and sum("boulder into the water" in scene.said for scene in scenes) < BOULDERS:
+    if family == "river" and sum("boulder into the water" in scene.message for scene in scenes) < BOULDERS:
         return "no_bridge"
     return TIMEOUT
 
-
-# What an episode of MiniHack teaches, by rule: the way that was walked, or what was still missing.
-#
-# At a step it is told what the explorer would have done there, who has seen no more than the agent.
 
 _TRACKER = MiniHackTracker()
 _MISSING = {
@@ -120,8 +115,8 @@ _MISSING = {
 }
 
 
-class _Companion(Explorer):
-    """An explorer who walks along: it says what it would do, and remembers what was done."""
+class _Adviser(Explorer):
+    """Advises at each step of a recorded episode: it says what it would do, and remembers what was done."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         super().__init__(trajectory.task)
@@ -132,12 +127,13 @@ class _Companion(Explorer):
         done = next(self._done)
         if done != advised:
             self._plan = []
-        self._before = read(observation.text), done
+        self._before = parse_scene(observation.text), done
         return advised
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    steps = critical_steps(trajectory, _Companion(trajectory), _TRACKER)
+    """After a success the path; after a failure what was missing. Step advice is the explorer's."""
+    steps = critical_steps(trajectory, _Adviser(trajectory), _TRACKER)
     if trajectory.success:
         return Skills(workflow(trajectory), steps, f"At the stairs after {len(trajectory)} turns.")
     label = failure(trajectory)
@@ -145,14 +141,14 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 
 def workflow(trajectory: Trajectory) -> str:
-    """`east 3, south, pick_up`: what took effect, in its order."""
+    """The effective actions: `east 3, south, pick_up`."""
     done = [word for word, step in zip(_words(trajectory), trajectory.steps, strict=True) if step.effective]
     runs = [(word, len(list(same))) for word, same in groupby(done)]
     return ", ".join(f"{word} {times}" if times > 1 else word for word, times in runs)
 
 
 def _words(trajectory: Trajectory) -> list[str]:
-    """The level's word for what was done at each step; empty where it was none."""
+    """The level's word for each action; empty if it has none."""
     level = LEVELS[str(trajectory.task.data["level"])]
     return [parse_action(step.action, level) for step in trajectory.steps]
 
@@ -160,7 +156,7 @@ def _words(trajectory: Trajectory) -> list[str]:
 def _avoid(trajectory: Trajectory, label: str) -> str:
     if label == DIED:
         return f"do not go {_words(trajectory)[-1]} there: it was the end"
-    scenes = [read(step.observation.text) for step in trajectory.steps]
+    scenes = [parse_scene(step.observation.text) for step in trajectory.steps]
     found = next((scene.find(STAIRS)[0] for scene in scenes if scene.find(STAIRS)), None)
     if found is not None:
         return f"the stairs were in row {found[0] + 1}, column {found[1] + 1}: walk there as soon as they are seen"

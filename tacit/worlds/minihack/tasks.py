@@ -1,11 +1,11 @@
-"""Levels by seed: a digest of the seed decides its split, so no split has a seed of another.
+"""MiniHack tasks. A digest of the level's seed decides its split:
 
     train   eight tenths of all seeds
     test    one tenth
     hard    one tenth; river and key room only
 
-The four kinds take turns in random order. Making tasks needs no engine: a task is a kind of level and a seed for NetHack.
-Small rooms can look alike though their seeds differ.
+Families alternate in random order. A task is a level and a NetHack seed, so creating tasks needs no engine. Small rooms with
+different seeds may look the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ SEEDS = 2**31 - 1
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
-    """`count` different levels of the split; a larger count begins with the same ones. Of some families only, in the order they
-    have among all."""
+    """`count` different levels of the split; a larger count begins with the same ones. `families` filters them."""
     check_asked(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     kinds = HARD if split == "hard" else FAMILIES
@@ -44,13 +43,13 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
 
 
 def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -> Task:
-    """Any level as a task; the id says all there is to know about it."""
+    """A task for any level."""
     data = {"level": family, "seed": level_seed}
     return Task(NAME, f"{NAME}/{split}/{family}-{level_seed}", family, split, seed, LEVELS[family].goal, data)
 
 
 def split_of(level_seed: int) -> str:
-    """The only split in which a level of this seed is played."""
+    """The split of a level seed."""
     return split_by_digest(str(level_seed))
 
 

@@ -1,11 +1,11 @@
-"""MiniHack's progress state for constant-context agents: how far one is, and where one has been.
+"""Progress tracker: the phase, the turns left, and which neighboring squares were visited.
 
     phase      explore, find_key, unlock, bridge -> done
-    progress   +1.0 for each subgoal: the key in hand, the door open, each of two boulders sunk, the stairs seen
-               and reached; +0.02 for a square not stood on before
-    error      0.3 for what is no action and for dying, 0.2 for a refused one, 0.1 for stepping straight back
+    progress   +1.0 per subgoal: key held, door open, each of two boulders sunk, stairs seen, stairs reached;
+               +0.02 for a new square
+    error      0.3 for an unreadable action and for dying, 0.2 for a refused action, 0.1 for stepping straight back
 
-Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
+Values follow Table 6 of the constant-context paper; errors are positive.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 
 from tacit.core.hindsight import component_names, summed
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.minihack.world import COMPASS, DIED, LEVELS, OPEN_DOOR, STAIRS, Place, Scene, parse_action, read, shift
+from tacit.worlds.minihack.world import COMPASS, DIED, LEVELS, OPEN_DOOR, STAIRS, Place, Scene, parse_action, parse_scene, shift
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_square": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "died": 0.3, "refused": 0.2, "back": 0.1}
 BOULDERS = 2
-"""that the river takes"""
+"""needed to cross the river"""
 BOUND = 220
-"""the most characters a state block has"""
+"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MiniHackState:
     """subgoals reached so far"""
     phase: str = "explore"
     fault: str = ""
-    """what was wrong with the last action, one of ERRORS"""
+    """the error of the last action, a key of ERRORS"""
 
 
 class MiniHackTracker:
@@ -45,14 +45,14 @@ class MiniHackTracker:
     components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> MiniHackState:
-        family, scene = str(task.data["level"]), read(observation.text)
+        family, scene = str(task.data["level"]), parse_scene(observation.text)
         state = MiniHackState(family, scene.here, visited=frozenset({scene.here} if scene.here else ()))
         achieved = _achieved(state, scene, False)
         return replace(state, achieved=achieved, phase=_phase(family, achieved))
 
     def update(self, state: MiniHackState, action: str, transition: Transition) -> MiniHackState:
         word = parse_action(action, LEVELS[state.family])
-        scene = read(transition.observation.text)
+        scene = parse_scene(transition.observation.text)
         achieved = _achieved(state, scene, transition.success)
         moved = scene.here is not None and scene.here != state.here
         fault = ""
@@ -98,9 +98,9 @@ def _achieved(state: MiniHackState, scene: Scene, success: bool) -> frozenset[st
     found = set(state.achieved)
     if scene.holds:
         found.add("key")
-    if scene.find(OPEN_DOOR) or ("key" in found and "door opens" in scene.said):
+    if scene.find(OPEN_DOOR) or ("key" in found and "door opens" in scene.message):
         found.add("door")
-    if "boulder into the water" in scene.said:
+    if "boulder into the water" in scene.message:
         sunk = sum(name.startswith("sunk") for name in found)
         found.add(f"sunk {min(sunk + 1, BOULDERS)}")
     if scene.find(STAIRS) or success:

@@ -1,13 +1,19 @@
-"""MiniHack (Samvelyan et al., 2021) as Complementary RL presents it: the part of the map that was seen, a legend, words for
-actions.
+"""MiniHack (Samvelyan et al., 2021) as in Complementary RL (§C.1): the explored map, a legend, and words for actions.
 
-    actions   north … northwest; pick_up and apply where there is a key
-    success   the stairs down, reached
-    died      killed, or drowned
-    timeout   out of the level's turns (levels.py)
+    actions   north … northwest; pick_up and apply in levels with a key
+    success   the stairs down are reached
+    died      killed or drowned
+    timeout   out of the level's turns
 
-A move into a wall, and whatever else costs the game no time, is refused: the map stays as it is and the observation says what
-the game said. So is what is no word of the level.
+    family     MiniHack's level        turns   the stairs down are
+    room       Room-Ultimate-5x5         30    in a dark room, among monsters and traps
+    maze       MazeWalk-9x9              60    at the end of a maze
+    keyroom    KeyRoom-Dark-S5           60    in a locked closet; the key is somewhere in the dark
+    river      River-Narrow             120    beyond a river of width two, to be filled with boulders
+
+Moves that take no game time (into a wall, for example) and unknown actions are refused: the map stays the same, and the
+observation has the game's message. The paper allows 30 turns; MiniHack's limits are 100, 200, 200 and 350. Ours leave an
+explorer enough time (docs/worlds/minihack.md has its win rates).
 """
 
 from __future__ import annotations
@@ -25,17 +31,6 @@ import numpy as np
 from tacit.core.errors import TacitError, install
 from tacit.core.types import Observation, Task, Transition
 
-# The four levels of Complementary RL (§C.1), and what can be done in them.
-#
-#     family     MiniHack's level        turns   the goal, always the stairs down
-#     room       Room-Ultimate-5x5         30    in a dark room, among monsters and traps
-#     maze       MazeWalk-9x9              60    at the end of a maze
-#     keyroom    KeyRoom-Dark-S5           60    in a locked closet; the key lies somewhere in the dark
-#     river      River-Narrow             120    beyond a river of width two: boulders must be pushed into it
-#
-# The paper allows 30 turns, and reports the room; MiniHack's own limits are 100, 200, 200 and 350. Ours leave an explorer room,
-# which 30 would not in the river (docs/worlds/minihack.md has its win rates).
-
 COMPASS: Mapping[str, tuple[int, int]] = {
     "north": (-1, 0),
     "east": (0, 1),
@@ -51,7 +46,7 @@ PICK_UP, APPLY = "pick_up", "apply"
 
 
 class Window(NamedTuple):
-    """Where in the terminal's map the level lies."""
+    """The position of the level in the terminal."""
 
     top: int
     left: int
@@ -62,8 +57,8 @@ class Window(NamedTuple):
 @dataclass(frozen=True)
 class Level:
     name: str
-    """MiniHack's own"""
-    place: str
+    """in MiniHack"""
+    env_class: str
     """module and class of the package"""
     turns: int
     window: Window
@@ -105,28 +100,26 @@ LEVELS: Mapping[str, Level] = {
 MAX_STEPS = max(level.turns for level in LEVELS.values())
 
 
-# What is seen, written as text and read back.
+# Observations:
 #
 #     it says: You kill the newt!
 #     hp: 12/12
-#     holds: key                          where there is one to be held
+#     holds: key                          only if held
 #     legend: . floor; @ you; > stairs down; F lichen; _ not seen
 #     map:
 #     _..._
 #     _.@._
 #     _.F>_
 #
-# The map is a fixed window of the terminal's, so that a place keeps its coordinates; what was seen before stays on it, as
-# NetHack
-# shows it. Symbols are NetHack's but for two: `_` is what was never seen, which the terminal leaves blank, and `'` an open
-# door, which it draws like a wall.
+# The map is a fixed window of the terminal, so places keep their coordinates. It shows everything seen so far, with NetHack's
+# symbols except for two: `_` for unseen squares (blank in the terminal) and `'` for open doors (drawn like walls).
 
 UNSEEN, OPEN_DOOR, YOU, STAIRS, KEY, DOOR, BOULDER, WATER, TRAP = "_", "'", "@", ">", "(", "+", "`", "}", "^"
 WALLS = "|-"
 FLOOR = ".<>'"
-"""what one can walk on; things that lie about are floor too"""
+"""walkable symbols, besides THINGS"""
 THINGS = '()[%*!?/=$"*'
-"""symbols of things that lie on the floor"""
+"""symbols of items on the floor"""
 
 _MEANINGS = {
     "floor of a room": "floor",
@@ -141,18 +134,18 @@ _TEXT = re.compile(r"\A(?:it says: (.*)\n)?hp: (-?\d+)/(\d+)\n(?:holds: (.*)\n)?
 class Scene:
     rows: tuple[str, ...]
     legend: Mapping[str, str]
-    said: str = ""
+    message: str = ""
     hp: int = 0
     most_hp: int = 0
     holds: str = ""
 
     @property
     def here(self) -> tuple[int, int] | None:
-        """(row, column) of the agent; None where something hides it"""
+        """(row, column) of the agent; None if something hides it"""
         return next(((r, row.index(YOU)) for r, row in enumerate(self.rows) if YOU in row), None)
 
     def at(self, place: tuple[int, int]) -> str:
-        """The symbol there; beyond the window it is a wall."""
+        """The symbol at a place; a wall outside the window."""
         row, column = place
         return self.rows[row][column] if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[row]) else WALLS[0]
 
@@ -161,7 +154,7 @@ class Scene:
 
     @property
     def monsters(self) -> list[tuple[int, int]]:
-        """Letters, and the few other symbols that monsters have; the agent itself is none."""
+        """The places of all monsters: letters and a few other symbols."""
         return [place for place in self.find("".join(self.legend)) if self._is_monster(self.at(place))]
 
     def _is_monster(self, symbol: str) -> bool:
@@ -169,7 +162,7 @@ class Scene:
 
     @property
     def text(self) -> str:
-        lines = [f"it says: {self.said}"] if self.said else []
+        lines = [f"it says: {self.message}"] if self.message else []
         lines.append(f"hp: {self.hp}/{self.most_hp}")
         if self.holds:
             lines.append(f"holds: {self.holds}")
@@ -177,7 +170,7 @@ class Scene:
         return "\n".join([*lines, "map:", *self.rows])
 
 
-def read(text: str) -> Scene:
+def parse_scene(text: str) -> Scene:
     """The inverse of `Scene.text`."""
     match = _TEXT.match(text)
     if match is None:
@@ -188,7 +181,7 @@ def read(text: str) -> Scene:
 
 
 def meaning_of(description: str, symbol: str) -> str:
-    """The engine's words for a square, in ours."""
+    """The legend entry for the engine's description of a square."""
     if symbol == YOU:
         return "you"
     if description.startswith("a key"):
@@ -196,11 +189,11 @@ def meaning_of(description: str, symbol: str) -> str:
     return _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
 
 
-# Ways over what was seen: the cheapest walk to a place, and where there is still something to be seen.
+# Path finding on the explored map.
 
 Place = tuple[int, int]
 MONSTER, TRAPPED = 4, 12
-"""what a square costs beside the step: a monster must be fought first, and a trap is the last resort"""
+"""extra cost of a square with a monster, which must be fought first, or with a trap"""
 
 
 def shift(place: Place, word: str) -> Place:
@@ -208,15 +201,15 @@ def shift(place: Place, word: str) -> Place:
     return place[0] + rows, place[1] + columns
 
 
-def neighbours(place: Place) -> list[Place]:
+def neighbors(place: Place) -> list[Place]:
     return [shift(place, word) for word in COMPASS]
 
 
-def walk(
+def find_path(
     scene: Scene, reached: Callable[[Place], bool], blocked: Collection[tuple[Place, str]] = (), doors: Collection[Place] = ()
 ) -> list[str] | None:
-    """The words that lead to the nearest place with the property, [] where it is this one, None for nowhere. `doors` are
-    places that were open doors before one stood in them: nobody goes through a door at an angle."""
+    """The moves to the nearest place with the property; [] if it is this one, None if there is none. `doors` are known open
+    doors that something covers now: doors cannot be passed diagonally."""
     start = scene.here
     if start is None:
         return None
@@ -244,12 +237,12 @@ def walk(
 
 
 def unexplored(scene: Scene, visited: Collection[Place]) -> Callable[[Place], bool]:
-    """Whether something unseen lies beside a place one has not stood on."""
+    """A test for unvisited places next to unseen squares."""
     height, width = len(scene.rows), len(scene.rows[0])
 
     def beside(place: Place) -> bool:
         return place not in visited and any(
-            scene.at(other) == UNSEEN for other in neighbours(place) if 0 <= other[0] < height and 0 <= other[1] < width
+            scene.at(other) == UNSEEN for other in neighbors(place) if 0 <= other[0] < height and 0 <= other[1] < width
         )
 
     return beside
@@ -259,20 +252,19 @@ def stairs(scene: Scene) -> Callable[[Place], bool]:
     return lambda place: scene.at(place) == STAIRS
 
 
-# NetHack itself, by the packages `nle` and `minihack`: imported when a level is first played, so that nothing else needs
-# them.
+# The engine. `nle` and `minihack` are imported when a level is first played.
 
 REQUIRES, EXTRA = ("nle", "minihack", "pkg_resources"), "minihack"
-"""the last is what minihack imports of setuptools, which has had none since version 81; the extra brings one that has"""
+"""minihack imports pkg_resources, which setuptools removed in version 81; the extra installs an older one"""
 KEYS = ("chars", "blstats", "message", "inv_strs", "inv_letters", "screen_descriptions")
 _HP, _MOST_HP, _TIME = 10, 11, 20
 _TRIES = 20
-"""how often a door is tried: unlocking and opening may each take several turns"""
+"""attempts at unlocking or opening a door: each may take several turns"""
 _SUCCESS, _RUNNING, _ESC = 2, 0, 27
 _ALIKE = ".<>@`}"
-"""symbols that mean the same wherever they stand; of any other, each may be something else"""
+"""symbols with one meaning; any other may have several"""
 _KEPT = 16
-"""idle engines of each level that are kept"""
+"""maximum idle engines per level"""
 
 
 class Answer(NamedTuple):
@@ -280,11 +272,11 @@ class Answer(NamedTuple):
     done: bool
     success: bool
     moved: bool
-    """the game's clock went on"""
+    """whether game time passed"""
 
 
 class Engine:
-    """One level, any number of episodes. What NetHack does with the hour and the moon is taken from the seed instead."""
+    """One level, for any number of episodes. Effects of the clock and the moon phase are fixed by the seed."""
 
     def __init__(self, level: Level) -> None:
         self.level = level
@@ -304,27 +296,27 @@ class Engine:
 
     def _press(self, code: int) -> Answer:
         before = int(self._seen["blstats"][_TIME])
-        # The key room's own `step` loops until a door is open, even one it cannot open; that of its parent presses one key.
+        # The key room's own `step` loops until a door opens, possibly forever; its parent's presses one key.
         self._seen, _, done, truncated, info = self._step(self._env, self._env.actions.index(code))
         status = int(info["end_status"])
         moved = status != _RUNNING or int(self._seen["blstats"][_TIME]) != before
         return Answer(self._scene(), bool(done or truncated), status == _SUCCESS, moved)
 
     def _unlock(self) -> Answer:
-        """The key into the lock of a closed door beside us, and then the door open. Doors have no diagonals."""
+        """Unlock and open an adjacent closed door, never diagonally."""
         scene, letter = self._scene(), self._key()
         here = scene.here
         straight = [word for word, (rows, columns) in COMPASS.items() if not (rows and columns)]
         word = next((word for word in straight if here and self._door(scene, word) == DOOR), "")
         if not letter or not word:
             said = "There is no door beside you." if letter else "You have no key."
-            return Answer(replace(scene, said=said), False, False, False)
+            return Answer(replace(scene, message=said), False, False, False)
         answer = Answer(scene, False, False, False)
         for _ in range(_TRIES):
             for code in (self._codes[APPLY], ord(letter), self._codes[word]):
                 answer = self._press(code)
-            answer = self._press(ord("y") if "Unlock it?" in answer.scene.said else _ESC)
-            if "You succeed in unlocking" in answer.scene.said or answer.done:
+            answer = self._press(ord("y") if "Unlock it?" in answer.scene.message else _ESC)
+            if "You succeed in unlocking" in answer.scene.message or answer.done:
                 break
         for _ in range(_TRIES):
             if answer.done or answer.scene.here != here or self._door(answer.scene, word) != DOOR:
@@ -338,7 +330,7 @@ class Engine:
         return scene.at((here[0] + row, here[1] + column))
 
     def _key(self) -> str:
-        """The letter under which the inventory has a key; empty where it has none."""
+        """The inventory letter of a key; empty if there is none."""
         for letter, told in zip(self._seen["inv_letters"], self._seen["inv_strs"], strict=True):
             if " key" in _string(told):
                 return chr(letter)
@@ -369,19 +361,18 @@ class Engine:
         return Scene(tuple(rows), dict(sorted(meanings.items())), said, int(stats[_HP]), int(stats[_MOST_HP]), holds)
 
 
-_idle: dict[str, list[Engine]] = {}
-"""Starting one takes a tenth of a second, a folder and two file handles. Nobody plays in an idle one, and `reset` leaves
-nothing of what was played before."""
+_idle_engines: dict[str, list[Engine]] = {}
+"""Engines are reused: starting one takes a tenth of a second, a folder and two file handles."""
 
 
-def borrow(level: Level) -> Engine:
-    """An engine for nobody else."""
-    kept = _idle.setdefault(level.name, [])
+def acquire_engine(level: Level) -> Engine:
+    """An engine for exclusive use."""
+    kept = _idle_engines.setdefault(level.name, [])
     return kept.pop() if kept else Engine(level)
 
 
-def hand_back(engine: Engine) -> None:
-    kept = _idle.setdefault(engine.level.name, [])
+def release_engine(engine: Engine) -> None:
+    kept = _idle_engines.setdefault(engine.level.name, [])
     if len(kept) < _KEPT:
         kept.append(engine)
     else:
@@ -389,18 +380,18 @@ def hand_back(engine: Engine) -> None:
 
 
 def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], Any]]:
-    """(the key of each word, the level, how a key is pressed in it)"""
+    """(action word -> key code, the environment, its step function)"""
     try:
         from minihack import MiniHackNavigation
         from nle import nethack
 
-        module, _, name = level.place.partition(":")
+        module, _, name = level.env_class.partition(":")
         make = getattr(importlib.import_module(f"minihack.envs.{module}"), name)
     except ImportError as error:
         missing = [name for name in REQUIRES if importlib.util.find_spec(name) is None]
         if missing:
             raise TacitError(f"MiniHack needs {' and '.join(missing)}: {install(EXTRA)}.") from error
-        raise TacitError(f"MiniHack is installed, and could not be imported: {type(error).__name__}: {error}.") from error
+        raise TacitError(f"MiniHack is installed but could not be imported: {type(error).__name__}: {error}.") from error
     codes = {word: int(getattr(nethack.CompassDirection, _letters(word))) for word in COMPASS}
     codes |= {PICK_UP: int(nethack.Command.PICKUP), APPLY: int(nethack.Command.APPLY)}
     letters = [ord(c) for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"] if APPLY in level.actions else []
@@ -425,7 +416,7 @@ NO_ACTION = "That is no action here."
 
 
 class MiniHackWorld:
-    """One level at a time, in an engine of its own."""
+    """One level at a time, in its own engine."""
 
     def __init__(self) -> None:
         self._level: Level | None = None
@@ -437,27 +428,27 @@ class MiniHackWorld:
         family, seed = str(task.data.get("level")), task.data.get("seed")
         if family not in LEVELS or not isinstance(seed, int):
             raise TacitError(
-                f"task {task.id!r} is no MiniHack level: its data needs a level of {', '.join(LEVELS)} and a seed."
+                f"task {task.id!r} is not a MiniHack task: its data needs a level ({', '.join(LEVELS)}) and a seed."
             )
         self.close()
         self._level, self._turns = LEVELS[family], 0
-        self._engine = borrow(self._level)
+        self._engine = acquire_engine(self._level)
         self._scene = self._engine.reset(seed)
         return self._observe()
 
     def step(self, action: str) -> Transition:
         if self._engine is None or self._level is None:
-            raise TacitError("this world has no level yet: call reset(task) first.")
+            raise TacitError("no episode has been started: call reset(task) first.")
         self._turns += 1
         late = self._turns >= self._level.turns
         word = parse_action(action, self._level)
         if not word:
-            self._scene = replace(self._scene, said=NO_ACTION)
+            self._scene = replace(self._scene, message=NO_ACTION)
             return Transition(self._observe(), done=late, effective=False, label=TIMEOUT if late else "")
         try:
             answer = self._engine.step(word)
         except Exception:
-            self._engine = None  # nobody knows what it would answer next
+            self._engine = None  # its state is unknown: do not reuse it
             raise
         self._scene = answer.scene
         return Transition(
@@ -471,7 +462,7 @@ class MiniHackWorld:
 
     def close(self) -> None:
         if self._engine is not None:
-            hand_back(self._engine)
+            release_engine(self._engine)
         self._engine = None
 
     def _observe(self) -> Observation:
@@ -480,7 +471,7 @@ class MiniHackWorld:
 
 
 def parse_action(action: str, level: Level) -> str:
-    """A word of the level; empty where it is none."""
+    """The level's word for an action; empty if it is none."""
     word = "_".join(action[:40].lower().split()).replace("-", "_")
     word = {"pickup": "pick_up", "apply_key": "apply"}.get(word, word.removeprefix("go_").removeprefix("move_"))
     return word if word in level.actions else ""

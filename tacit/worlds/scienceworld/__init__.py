@@ -1,13 +1,13 @@
-"""ScienceWorld: thirty tasks of elementary science, in the simulator of the `scienceworld` package (an extra, and Java).
+"""ScienceWorld: 30 elementary science tasks, in the simulator of the `scienceworld` package (an extra; needs Java).
 
-Nothing of the package is imported, and no JVM started, before an episode begins: tasks, panels and wordings need neither.
+The package is imported and the JVM started only when an episode begins; tasks, panels and wordings need neither.
 """
 
 from __future__ import annotations
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.scienceworld.expert import SERVED, Gold
+from tacit.worlds.scienceworld.expert import SERVED, GoldPath
 from tacit.worlds.scienceworld.prompt import FullWording, TerseWording, example_texts
 from tacit.worlds.scienceworld.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.scienceworld.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
@@ -15,11 +15,11 @@ from tacit.worlds.scienceworld.tracker import FORMS, ScienceTracker
 from tacit.worlds.scienceworld.world import EXTRA, REQUIRES, lacks, read_room
 
 MAX_STEPS = 120
-"""the longest of ETO's limits; splits of ETO have one for each task"""
+"""the largest of ETO's limits; ETO's evaluation splits have one per task"""
 
 
 def place(action: str, observation: Observation) -> str:
-    """The room that is seen first, or gone to."""
+    """The room at the start of an episode or after `go`."""
     return read_room(observation.text) if action.split()[:1] in ([], ["go"]) else ""
 
 
@@ -33,7 +33,7 @@ ENVIRONMENT = Environment(
     panel_split="eto_test",
     families=FAMILIES,
     wordings={"full": FullWording(), "terse": TerseWording()},
-    experts={"gold": Gold},
+    experts={"gold": GoldPath},
     alphabet=ALPHABET,
     tracker=ScienceTracker(),
     forms=FORMS,

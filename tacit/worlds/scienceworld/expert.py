@@ -1,20 +1,20 @@
-"""The simulator's own gold paths: what its makers would do. They know where things are, and do not look for them."""
+"""The simulator's gold paths: scripted solutions that know where everything is."""
 
 from __future__ import annotations
 
 from tacit.core.errors import TacitError
 from tacit.core.simulator import Served
 from tacit.core.types import Observation, Task
-from tacit.worlds.scienceworld.world import Laboratory, ScienceWorld, open_laboratory
+from tacit.worlds.scienceworld.world import ScienceWorld, Simulator, start_simulator
 
-SERVED = Served(open_laboratory, ScienceWorld)
-"""the simulator of this process: worlds and experts share it"""
+SERVED = Served(start_simulator, ScienceWorld)
+"""the simulator of this process, shared by worlds and experts"""
 _KEPT: dict[tuple[str, int], tuple[str, ...]] = {}
-"""paths that were asked for; finding one takes the simulator a whole episode"""
+"""cached gold paths: computing one takes the simulator a whole episode"""
 
 
-class Gold:
-    """Plays the gold path of a task, whatever the world answers; when it is over, waits."""
+class GoldPath:
+    """Plays the gold path of a task, whatever the world answers, then waits."""
 
     def __init__(self, task: Task) -> None:
         self._left = list(gold_path(str(task.data["task"]), int(task.data["variation"])))
@@ -26,17 +26,17 @@ class Gold:
 def gold_path(task: str, variation: int) -> tuple[str, ...]:
     if (task, variation) not in _KEPT:
         with SERVED.lock:
-            _KEPT[task, variation] = _ask(SERVED.start(), task, variation)
+            _KEPT[task, variation] = _request_gold_path(SERVED.start(), task, variation)
     return _KEPT[task, variation]
 
 
-def _ask(laboratory: Laboratory, task: str, variation: int) -> tuple[str, ...]:
-    seat = laboratory.lend()
+def _request_gold_path(simulator: Simulator, task: str, variation: int) -> tuple[str, ...]:
+    slot = simulator.acquire()
     try:
-        laboratory.ask(seat, "load", task, variation, "", True)
-        path = tuple(laboratory.ask(seat, "getGoldActionSequence"))
+        simulator.call(slot, "load", task, variation, "", True)
+        path = tuple(simulator.call(slot, "getGoldActionSequence"))
     finally:
-        laboratory.take_back(seat)
+        simulator.release(slot)
     if not path or path[0].startswith("ERROR"):
         raise TacitError(f"ScienceWorld has no gold path for variation {variation} of {task!r}.")
     return path

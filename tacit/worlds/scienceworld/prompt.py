@@ -1,4 +1,4 @@
-"""How ScienceWorld is told: `full` to a language model, `terse` to a policy of a million parameters."""
+"""Wordings: `full` for language models, `terse` for models of about a million parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Where a command could mean several things you are asked for a number; answer wit
 
 
 class FullWording(Numbered):
-    """Without the list of what is possible: the simulator takes hundreds of commands everywhere."""
+    """Never lists admissible actions: there are always hundreds."""
 
     rules, asked, word = COMMANDS, "", "command"
 
@@ -32,7 +32,7 @@ class FullWording(Numbered):
 
 
 class TerseWording(Brief):
-    """`kitchen: stove off, sink off; bathroom?, hallway` for a room (`?` is a closed door), one line a turn."""
+    """`kitchen: stove off, sink off; bathroom?, hallway` for a room (`?` is a closed door), one line per turn."""
 
     ends = " >"
 
@@ -83,9 +83,9 @@ def tidy(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """An answer on one line, in as few words as keep what an agent can act on."""
+    """An observation on one line, shortened to what an agent can act on."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    if text.startswith(AMBIGUOUS):  # what the numbers stand for differs in small words alone: they are left
+    if text.startswith(AMBIGUOUS):  # the numbered options may differ only in small words: keep them
         return f"which? {'; '.join(lines[1:])}"
     text = "; ".join(lines)
     for pattern, short in _BRIEF:
@@ -93,12 +93,11 @@ def brief(text: str) -> str:
     return text.strip(" ;")
 
 
-# Text of ScienceWorld for training a tiny tokenizer: what every task asks for, and the words of the rooms. No simulator is
-# started for it; what an episode says is made of these words.
+# Text to train a tiny tokenizer, made of goals and synthetic turns: no simulator is started.
 
 GOALS = 600
 TURNS = 3
-"""made-up turns for each goal"""
+"""synthetic turns per goal"""
 ROOMS = (
     "art studio", "bathroom", "bedroom", "foundry", "greenhouse", "hallway", "kitchen", "living room", "outside", "workshop",
 )  # fmt: skip
@@ -113,7 +112,7 @@ THINGS = (
     "sugar", "switch", "table", "terminal 1", "thermometer", "toilet", "ultra low temperature freezer",
     "unknown substance B", "water", "wind turbine", "wood", "wood block", "wood cup", "yellow paint",
 )  # fmt: skip
-_SAID = (
+_EXAMPLE_ANSWERS = (
     "You move the {a} to the {b}.",
     "You move to the {room}.",
     "You focus on the {a}.",
@@ -131,7 +130,7 @@ _SAID = (
     "\n\ta {b}, which is turned off. In the {b} is: nothing.\n\ta {a}. The {a} door is closed. \nYou also see:\n\t"
     "A door to the {next} (that is closed)\n\tA door to the {room} (that is open)",
 )
-_DONE = (
+_EXAMPLE_ACTIONS = (
     "open door to {room}", "go to {room}", "look around", "pick up {a}", "focus on {a}", "move {a} to {b}",
     "activate {a}", "use thermometer in inventory on {a}", "examine {a}", "wait1", "0", "pour {a} into {b}", "mix {a}",
     "inventory", "connect {a} terminal 1 to anode in {b}", "move {a} in inventory to {b}", "open {a}", "deactivate {a}",
@@ -141,11 +140,11 @@ _DONE = (
 
 def example_texts(seed: int) -> Sequence[str]:
     rng = Random(f"scienceworld/texts/{seed}")
-    texts = [text for task in tasks("train", GOALS, seed) for text in _told(rng, task)]
+    texts = [text for task in tasks("train", GOALS, seed) for text in _example_turns(rng, task)]
     return [*texts, *(name.replace("-", " ") for name in TASKS for _ in range(20)), str(SIZES)]
 
 
-def _told(rng: Random, task: Task) -> list[str]:
+def _example_turns(rng: Random, task: Task) -> list[str]:
     texts = []
     for wording in (TerseWording(), FullWording()):
         texts.append(wording.task(task))
@@ -154,6 +153,6 @@ def _told(rng: Random, task: Task) -> list[str]:
                 "a": rng.choice(THINGS), "b": rng.choice(THINGS), "room": rng.choice(ROOMS), "next": rng.choice(ROOMS),
                 "n": str(rng.randrange(-50, 2000)),
             }  # fmt: skip
-            said, done = (rng.choice(choices).format(**words) for choices in (_SAID, _DONE))
+            said, done = (rng.choice(choices).format(**words) for choices in (_EXAMPLE_ANSWERS, _EXAMPLE_ACTIONS))
             texts += [wording.now(number, Observation(said), False), wording.turn(number, Observation(said), done), done]
     return texts

@@ -1,5 +1,7 @@
-"""Nine atomic skills, by a command's first words. ReuseRL has no ScienceWorld; these are cut as its other worlds are, by what a
-command is for. Every executed command has one, readable or not: a number answers the question which of several was meant.
+"""Skill alphabet, handbook, failure reasons and hindsight.
+
+Nine atomic skills by the command's verb (ours, in the style of ReuseRL). Every executed command has one; numbers, which answer
+ambiguity questions, are OBSERVE.
 
     MOVE        go, open and close a door               OBSERVE     look, examine, read, inventory, task, and the rest
     ACCESS      open and close anything else            CARRY       pick up, move, put down, drop
@@ -45,8 +47,6 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
 ALPHABET = Alphabet(SKILLS, project)
 
 
-# Skills of ScienceWorld by hand, for methods that retrieve one: how a task of a family goes, never where a thing is.
-
 HANDBOOK = {
     "": (
         "open a door before going through it and look around in every new room; focus only on what the task asks for, since a "
@@ -78,15 +78,14 @@ HANDBOOK = {
 }
 
 
-# What a failed episode was still missing.
-#
-# wrong_focus      it focused on something wrong, which ends it
-# never_focused    it never focused on anything, the first thing most tasks ask for
-# unfinished       it did, and ran out of steps with some of the score
-# timeout          it did, and ran out of steps with none of it; otherwise the reason it stopped
-
-
 def failure(trajectory: Trajectory) -> str:
+    """Why an episode failed.
+
+    wrong_focus      focused on a wrong object, which ends the episode
+    never_focused    out of steps without focusing on anything, the first step of most tasks
+    unfinished       out of steps with a partial score
+    timeout          out of steps with no score; else the stop reason
+    """
     if trajectory.detail == WRONG_FOCUS:
         return WRONG_FOCUS
     if trajectory.stop is not StopReason.STEP_LIMIT and trajectory.detail != OUT_OF_STEPS:
@@ -96,12 +95,9 @@ def failure(trajectory: Trajectory) -> str:
     return "unfinished" if trajectory.score > 0 else "timeout"
 
 
-# What an episode of ScienceWorld teaches, by rule: the commands that reached a milestone of its family, or the milestones that
-# were left. No simulator is asked: the rules know what the tracker does (procedures.py), and no gold path.
-
 _TRACKER = ScienceTracker()
 MOST_TOLD = 3
-"""milestones that a failure is told"""
+"""maximum milestones named after a failure"""
 _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
 _FOCUS = "look for {target} and focus on it"
 ADVICE: Mapping[str, str] = {
@@ -150,8 +146,8 @@ ADVICE: Mapping[str, str] = {
 """milestone -> how it is reached"""
 
 
-class _Companion:
-    """Says what the first milestone that is left asks for."""
+class _Adviser:
+    """Advises on the first milestone not yet reached."""
 
     def __init__(self, states: list[Progress]) -> None:
         self._states = iter(states)
@@ -162,8 +158,9 @@ class _Companion:
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """After a success the commands that reached milestones; after a failure the remaining milestones. Uses only the tracker."""
     states = _states(trajectory)
-    steps = critical_steps(trajectory, _Companion(states), _TRACKER, achieved=_ACHIEVED)
+    steps = critical_steps(trajectory, _Adviser(states), _TRACKER, achieved=_ACHIEVED)
     if trajectory.success:
         signals = measured(trajectory, _TRACKER)
         done = [
@@ -182,7 +179,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 
 def _states(trajectory: Trajectory) -> list[Progress]:
-    """What the tracker knew before each step, and at last when it was over."""
+    """The tracker's state before each step and at the end."""
     states = [_TRACKER.start(trajectory.task, trajectory.steps[0].observation)]
     for action, transition in transitions(trajectory):
         states.append(_TRACKER.update(states[-1], action, transition))

@@ -1,14 +1,13 @@
-"""ScienceWorld's 30 tasks, their variations, and which of them are whose.
+"""ScienceWorld's 30 tasks, their variations and splits.
 
-    train, dev, test      the simulator's own lists: the first half of a task's variations, a quarter, the rest
-    eto_test              the first ten of each `test` list (all where there are fewer), of 24 tasks: "unseen" in ETO (Song et
-                          al., 2024) and in the papers that follow it, with its limit of steps for each task
-    eto_train, eto_dev    ETO's own draws, from files of its repository: "seen" is `eto_dev`, with the limits
+    train, dev, test      the simulator's lists: the first half of a task's variations, a quarter, the rest
+    eto_test              up to ten variations of each `test` list, for 24 tasks: "unseen" in ETO (Song et al., 2024) and later
+                          papers, with ETO's step limit per task
+    eto_train, eto_dev    ETO's own samples, from files of its repository: "seen" is `eto_dev`, with the step limits
 
-What is measured on in ETO carries its limits; what is practised on does not, since many gold paths are longer than they allow.
-Beware of `eto_dev`: 54 of its 194 variations are in `eto_train` too, which draws from `train` and `dev`. No test list has any.
-
-What a task asks (`goals.json.xz`) was written down once, from scienceworld 1.2.3; a test holds it against the simulator.
+Evaluation splits of ETO have its step limits; training splits do not, since many gold paths are longer. Note that 54 of the 194
+variations in `eto_dev` are also in `eto_train`, which draws from `train` and `dev`; test lists do not overlap.
+`goals.json.xz` has the goal texts of scienceworld 1.2.3; a test compares them with the simulator.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ ETO_TESTED = 10
 
 
 class Kind(NamedTuple):
-    """One of the 30."""
+    """One of the 30 tasks."""
 
     family: str
     train: int
     dev: int
     test: int
-    """variations in each of the simulator's lists, one after the other"""
+    """consecutive variations in each of the simulator's lists"""
     limit: int
-    """steps that ETO allows; 0 for the six tasks it leaves out"""
+    """ETO's step limit; 0 for the six tasks it leaves out"""
 
     @property
     def variations(self) -> int:
@@ -98,12 +97,12 @@ _ETO_NAME = re.compile(r"^task-\d+a?-")
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> list[Task]:
-    """`count` tasks in an order that depends on the seed and the ids alone; of some families only, as many as there are."""
+    """`count` tasks, ordered by seed and id. With `families`, fewer if there are not enough."""
     if split not in SPLITS:
         raise unknown(f"split of world {NAME!r}", split, SPLITS)
     if not 0 <= count <= SIZES[split]:
         raise TacitError(f"{count} tasks of {split!r} were asked for; it has {SIZES[split]}.")
-    listed = _eto(split) if split in _ETO_FILES else _by_rule(split)
+    listed = _read_eto_file(split) if split in _ETO_FILES else _list_variations(split)
     every = [_task(name, variation, split, seed) for name, variation in listed]
     wanted = [task for task in every if not families or task.family in families]
     return sorted(wanted, key=lambda task: shuffle_key(seed, task.id))[:count]
@@ -115,7 +114,7 @@ def _task(name: str, variation: int, split: str, seed: int) -> Task:
     return Task(NAME, f"{split}/{name}/{variation}", kind.family, split, seed, goals()[name][variation], data)
 
 
-def _by_rule(split: str) -> Iterator[tuple[str, int]]:
+def _list_variations(split: str) -> Iterator[tuple[str, int]]:
     for name, kind in TASKS.items():
         start = {"train": 0, "dev": kind.train}.get(split, kind.train + kind.dev)
         size = {"train": kind.train, "dev": kind.dev}.get(split, kind.test)
@@ -124,7 +123,7 @@ def _by_rule(split: str) -> Iterator[tuple[str, int]]:
         yield from ((name, variation) for variation in range(start, start + size))
 
 
-def _eto(split: str) -> list[tuple[str, int]]:
+def _read_eto_file(split: str) -> list[tuple[str, int]]:
     """ETO's file: a list of [its name of the task, variation]."""
     path = eto_file(split)
     try:
@@ -143,7 +142,7 @@ def _own_name(name: str) -> str:
 
 
 def eto_file(split: str) -> Path:
-    """Where the directory that SCIENCEWORLD_ETO names has the list."""
+    """The list's file in the directory SCIENCEWORLD_ETO."""
     root = os.environ.get(ETO_VARIABLE, "")
     if root:
         for name in (_ETO_FILES[split], f"eto_{_ETO_FILES[split]}"):
@@ -158,7 +157,7 @@ def eto_file(split: str) -> Path:
 
 @cache
 def goals() -> Mapping[str, Sequence[str]]:
-    """task -> what each of its variations asks for, in the simulator's words"""
+    """task -> the goal text of each variation"""
     with lzma.open(Path(__file__).parent / "goals.json.xz", "rt", encoding="utf-8") as file:
         return json.load(file)
 

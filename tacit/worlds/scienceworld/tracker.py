@@ -1,15 +1,16 @@
-"""ScienceWorld's progress state for constant-context agents (Xie et al., 2026, §3.1): the phase of the procedure, the selected
-entity, the inventory, the room where the answer is given, and the subgoals completed; and what a step is worth (Table 6).
+"""Progress tracker for constant-context agents (Xie et al., 2026, §3.1); signals after its Table 6.
 
-    progress   Δscore / 33, so that a task of 100 points adds up to 3; each milestone of the family once (procedures.py)
-    error      0.15 unreadable, 0.05 no effect, 0.05 the same again with the same answer, 0.1 back and forth between two rooms,
-               0.2 an answer before anything was measured or tested, 0.25 the wrong focus, 0.05 what the family has no use for,
-               0.1 a connection or a mixture that cannot be made, 0.03 waiting on and on; and what a lost score is worth
+    progress   Δscore / 33, so that a task of 100 points adds up to 3; each milestone of the family once
+    error      0.15 unreadable, 0.05 no effect, 0.05 repeated with the same answer, 0.1 oscillating between two rooms,
+               0.2 an answer before measuring or testing, 0.25 wrong focus, 0.05 a verb that the family does not use,
+               0.1 an impossible connection or mixture, 0.03 long waiting; and the loss of score
 
-Table 6 names these and their range; where it says "family-specific", the amounts are ours. Errors are positive amounts. What a
-success is worth besides is the method's: `--success-reward 1` is the paper's for this world.
+Table 6 names these and their range; "family-specific" amounts are ours. Errors are positive. The paper's reward of a success is
+`--success-reward 1` for this world. The tracker uses the goal, the actions, the observations, and the score, which no agent
+reads.
 
-Everything comes from the goal's sentence, the actions and the texts, and the score, which no agent reads.
+A milestone is a rule on the state and event of a step. The phase is the first milestone not yet reached; an optional one is
+skipped once a later one is reached. Milestone values are ours, within Table 6's +0.08 to +2.0, increasing towards the end.
 """
 
 from __future__ import annotations
@@ -23,15 +24,9 @@ from tacit.core.hindsight import component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.scienceworld.world import UNREADABLE, WRONG_FOCUS, Event, read_event, read_inventory, read_room
 
-# What each family of ScienceWorld's tasks takes, as milestones in their usual order, each with what reaching it is worth.
-#
-# A milestone is a rule on what is known after a turn and on what happened in it. The phase of an episode is the first milestone
-# that is still to be reached; one that may be left out is passed over once a later one is reached. Worths are ours, within the
-# +0.08 to +2.0 of Table 6 and rising towards the end of a procedure.
 
-
-class Known(Protocol):
-    """As much of the tracker's state as a rule may look at."""
+class RuleState(Protocol):
+    """The part of the tracker's state that milestone rules use."""
 
     @property
     def room(self) -> str: ...
@@ -46,16 +41,16 @@ class Known(Protocol):
 
 
 class Goal(NamedTuple):
-    """What the sentence of a task says, as far as a tracker needs it."""
+    """The task's sentence, parsed as far as the tracker needs it."""
 
     target: str
     answers: tuple[str, ...]
-    """the boxes an answer is given with"""
+    """the answer boxes"""
     room: str
-    """where the answer is given, or what is looked for is found; empty where it is not said"""
+    """where the answer is given, or the object found; empty if not stated"""
 
 
-Rule = Callable[[Known, Event], bool]
+Rule = Callable[[RuleState, Event], bool]
 
 
 class Milestone(NamedTuple):
@@ -103,45 +98,45 @@ def _first(patterns: tuple[str, ...], sentence: str) -> str:
     return ""
 
 
-def focuses(count: int) -> Rule:
+def on_focus(count: int) -> Rule:
     return lambda known, event: event.kind == "focused" and len(known.focused) >= count
 
 
-def happened(kind: str, what: str = "", where: str = "") -> Rule:
+def on_event(kind: str, what: str = "", where: str = "") -> Rule:
     return lambda known, event: event.kind == kind and bool(re.search(what, event.what)) and bool(re.search(where, event.where))
 
 
-def seen(pattern: str) -> Rule:
+def on_text(pattern: str) -> Rule:
     return lambda known, event: bool(re.search(pattern, known.text))
 
 
-def either(*rules: Rule) -> Rule:
+def any_of(*rules: Rule) -> Rule:
     return lambda known, event: any(rule(known, event) for rule in rules)
 
 
-def in_answer_room(known: Known, event: Event) -> bool:
+def in_answer_room(known: RuleState, event: Event) -> bool:
     return bool(known.goal.room) and known.room == known.goal.room and event.kind in ("went", "room")
 
 
-def carrying_the_focused(known: Known, event: Event) -> bool:
-    return bool(known.focused) and event.kind == "took" and _same(event.what, known.focused[-1])
+def carrying_the_focused(known: RuleState, event: Event) -> bool:
+    return bool(known.focused) and event.kind == "took" and _share_word(event.what, known.focused[-1])
 
 
-def answered(known: Known, event: Event) -> bool:
-    """Put into a box, or focused on one."""
+def is_answer(known: RuleState, event: Event) -> bool:
+    """Something was put into an answer box, or the box was focused on."""
     place = event.where if event.kind == "moved" else event.what if event.kind == "focused" else ""
     return place in known.goal.answers
 
 
-def source_connected(known: Known, event: Event) -> bool:
+def source_connected(known: RuleState, event: Event) -> bool:
     return event.kind == "connected" and bool(re.search(SOURCES, known.text))
 
 
-def target_connected(known: Known, event: Event) -> bool:
+def target_connected(known: RuleState, event: Event) -> bool:
     return event.kind == "connected" and known.goal.target in known.text
 
 
-def _same(one: str, other: str) -> bool:
+def _share_word(one: str, other: str) -> bool:
     """`butterfly` and `butterfly egg`"""
     return bool(set(one.split()) & set(other.split()))
 
@@ -150,85 +145,85 @@ SOURCES = r"battery|generator|solar panel|wind turbine"
 CHANGED = r"^a substance called (?:liquid|solid|gaseous|steam|ice|water vapor)"
 HEATERS = r"stove|oven|furnace|hot plate|fire pit"
 COOLERS = r"fridge|freezer"
-_AT_LAST = Milestone("answer", 2.0, answered)
+_ANSWER = Milestone("answer", 2.0, is_answer)
 
 PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     "find_X": (
-        Milestone("find", 0.5, focuses(1)),
+        Milestone("find", 0.5, on_focus(1)),
         Milestone("take", 0.3, carrying_the_focused, optional=True),
         Milestone("reach_answer_room", 0.3, in_answer_room, optional=True),
-        _AT_LAST,
+        _ANSWER,
     ),
     "lifespan": (
         Milestone("reach_answer_room", 0.3, in_answer_room, optional=True),
-        Milestone("focus_first", 1.0, focuses(1)),
-        Milestone("focus_next", 2.0, focuses(2), optional=True),
+        Milestone("focus_first", 1.0, on_focus(1)),
+        Milestone("focus_next", 2.0, on_focus(2), optional=True),
     ),
     "conductivity": (
-        Milestone("find", 0.5, focuses(1)),
+        Milestone("find", 0.5, on_focus(1)),
         Milestone("connect_source", 0.2, source_connected, optional=True),
         Milestone("connect_target", 0.5, target_connected),
-        Milestone("test", 0.2, happened("waited"), optional=True),
-        _AT_LAST,
+        Milestone("test", 0.2, on_event("waited"), optional=True),
+        _ANSWER,
     ),
     "measurement": (
-        Milestone("take_thermometer", 0.2, happened("took", "thermometer")),
-        Milestone("focus_thermometer", 0.3, focuses(1)),
-        Milestone("focus_substance", 0.5, focuses(2)),
-        Milestone("heat", 0.2, either(happened("started", HEATERS), happened("started", "burner")), optional=True),
-        Milestone("measure", 0.5, happened("measured")),
-        _AT_LAST,
+        Milestone("take_thermometer", 0.2, on_event("took", "thermometer")),
+        Milestone("focus_thermometer", 0.3, on_focus(1)),
+        Milestone("focus_substance", 0.5, on_focus(2)),
+        Milestone("heat", 0.2, any_of(on_event("started", HEATERS), on_event("started", "burner")), optional=True),
+        Milestone("measure", 0.5, on_event("measured")),
+        _ANSWER,
     ),
     "growth": (
-        Milestone("take_seeds", 0.2, happened("took", "seed"), optional=True),
+        Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
         Milestone("reach_pots", 0.2, lambda known, event: known.room == "greenhouse", optional=True),
-        Milestone("plant", 0.3, happened("moved", "seed", "pot")),
-        Milestone("focus_seed", 0.3, happened("focused", "seed"), optional=True),
-        Milestone("water", 0.3, happened("poured", "", "pot")),
-        Milestone("see_seedling", 0.3, seen("in the seedling stage"), optional=True),
-        Milestone("see_adult", 0.5, seen("in the adult stage|reproducing"), optional=True),
-        Milestone("let_bees_out", 0.3, happened("opened", "bee hive"), optional=True),
+        Milestone("plant", 0.3, on_event("moved", "seed", "pot")),
+        Milestone("focus_seed", 0.3, on_event("focused", "seed"), optional=True),
+        Milestone("water", 0.3, on_event("poured", "", "pot")),
+        Milestone("see_seedling", 0.3, on_text("in the seedling stage"), optional=True),
+        Milestone("see_adult", 0.5, on_text("in the adult stage|reproducing"), optional=True),
+        Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
         Milestone("focus_fruit", 2.0, lambda known, event: event.kind == "focused" and "seed" not in event.what, optional=True),
     ),
     "state_change": (
-        Milestone("find", 0.5, focuses(1)),
-        Milestone("contain", 0.2, happened("moved", "", "pot|cup|jug|bowl|can"), optional=True),
-        Milestone("place", 0.3, happened("moved", "", f"{HEATERS}|{COOLERS}")),
-        Milestone("start", 0.3, either(happened("started", HEATERS), happened("moved", "", COOLERS)), optional=True),
-        Milestone("measure", 0.08, happened("measured"), optional=True),
-        Milestone("see_change", 1.0, seen(CHANGED), optional=True),
+        Milestone("find", 0.5, on_focus(1)),
+        Milestone("contain", 0.2, on_event("moved", "", "pot|cup|jug|bowl|can"), optional=True),
+        Milestone("place", 0.3, on_event("moved", "", f"{HEATERS}|{COOLERS}")),
+        Milestone("start", 0.3, any_of(on_event("started", HEATERS), on_event("moved", "", COOLERS)), optional=True),
+        Milestone("measure", 0.08, on_event("measured"), optional=True),
+        Milestone("see_change", 1.0, on_text(CHANGED), optional=True),
     ),
     "power": (
-        Milestone("focus_component", 0.5, focuses(1)),
+        Milestone("focus_component", 0.5, on_focus(1)),
         Milestone("connect_source", 0.3, source_connected, optional=True),
         Milestone("connect_component", 0.5, target_connected),
-        Milestone("start_source", 0.3, happened("started"), optional=True),
+        Milestone("start_source", 0.3, on_event("started"), optional=True),
     ),
     "chemistry": (
-        Milestone("read_recipe", 0.3, happened("read"), optional=True),
-        Milestone("gather", 0.2, either(happened("poured"), happened("moved", "", "pot|cup|jug|bowl|jar"))),
-        Milestone("mix", 1.0, happened("mixed")),
-        Milestone("focus_product", 1.0, focuses(1)),
-        Milestone("focus_last_product", 1.0, focuses(2), optional=True),
+        Milestone("read_recipe", 0.3, on_event("read"), optional=True),
+        Milestone("gather", 0.2, any_of(on_event("poured"), on_event("moved", "", "pot|cup|jug|bowl|jar"))),
+        Milestone("mix", 1.0, on_event("mixed")),
+        Milestone("focus_product", 1.0, on_focus(1)),
+        Milestone("focus_last_product", 1.0, on_focus(2), optional=True),
     ),
     "life_stages": (
         Milestone("reach_answer_room", 0.3, lambda known, event: known.room == "outside", optional=True),
-        *(Milestone(f"focus_stage_{n}", 0.5, focuses(n)) for n in (1, 2, 3)),
-        Milestone("focus_stage_4", 0.5, focuses(4), optional=True),
+        *(Milestone(f"focus_stage_{n}", 0.5, on_focus(n)) for n in (1, 2, 3)),
+        Milestone("focus_stage_4", 0.5, on_focus(4), optional=True),
     ),
     "inclined_plane": (
-        Milestone("place_block", 0.3, happened("moved", "", "plane")),
-        Milestone("time_first", 0.3, happened("started", "stopwatch"), optional=True),
-        Milestone("read_time", 0.5, happened("timed"), optional=True),
-        Milestone("choose", 2.0, focuses(1)),
+        Milestone("place_block", 0.3, on_event("moved", "", "plane")),
+        Milestone("time_first", 0.3, on_event("started", "stopwatch"), optional=True),
+        Milestone("read_time", 0.5, on_event("timed"), optional=True),
+        Milestone("choose", 2.0, on_focus(1)),
     ),
     "genetics": (
-        Milestone("take_seeds", 0.2, happened("took", "seed"), optional=True),
-        Milestone("plant", 0.3, happened("moved", "seed", "pot")),
-        Milestone("water", 0.3, happened("poured", "", "pot")),
-        Milestone("see_adult", 0.5, seen("in the adult stage|reproducing"), optional=True),
-        Milestone("let_bees_out", 0.3, happened("opened", "bee hive"), optional=True),
-        _AT_LAST,
+        Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
+        Milestone("plant", 0.3, on_event("moved", "seed", "pot")),
+        Milestone("water", 0.3, on_event("poured", "", "pot")),
+        Milestone("see_adult", 0.5, on_text("in the adult stage|reproducing"), optional=True),
+        Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
+        _ANSWER,
     ),
 }
 """family -> its milestones"""
@@ -240,7 +235,7 @@ VERBS: Mapping[str, frozenset[str]] = {
     "eat": frozenset(),
     "flush": frozenset(),
 }
-"""what is done in some families only: elsewhere it is the wrong skill"""
+"""verb -> the families that use it: elsewhere it is a `wrong_skill`"""
 
 
 SCORE_SHARE = 100 / 33
@@ -258,13 +253,13 @@ ERRORS: Mapping[str, float] = {
     "waited_long": 0.03,
 }
 PATIENCE = 12
-"""waits in a row before one waits on and on: the longest of a gold path between two looks"""
+"""consecutive waits before `waited_long`: the most in any gold path"""
 BOUND = 900
-"""the most characters a state block has"""
+"""maximum characters of a state block"""
 _FIELD = 100
-"""the most characters of a field"""
+"""maximum characters of a field"""
 _TRIED = {"conductivity": ("connect_target",), "measurement": ("measure",), "inclined_plane": ("place_block",)}
-"""what has to be done before an answer means anything"""
+"""milestones required before an answer"""
 
 
 @dataclass(frozen=True)
@@ -275,14 +270,14 @@ class Progress:
     rooms: tuple[str, ...] = ()
     """visited, the latest last, each once"""
     trail: tuple[str, ...] = ()
-    """the last four rooms, one after another, since something was achieved"""
+    """the last four rooms since the last progress"""
     inventory: tuple[str, ...] = ()
     focused: tuple[str, ...] = ()
     measured: str = ""
     reached: tuple[str, ...] = ()
     """milestones, in the order they were reached"""
     earned: float = 0.0
-    """of the score, by the last action"""
+    """score change of the last action"""
     text: str = ""
     action: str = ""
     waits: int = 0
@@ -291,7 +286,7 @@ class Progress:
 
     @property
     def phase(self) -> str:
-        """The first milestone that is left; `finish` where none is, since only the world says that it is over."""
+        """The first milestone not yet reached; `finish` if all are, since only the world ends the task."""
         names = [m.name for m in PROCEDURES[self.family]]
         furthest = max((names.index(name) for name in self.reached), default=-1)
         for at, milestone in enumerate(PROCEDURES[self.family]):
@@ -312,7 +307,7 @@ class ScienceTracker:
         text, command = transition.observation.text, " ".join(action.lower().split())
         event = read_event(text)
         lost = transition.label == WRONG_FOCUS
-        after = _seen(replace(state, action=command, text=text, earned=transition.reward), event)
+        after = _apply_event(replace(state, action=command, text=text, earned=transition.reward), event)
         new = (
             [m for m in PROCEDURES[state.family] if m.name not in state.reached and m.reached(after, event)] if not lost else []
         )
@@ -332,10 +327,10 @@ class ScienceTracker:
         fields = {
             "phase": state.phase,
             "target": state.goal.target[:_FIELD],
-            "selected": _listed(state.focused),
-            "inventory": _listed(state.inventory),
+            "selected": _join_latest(state.focused),
+            "inventory": _join_latest(state.inventory),
             "room": state.room,
-            "visited": _listed(state.rooms),
+            "visited": _join_latest(state.rooms),
             "answer": " or ".join(state.goal.answers),
             "answer room": state.goal.room,
             "measured": state.measured,
@@ -345,15 +340,15 @@ class ScienceTracker:
 
 
 class PaperTracker(ScienceTracker):
-    """The five fields that §3.1 names, and no more."""
+    """The five fields of §3.1."""
 
     version = "scienceworld-paper-1"
 
     def render(self, state: Progress) -> str:
         fields = {
             "phase": state.phase,
-            "selected_entity": _listed(state.focused[-1:]),
-            "inventory": _listed(state.inventory),
+            "selected_entity": _join_latest(state.focused[-1:]),
+            "inventory": _join_latest(state.inventory),
             "answer_room": state.goal.room,
             "completed_subgoals": ", ".join(state.reached),
         }
@@ -363,8 +358,8 @@ class PaperTracker(ScienceTracker):
 FORMS = {"paper": PaperTracker()}
 
 
-def _seen(state: Progress, event: Event) -> Progress:
-    """With what the answer tells of the room, of what is carried, focused on and measured."""
+def _apply_event(state: Progress, event: Event) -> Progress:
+    """Update the room, inventory, focus and measurement."""
     room = event.what if event.kind in ("went", "room") else state.room
     if room != state.room:
         rooms = (*(r for r in state.rooms if r != room), room)
@@ -408,8 +403,8 @@ def _errors(before: Progress, after: Progress, event: Event, lost: bool) -> tupl
     return tuple(errors)
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    """The latest of them, as many as there is room for."""
+def _join_latest(names: tuple[str, ...]) -> str:
+    """As many of the latest names as fit."""
     while len(names) > 1 and len(", ".join(names)) > _FIELD:
         names = names[1:]
     return ", ".join(names)[:_FIELD]

@@ -1,7 +1,7 @@
-"""The world: an episode in ScienceWorld's simulator, by its raw calls.
+"""ScienceWorld: the simulator of the `scienceworld` package (a JVM behind py4j), parsing of its answers, and the world.
 
-An episode begins as the package's does, with a `look around` that costs a move of simulated time. A score below zero ends it:
-the wrong thing was focused on. The package calls that -100; here the score stays in [0, 1], and the label says it.
+As in the package, an episode begins with a `look around` that costs a move of simulated time. A negative score ends it: the
+agent focused on a wrong object. The package reports -100; here the score stays in [0, 1], and the label is `wrong_focus`.
 """
 
 from __future__ import annotations
@@ -23,35 +23,30 @@ from typing import Any
 from tacit.core.errors import TacitError, install
 from tacit.core.types import Observation, Task, Transition
 
-# One class of ScienceWorld's simulator, mended: things hash by their number.
-#
-# `EnvObject.equals` compares numbers, but `hashCode` is the JVM's own, drawn at random. So the order of things in a set differs
-# from run to run; and where all hashes are made equal, a set is a list, and a step takes longer. Here the class is given
-#
-#     public int hashCode() { return (int) uuid; }
-#
-# in a copy of its class file, which the JVM finds before the jar's (the format: JVM specification, chapter 4).
+# Determinism: `EnvObject.equals` compares ids, but `hashCode` is the JVM's random default, so the order of sets differs between
+# runs. We add `public int hashCode() { return (int) uuid; }` to a copy of its class file (format: JVM specification, chapter
+# 4), which precedes the jar on the class path.
 
-NAME = "scienceworld.struct.EnvObject"
-_FILE = f"{NAME.replace('.', '/')}.class"
+PATCHED_CLASS = "scienceworld.struct.EnvObject"
+_FILE = f"{PATCHED_CLASS.replace('.', '/')}.class"
 _TEXT, _WIDE = 1, (5, 6)
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 18: 4}
-"""tag of a constant -> its bytes; a text has its length before it"""
+"""constant tag -> its size in bytes; a text is preceded by its length"""
 
 
-def lay_out(jar: Path, directory: Path) -> None:
-    """Write the mended class where a classpath that begins with this directory finds it."""
+def write_patched_class(jar: Path, directory: Path) -> None:
+    """Write the patched class below `directory`, to be put first on the class path."""
     try:
         with zipfile.ZipFile(jar) as archive:
-            mended = hashed_by(archive.read(_FILE), "uuid")
+            patched = add_hash_code(archive.read(_FILE), "uuid")
     except (OSError, KeyError, struct.error, zipfile.BadZipFile) as error:
         raise TacitError(f"{jar} is not the simulator of scienceworld 1.2.3: {_FILE} could not be read ({error}).") from error
     (directory / _FILE).parent.mkdir(parents=True)
-    (directory / _FILE).write_bytes(mended)
+    (directory / _FILE).write_bytes(patched)
 
 
-def hashed_by(compiled: bytes, field: str) -> bytes:
-    """The class with a `hashCode` that is the value of one of its fields, a long."""
+def add_hash_code(compiled: bytes, field: str) -> bytes:
+    """The compiled class with a `hashCode` method that returns a field of type long."""
     (count,) = struct.unpack_from(">H", compiled, 8)
     end, at = 10, 1
     while at < count:
@@ -74,7 +69,7 @@ def hashed_by(compiled: bytes, field: str) -> bytes:
 
 
 def _after_members(compiled: bytes, at: int) -> int:
-    """Where a list of fields ends."""
+    """The offset after a list of fields."""
     (members,) = struct.unpack_from(">H", compiled, at)
     at += 2
     for _ in range(members):
@@ -85,59 +80,52 @@ def _after_members(compiled: bytes, at: int) -> int:
     return at
 
 
-# ScienceWorld's simulator: one JVM, many episodes (the `scienceworld` package's jar behind py4j).
+# One JVM serves many episodes. We call the package's server directly: `ScienceWorldEnv.step` also lists all valid actions,
+# which takes many times as long as the action. Episodes are independent of each other and identical in every process:
 #
-# The package's `ScienceWorldEnv.step` asks for all valid actions after every action, which takes many times as long
-# as the action itself. Here the server inside it is asked directly, and for nothing that is not needed.
-#
-# What makes an episode the same whoever plays beside it, and in every process:
-#
-# - the simulator draws from one random generator of the whole JVM, and numbers things by one counter, which begins again
-#   whenever anybody loads a task: a thing made later, in another episode, could get the number of the agent, who then cannot be
-#   found. Each episode has a generator and a count of its own, put in their places before it is asked something;
-# - the order of things depends on their hashes, which the JVM draws at random. Here a thing's hash is its number
-# (`numbered.py`),
-#   and what else is hashed by identity has equal hashes (`hashCode=2`), so that it stays in the order it was made in.
+# - The simulator has one random generator and one object counter per JVM. Each episode has its own of both, swapped in before
+#   each call.
+# - Objects hash by id (see above); everything else hashed by identity has equal hashes (`hashCode=2`) and keeps creation order.
 
 HEAP_MB = 2048
-"""the most memory the JVM takes for objects; an episode takes about 11 MB of it"""
+"""maximum heap of the JVM; an episode takes about 11 MB"""
 MOST_EPISODES = 128
-"""at the same time in one JVM"""
+"""maximum concurrent episodes in one JVM"""
 REQUIRES, EXTRA = ("scienceworld", "py4j"), "scienceworld"
 JAVA = "`apt install openjdk-17-jre-headless` on Debian and Ubuntu, `conda install openjdk=17` with conda; 11 or later will do"
 OPTIONS = (
     f"-Xmx{HEAP_MB}m",
-    "-Xmn256m",  # most of what a step makes is garbage at once
-    "-XX:+UseSerialGC",  # others keep several times the memory for the same speed
-    "-XX:+ExitOnOutOfMemoryError",  # half an episode is worth nothing: whoever waits is told that it died
+    "-Xmn256m",  # most objects of a step die at once
+    "-XX:+UseSerialGC",  # other collectors take several times the memory for the same speed
+    "-XX:+ExitOnOutOfMemoryError",  # fail instead of continuing a broken episode
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:hashCode=2",
 )
 _LEAVE_S = 5.0
 
 
-class Seat:
-    """What an episode has of its own in the simulator."""
+class EpisodeSlot:
+    """The simulator state of one episode: its random generator, object count and interface."""
 
     def __init__(self, generator: Any) -> None:
         self.generator, self.numbered = generator, 0
-        """what it draws from, and how many things it has numbered"""
+        """the random generator, and the number of objects created"""
         self.interface: Any = None
 
 
-class Laboratory:
-    """A running JVM. Interfaces are kept for the next episode: making one takes longer than loading a task into it."""
+class Simulator:
+    """A running JVM. Interfaces are reused: creating one takes longer than loading a task."""
 
     def __init__(self, gateway: Any, process: subprocess.Popen[bytes]) -> None:
         self._gateway, self.process = gateway, process
         self._idle: list[Any] = []
-        self._lent: set[Seat] = set()
-        self._turn: Seat | None = None
-        """whose generator and count are in place now"""
+        self._lent: set[EpisodeSlot] = set()
+        self._turn: EpisodeSlot | None = None
+        """the slot whose generator and count are active"""
         java = gateway.jvm.java
-        # The simulator prints at every step, and nobody reads it.
+        # Discard what the simulator prints at every step.
         java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
-        names = ("scala.util.Random$", "util.UniqueIdentifier$", NAME)  # the last only to have it read
+        names = ("scala.util.Random$", "util.UniqueIdentifier$", PATCHED_CLASS)  # the last is only loaded
         drawing, numbering, _ = (java.lang.Class.forName(name) for name in names)
         self._drawing, self._numbers = (of.getField("MODULE$").get(None) for of in (drawing, numbering))
         self._generator = drawing.getSuperclass().getDeclaredField("self")
@@ -147,59 +135,59 @@ class Laboratory:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def ask(self, seat: Seat, function: str, *arguments: Any) -> Any:
-        """What a function of an episode's interface answers."""
-        return self._in_turn(seat, lambda: getattr(seat.interface, function)(*arguments))
+    def call(self, slot: EpisodeSlot, function: str, *arguments: Any) -> Any:
+        """Call a function of an episode's interface."""
+        return self._call_in_slot(slot, lambda: getattr(slot.interface, function)(*arguments))
 
-    def _in_turn(self, seat: Seat, call: Callable[[], Any]) -> Any:
+    def _call_in_slot(self, slot: EpisodeSlot, call: Callable[[], Any]) -> Any:
         from py4j.protocol import Py4JNetworkError
 
-        if not self.alive:  # py4j would try again and again, and log each failure
-            raise self._lost("it is dead")
+        if not self.alive:  # py4j would retry and log each failure
+            raise self._fail("it is dead")
         try:
-            if self._turn is not seat:
+            if self._turn is not slot:
                 if self._turn is not None:
                     self._turn.numbered = self._numbers.count()
-                self._generator.set(self._drawing, seat.generator)
-                getattr(self._numbers, "count_$eq")(seat.numbered)
-                self._turn = seat
+                self._generator.set(self._drawing, slot.generator)
+                getattr(self._numbers, "count_$eq")(slot.numbered)
+                self._turn = slot
             return call()
         except Py4JNetworkError as error:
-            raise self._lost(str(error)) from error
+            raise self._fail(str(error)) from error
 
-    def lend(self) -> Seat:
-        """For one episode after another."""
+    def acquire(self) -> EpisodeSlot:
+        """A slot for a sequence of episodes."""
         if len(self._lent) >= MOST_EPISODES:
             raise TacitError(
-                f"{MOST_EPISODES} ScienceWorld episodes are being played in one process already, and its JVM has memory for no "
-                "more: play fewer at a time, or in more worker processes."
+                f"too many ScienceWorld episodes in one process: its JVM has memory for {MOST_EPISODES}; run fewer, or "
+                "use more worker processes."
             )
-        seat = Seat(self._gateway.jvm.java.util.Random(0))
+        slot = EpisodeSlot(self._gateway.jvm.java.util.Random(0))
         make = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
-        seat.interface = self._idle.pop() if self._idle else self._in_turn(seat, make)
-        self._lent.add(seat)
-        return seat
+        slot.interface = self._idle.pop() if self._idle else self._call_in_slot(slot, make)
+        self._lent.add(slot)
+        return slot
 
-    def take_back(self, seat: Seat) -> None:
-        self._lent.discard(seat)
-        self._idle.append(seat.interface)
+    def release(self, slot: EpisodeSlot) -> None:
+        self._lent.discard(slot)
+        self._idle.append(slot.interface)
 
     def kill(self) -> None:
-        self._hang_up()
+        self._disconnect()
         self.process.kill()
         self.process.wait()
 
-    def _lost(self, why: str) -> SimulatorLost:
+    def _fail(self, why: str) -> SimulatorLost:
         self.kill()
         return SimulatorLost(f"the JVM no longer answers (exit code {self.process.returncode}): {why}")
 
-    def _hang_up(self) -> None:
-        """What is garbage in Python is otherwise reported to the JVM, whether it is there or not."""
+    def _disconnect(self) -> None:
+        """Stop py4j from reporting Python's garbage to a JVM that may be gone."""
         self._gateway._gateway_client.is_connected = False
 
     def close(self) -> None:
-        """A JVM whose standard input is closed ends by itself: that is also how it notices that we are gone."""
-        self._hang_up()
+        """Close the JVM's standard input, on which it exits (also if this process dies)."""
+        self._disconnect()
         self._gateway.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
@@ -210,11 +198,11 @@ class Laboratory:
 
 
 class SimulatorLost(Exception):
-    """The JVM is gone, or cannot be reached."""
+    """The JVM has exited or cannot be reached."""
 
 
-def open_laboratory() -> Laboratory:
-    """Start it, which takes a few seconds. What is missing is named, with how to get it."""
+def start_simulator() -> Simulator:
+    """Start the JVM, in a few seconds. Raises TacitError naming what is missing and how to install it."""
     try:
         from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
     except ImportError as error:
@@ -223,11 +211,11 @@ def open_laboratory() -> Laboratory:
     if missing:
         raise TacitError(f"ScienceWorld needs {missing}.")
     jar = find_jar()
-    with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as mended:
-        lay_out(jar, Path(mended))
-        command = [find_java(), "-classpath", os.pathsep.join((mended, find_jar_path(), str(jar))), *OPTIONS]
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as patched:
+        write_patched_class(jar, Path(patched))
+        command = [find_java(), "-classpath", os.pathsep.join((patched, find_jar_path(), str(jar))), *OPTIONS]
         command += ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
-        # A group of its own, since Ctrl-C is ours to handle; no session, since Linux shares a busy machine out by sessions.
+        # A separate process group, so that Ctrl-C does not reach it; no new session, since Linux schedules by session.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=jar.parent, process_group=0
         )
@@ -240,11 +228,11 @@ def open_laboratory() -> Laboratory:
             told = errors.read().decode(errors="replace").strip() or f"it ended with code {code} and said {port!r}"
             raise TacitError(f"{command[0]} could not start ScienceWorld's simulator: {told[-500:]}. A Java that can: {JAVA}.")
         parameters = GatewayParameters(port=int(port), auth_token=token, auto_field=True)
-        return Laboratory(JavaGateway(gateway_parameters=parameters, java_process=process), process)
+        return Simulator(JavaGateway(gateway_parameters=parameters, java_process=process), process)
 
 
 def lacks() -> str:
-    """What is not here besides the packages, and how to get it: Java, or the simulator that the package should bring."""
+    """What is missing besides the packages (Java, or the simulator's jar) and how to install it."""
     parts = []
     jar, home = find_jar(), os.environ.get("JAVA_HOME", "")
     if jar.name and not jar.is_file():
@@ -256,25 +244,25 @@ def lacks() -> str:
 
 
 def find_jar() -> Path:
-    """Where the package has its simulator; an empty path where there is no package. It is not imported to find out."""
+    """The simulator's jar; an empty path without the package, which is not imported."""
     spec = importlib.util.find_spec("scienceworld")
     return Path(spec.origin).parent / "scienceworld.jar" if spec and spec.origin else Path()
 
 
 def find_java() -> str:
-    """The `java` of JAVA_HOME, else the one on the path; empty where there is none."""
+    """The `java` of JAVA_HOME, else the one on the path; empty if there is none."""
     home = os.environ.get("JAVA_HOME", "")
     return shutil.which(str(Path(home) / "bin" / "java") if home else "java") or ""
 
 
-# What the simulator's sentences say: the event of a turn, the room one is in, what one carries.
+# Parsing of the simulator's answers.
 
 REFUSED = re.compile(
     r"^(?:No known action|Unknown action|It'?s not clear|I'm not sure how|You must |You can't |That can't |Connections must "
     r"|Something can't |That container is empty|There is only one thing|Mixing the contents of .* does not"
     r"|(?:The|A) .*(?: is not | is already | isn't | does not contain | appears broken))"
 )
-"""how an action is turned down, or said to change nothing"""
+"""answers that refuse an action or say that nothing changed"""
 UNREADABLE = re.compile(r"^(?:No known action|Unknown action)")
 AMBIGUOUS = "Ambiguous request"
 
@@ -306,8 +294,8 @@ _DOOR = re.compile(r"A door to the (.+?) \(that is (open|closed)\)")
 
 @dataclass(frozen=True)
 class Event:
-    """`took thermometer`, `moved lead (to) metal pot`, `connected battery (to) red wire`, `measured 83`; nothing where
-    nothing of that kind happened."""
+    """`took thermometer`, `moved lead (to) metal pot`, `connected battery (to) red wire`, `measured 83`; empty if no such event
+    happened."""
 
     kind: str = ""
     what: str = ""
@@ -325,7 +313,7 @@ def read_event(text: str) -> Event:
 
 
 def read_room(text: str) -> str:
-    """The room that is seen or entered, empty where the text is of something else."""
+    """The room that is described or entered; empty for other texts."""
     event = read_event(text)
     return event.what if event.kind in ("went", "room") else ""
 
@@ -336,14 +324,14 @@ def read_doors(text: str) -> dict[str, bool]:
 
 
 def read_inventory(text: str) -> tuple[str, ...] | None:
-    """What is carried, by its plain names; None where the text is no inventory."""
+    """The inventory, by plain names; None if the text is no inventory."""
     if not _CARRIED.match(text):
         return None
     lines = (line.strip() for line in text.split("\n")[1:] if line.startswith("\t"))
-    return tuple(plain(line) for line in lines if plain(line) != "nothing")
+    return tuple(strip_description(line) for line in lines if strip_description(line) != "nothing")
 
 
-def plain(line: str) -> str:
+def strip_description(line: str) -> str:
     """`a metal pot (containing nothing)` -> `metal pot`"""
     return _MORE.sub("", _ARTICLE.sub("", line.strip())).strip()
 
@@ -355,17 +343,17 @@ def is_refused(text: str) -> bool:
 WRONG_FOCUS = "wrong_focus"
 OUT_OF_STEPS = "out_of_steps"
 LONGEST = 300
-"""characters of an action that are read; the longest that is any use has a hundred"""
+"""further characters of an action are ignored; useful actions have at most a hundred"""
 
 
 class ScienceWorld:
-    """Plays one variation of one task at a time, beside others in the same simulator."""
+    """Plays one task variation at a time; several worlds share a simulator."""
 
-    def __init__(self, laboratory: Laboratory) -> None:
-        self._laboratory = laboratory
-        self._seat = laboratory.lend()
-        self._hand_back = weakref.finalize(self, laboratory.take_back, self._seat)
-        """done once: by `close`, or when a world that nobody closed is forgotten"""
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+        self._slot = simulator.acquire()
+        self._hand_back = weakref.finalize(self, simulator.release, self._slot)
+        """releases the slot once: on `close`, or when the world is garbage collected"""
         self._steps = self._limit = 0
         self._score = 0.0
         self._playing = False
@@ -408,10 +396,10 @@ class ScienceWorld:
         self._hand_back()
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        return self._laboratory.ask(self._seat, function, *arguments)
+        return self._simulator.call(self._slot, function, *arguments)
 
 
 def _command(action: str) -> str:
-    """On one line, without what no parser reads: half characters and control characters."""
+    """An action on one line, without lone surrogates and control characters."""
     printable = "".join(c if c.isprintable() else " " for c in action[:LONGEST])
     return " ".join(printable.encode("utf-8", "ignore").decode("utf-8").split())

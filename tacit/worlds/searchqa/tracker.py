@@ -39,7 +39,7 @@ class SearchState:
     turns: int = 0
     phase: str = "search"
     fault: str = ""
-    """what was wrong with the last action, one of ERRORS"""
+    """the error of the last action, a key of ERRORS"""
 
 
 class SearchTracker:

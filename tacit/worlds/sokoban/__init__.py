@@ -1,4 +1,4 @@
-"""Sokoban: rooms of 6 by 6 with one or two boxes, all solvable, with pushes that cannot be taken back."""
+"""Sokoban: 6x6 rooms with one or two boxes, all solvable; pushes are irreversible."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ from random import Random
 
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.sokoban.expert import Solver, deadlocked
+from tacit.worlds.sokoban.expert import Solver, is_deadlocked
 from tacit.worlds.sokoban.prompt import FullWording, TerseWording
 from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, hindsight
 from tacit.worlds.sokoban.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.sokoban.tracker import SokobanTracker
-from tacit.worlds.sokoban.world import DIRECTIONS, MAX_STEPS, SokobanWorld, read, read_position
+from tacit.worlds.sokoban.world import DIRECTIONS, MAX_STEPS, SokobanWorld, parse_observation, read_position
 
 DEADLOCK = "deadlock"
 _NAMES = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
 
 
 def failure(trajectory: Trajectory) -> str:
-    """`deadlock` where the room could no longer be solved at the end, `timeout` where it could; what stopped it otherwise."""
+    """Why an episode failed: `deadlock` if the final position is unsolvable, else `timeout`, or the stop reason."""
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
-    return DEADLOCK if deadlocked(*read_position(trajectory.final.text)) else "timeout"
+    return DEADLOCK if is_deadlocked(*read_position(trajectory.final.text)) else "timeout"
 
 
 def place(action: str, observation: Observation) -> str:
-    """The room as it stands, where something has moved: a step back leads to the same place only where no box was pushed."""
-    shown = read(observation.text)
+    """The whole position if something moved: walking back reaches the same place only if no box was pushed."""
+    shown = parse_observation(observation.text)
     return "" if shown.refused else "/".join(shown.rows)
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
+    """Text to train a tiny tokenizer: both wordings and the state block along the expert's episodes."""
     wordings = (TerseWording(), FullWording())
     return texts_of_play(SokobanWorld(), tasks("train", 60, seed), Solver, wordings, SokobanTracker(), present=False)
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """What is beside the agent: `what is up? wall`."""
+    """Pretraining questions about the neighboring cells: `what is up? wall`."""
     layout, at = read_position(observation.text)
     direction = rng.choice(list(DIRECTIONS))
     ahead = layout.beside(at.agent, direction)
-    return [(f"what is {direction}", _NAMES["".join(read(observation.text).rows)[ahead]] if ahead >= 0 else "wall")]
+    return [
+        (f"what is {direction}", _NAMES["".join(parse_observation(observation.text).rows)[ahead]] if ahead >= 0 else "wall")
+    ]
 
 
 ENVIRONMENT = Environment(

@@ -1,4 +1,8 @@
-"""A solver: always a move of a shortest solution."""
+"""A solver that plays a shortest solution, by exhaustive reverse play.
+
+Undoing a step walks back, with or without pulling the box that was pushed. Breadth-first search from all solved positions
+reaches exactly the solvable ones; a 6x6 room with two boxes has about 1,500 positions. All others are deadlocks.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,13 @@ from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
 from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, Room, bits, read_position
 
-# Reverse play: every position from which a room can be solved, and how many moves that takes at least.
-#
-# A step is undone by walking back, with or without pulling along the box that the agent has just pushed. Breadth first from
-# all solved positions, this reaches exactly those that can be solved; a room of 6 by 6 with two boxes has at most some 1,500
-# positions, so all of them are looked at. What is not among them is a deadlock.
-#
-# The distance of a box is the pushes it takes to a target in a room without other boxes, the agent being wherever it needs to
-# be; the least sum over ways to share the targets out is a lower bound of the pushes that are left.
-
 KEPT = 128
-"""rooms whose positions are kept: the members of a group play in the same"""
+"""cached rooms: the members of a group play in the same room"""
 
 
 @lru_cache(maxsize=KEPT)
 def moves_left(layout: Layout) -> Mapping[Position, int]:
-    """position -> the fewest moves to a solved one; a position that is not there cannot be solved."""
+    """position -> fewest moves to a solved one; unsolvable positions are missing."""
     beside = Room(layout).beside
     back = [(beside[_OPPOSITE[way]], beside[way]) for way in DIRECTIONS]
     reached = {Position(cell, layout.targets): 0 for cell in layout.floor if not layout.targets >> cell & 1}
@@ -54,7 +49,7 @@ def moves_left(layout: Layout) -> Mapping[Position, int]:
 
 
 def best_moves(layout: Layout, at: Position) -> list[str]:
-    """The directions that begin a shortest solution; none in a deadlock, or where it is solved."""
+    """The directions that begin a shortest solution; none in a deadlock or a solved position."""
     left, room = moves_left(layout), Room(layout)
     here = left.get(at)
     if not here:
@@ -63,12 +58,13 @@ def best_moves(layout: Layout, at: Position) -> list[str]:
     return [way for way, there in led.items() if there is not None and left.get(there) == here - 1]
 
 
-def deadlocked(layout: Layout, at: Position) -> bool:
+def is_deadlocked(layout: Layout, at: Position) -> bool:
     return at not in moves_left(layout)
 
 
 def pushes_left(layout: Layout, boxes: int) -> float:
-    """A lower bound; infinite where some box can reach no target."""
+    """A lower bound: the smallest sum of box-target distances over all assignments, ignoring other boxes and the agent's
+    position. Infinite if some box cannot reach a target."""
     distances = _distances(layout)
     targets = list(bits(layout.targets))
     shared = permutations(targets, boxes.bit_count())
@@ -77,7 +73,7 @@ def pushes_left(layout: Layout, boxes: int) -> float:
 
 @lru_cache(maxsize=KEPT)
 def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
-    """target -> cell -> pushes of a box from there"""
+    """target -> cell -> pushes to move a single box from the cell to the target"""
     beside = Room(layout).beside
     found: dict[int, dict[int, int]] = {}
     for target in bits(layout.targets):
@@ -99,8 +95,8 @@ _OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 class Solver(ByReading):
-    """Acts on the observation alone, so it can be asked in the middle of anyone's episode. Of several best moves it takes the
-    first in the order up, down, left, right. In a deadlock, where nothing helps, it does what is possible."""
+    """Acts on the observation alone, so it can advise in any episode. Of several best moves it takes the first in the order up,
+    down, left, right. In a deadlock it takes the first admissible action."""
 
     def __init__(self, task: Task | None = None) -> None:
         pass

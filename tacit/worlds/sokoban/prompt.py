@@ -1,10 +1,10 @@
-"""How Sokoban is told: `full` to a language model, `terse` to a policy of a million parameters."""
+"""Wordings: `full` for language models, `terse` for models of about a million parameters."""
 
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation
 from tacit.core.world import Brief, Numbered
-from tacit.worlds.sokoban.world import WALL, read
+from tacit.worlds.sokoban.world import WALL, parse_observation
 
 RULES = """You are playing Sokoban. The room is shown row by row, one symbol for each cell:
 W wall, . floor, A box, C target, @ you, * box on a target, + you on a target
@@ -16,7 +16,7 @@ class FullWording(Numbered):
     rules, listed = RULES, ", "
 
     def seen(self, observation: Observation) -> str:
-        shown = read(observation.text)
+        shown = parse_observation(observation.text)
         refused = f"Your last action was refused: {shown.refused}.\n" if shown.refused else ""
         return refused + "\n".join(shown.rows)
 
@@ -27,12 +27,12 @@ class FullWording(Numbered):
 
 
 class TerseWording(Brief):
-    """`. . C . / . A @ . / W . . . / . . . .`: the rows without the walls around; `!` says the last action was refused."""
+    """`. . C . / . A @ . / W . . . / . . . .`: the rows without the outer walls; `!` means the last action was refused."""
 
     then, ends, listed = " : ", " :", ", "
 
     def brief(self, observation: Observation) -> str:
-        shown = read(observation.text)
+        shown = parse_observation(observation.text)
         rows = shown.rows
         around = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
         inner = [row[1:-1] for row in rows[1:-1]] if set(around) == {WALL} else rows

@@ -1,9 +1,9 @@
-"""Sixteen atomic skills: what a step does, by direction.
+"""Skill alphabet, handbook and hindsight.
+
+Sixteen atomic skills: the effect of a step, by direction.
 
     WALK     a step onto free floor                       PLACE    a push that brings a box onto a target
-    PUSH     any other push                               BUMP     a step that is refused
-
-What is no direction has no skill.
+    PUSH     any other push                               BUMP     a refused step
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 from tacit.core.hindsight import Skills, critical_steps
 from tacit.core.types import Observation, Trajectory
 from tacit.core.world import Alphabet
-from tacit.worlds.sokoban.expert import best_moves, deadlocked
+from tacit.worlds.sokoban.expert import best_moves, is_deadlocked
 from tacit.worlds.sokoban.tracker import SokobanTracker
-from tacit.worlds.sokoban.world import DIRECTIONS, Room, parse, read_position
+from tacit.worlds.sokoban.world import DIRECTIONS, Room, parse_direction, read_position
 
 KINDS = ("WALK", "PUSH", "PLACE", "BUMP")
 SKILLS = tuple(f"{kind}-{way.upper()}" for kind in KINDS for way in DIRECTIONS)
 
 
 def skill(action: str, seen: str) -> str | None:
-    """What the action does to the room that is seen."""
-    direction = parse(action)
+    """The effect of an action on the observed room; None if it is no direction."""
+    direction = parse_direction(action)
     if direction is None:
         return None
     layout, at = read_position(seen)
@@ -44,8 +44,6 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
 ALPHABET = Alphabet(SKILLS, project, operators=("PUSH", "PLACE"))
 
 
-# Skills of Sokoban by hand, for methods that retrieve one.
-
 HANDBOOK = {
     "": (
         "look where a box has to be pushed from before pushing it, and walk round to that side; never push a box into a corner "
@@ -55,23 +53,20 @@ HANDBOOK = {
 }
 
 
-# What an episode of Sokoban teaches, by rule: the pushes that solved the room, or the one after which nothing could.
-#
-# A solver knows what to do from any position but a deadlock, where there is nothing to be said.
-
 _TRACKER = SokobanTracker()
 MOST = 5
-"""critical steps of an episode"""
+"""maximum critical steps of an episode"""
 
 
 class _Adviser:
-    """Nothing in a deadlock; elsewhere a move of a shortest solution."""
+    """A move of a shortest solution; nothing in a deadlock."""
 
     def act(self, observation: Observation) -> str:
         return next(iter(best_moves(*read_position(observation.text))), "")
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
+    """After a success its pushes; after a failure the fatal push, or the pushes of a solution."""
     steps = critical_steps(trajectory, _Adviser(), _TRACKER, most=len(trajectory))
     if trajectory.success:
         pushed = ", ".join(pushes(trajectory))
@@ -94,7 +89,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 
 def pushes(trajectory: Trajectory) -> list[str]:
-    """The moves that moved a box."""
+    """The moves that pushed a box."""
     seen = [*(step.observation for step in trajectory.steps), trajectory.final]
     boxes = [read_position(observation.text)[1].boxes for observation in seen]
     return [step.action for step, now, then in zip(trajectory.steps, boxes, boxes[1:], strict=False) if now != then]
@@ -113,6 +108,6 @@ def solution(trajectory: Trajectory) -> list[str]:
 
 
 def first_deadlock(trajectory: Trajectory) -> int | None:
-    """The step after which the room could no longer be solved."""
+    """The step after which the room was unsolvable; None if it never was."""
     seen = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
-    return next((t for t, after in enumerate(seen) if deadlocked(*read_position(after.text))), None)
+    return next((t for t, after in enumerate(seen) if is_deadlocked(*read_position(after.text))), None)

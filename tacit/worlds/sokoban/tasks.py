@@ -32,20 +32,20 @@ SPLITS = ("train", "test", "hard")
 FAMILIES = {1: "one_box", 2: "two_boxes"}
 SIZE = 6
 WALLED = 0.3
-"""share of the cells inside that are walls"""
+"""share of the inner cells that are walls"""
 MOVES = {1: range(3, 17), 2: range(5, 21)}
 HARD_MOVES = range(14, 25)
 SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}
 """twentieths of all rooms"""
-FAR = 1 << 32
-"""seeds from here on are derived ones"""
+DERIVED_SEEDS = 1 << 32
+"""seeds from here on are derived, not typed by a person"""
 GOAL = "Push every box onto a target."
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different rooms of the split; a larger count begins with the same ones."""
     check_asked(NAME, SPLITS, split, count)
-    shares = SHARES["corpus" if split == "train" and seed >= FAR else split]
+    shares = SHARES["corpus" if split == "train" and seed >= DERIVED_SEEDS else split]
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
     while len(found) < count:
@@ -65,7 +65,7 @@ def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
 
 
 def split_of(layout: Layout) -> str:
-    """The only split in which this room appears, whichever way it is turned."""
+    """The split of a room and its rotations and reflections."""
     share = share_of(layout)
     return next((split for split in SPLITS if share in SHARES[split]), "train")
 
@@ -75,7 +75,7 @@ def share_of(layout: Layout) -> int:
 
 
 def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]:
-    """A room of these shares with a start of one of these numbers of moves in it."""
+    """A room of these shares, with a start position that needs one of these numbers of moves."""
     while True:
         layout = draw_layout(rng, boxes, shares)
         starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
@@ -92,11 +92,11 @@ def draw_layout(rng: Random, boxes: int, shares: range) -> Layout:
         if len(floor) < 3 * boxes:
             continue
         layout = Layout(SIZE, SIZE, walls, sum(1 << cell for cell in rng.sample(floor, boxes)))
-        if share_of(layout) in shares and _in_one_piece(layout):
+        if share_of(layout) in shares and _is_connected(layout):
             return layout
 
 
-def _in_one_piece(layout: Layout) -> bool:
+def _is_connected(layout: Layout) -> bool:
     floor = layout.floor
     reached, edge = {floor[0]}, [floor[0]]
     while edge:
@@ -108,7 +108,7 @@ def _in_one_piece(layout: Layout) -> bool:
 
 
 def _reflections(layout: Layout) -> Iterator[str]:
-    """The room's walls and targets in all eight ways to turn and mirror it."""
+    """The room's walls and targets in all eight rotations and reflections."""
     cells = range(layout.height * layout.width)
     text = "".join("W" if layout.walls >> cell & 1 else "C" if layout.targets >> cell & 1 else "." for cell in cells)
     rows = [text[start : start + layout.width] for start in range(0, len(text), layout.width)]

@@ -1,13 +1,10 @@
-"""Sokoban's progress state for constant-context agents: boxes on targets, how far the others are, whether it can still be
-solved.
+"""Progress tracker: boxes on targets, a lower bound of the pushes left, and whether the room is still solvable.
 
     phase      push -> done, or stuck
-    progress   +1.0 for each box on a target more than there ever were, +0.05 for each push nearer than it ever was
-    error      0.3 for what is no direction and for a push into a deadlock, 0.2 for a refused step,
-               0.1 for a position met before
+    progress   +1.0 per box above the most ever on targets, +0.05 per push below the smallest distance so far
+    error      0.3 for an unreadable action and for a push into a deadlock, 0.2 for a refused step, 0.1 for a repeated position
 
-The distance is the lower bound of the pushes left that `solver.py` has. Values as in the constant-context paper's Table 6
-for events of the same kind; errors are positive amounts, to be subtracted. A deadlock counts once.
+Values follow Table 6 of the constant-context paper; errors are positive. A deadlock counts once.
 """
 
 from __future__ import annotations
@@ -18,13 +15,13 @@ from math import inf
 
 from tacit.core.hindsight import component_names, summed
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.sokoban.expert import deadlocked, pushes_left
-from tacit.worlds.sokoban.world import Layout, Position, parse, read_position
+from tacit.worlds.sokoban.expert import is_deadlocked, pushes_left
+from tacit.worlds.sokoban.world import Layout, Position, parse_direction, read_position
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "nearer": 0.05}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "deadlock": 0.3, "refused": 0.2, "repeated": 0.1}
 BOUND = 80
-"""the most characters a state block has"""
+"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,13 @@ class PushState:
     at: Position
     met: frozenset[Position]
     distance: float
-    """pushes that are left at least"""
+    """lower bound of the pushes left"""
     nearest: float
     placed: int
     most_placed: int
     phase: str = "push"
     fault: str = ""
-    """what was wrong with the last action, one of ERRORS"""
+    """the error of the last action, a key of ERRORS"""
 
 
 class SokobanTracker:
@@ -53,7 +50,7 @@ class SokobanTracker:
 
     def update(self, state: PushState, action: str, transition: Transition) -> PushState:
         if not transition.effective:
-            return replace(state, fault="refused" if parse(action) else "unreadable")
+            return replace(state, fault="refused" if parse_direction(action) else "unreadable")
         layout, at = read_position(transition.observation.text)
         distance, placed = pushes_left(layout, at.boxes), (at.boxes & layout.targets).bit_count()
         phase = "done" if transition.success else _phase(layout, at)
@@ -85,4 +82,4 @@ class SokobanTracker:
 
 
 def _phase(layout: Layout, at: Position) -> str:
-    return "stuck" if deadlocked(layout, at) else "push"
+    return "stuck" if is_deadlocked(layout, at) else "push"

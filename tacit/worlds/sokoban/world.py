@@ -1,13 +1,19 @@
-"""Sokoban: push every box onto a target. A box can be pushed and never pulled, so a wrong push may be the end of it.
+"""Sokoban: push every box onto a target. Boxes cannot be pulled, so a wrong push may lose the room.
 
-    actions   up, down, left, right: a step that way, pushing the box that stands there
+    actions   up, down, left, right: step, pushing a box that is in the way
     success   every box is on a target
-    refused   a step into a wall, a push against a wall or another box, and what is no direction; nothing moves then
-    score     the share of boxes that are on a target
+    refused   a step into a wall, a push against a wall or another box, and anything that is no direction
+    score     the share of boxes on targets
 
-An episode goes on after a deadlock, as in the benchmarks (gym-sokoban and those built on it); what became of it is said by
-the label of a failure. Observations are the room, row by row (`room.py` has the symbols), and why the last action was
-refused where it was.
+As in gym-sokoban, an episode continues after a deadlock; the failure reason reports it. An observation is the room, row by row,
+and why the last action was refused, if it was:
+
+    WWWWWW        W wall, A box, C target, @ agent, . floor, as in Complementary RL (appendix C.1)
+    W..C.W        * box on a target, + agent on a target
+    W.A@.W
+    WW...W        cells are numbered row by row; boxes and targets are bit sets over cells
+    W....W
+    WWWWWW
 """
 
 from __future__ import annotations
@@ -19,19 +25,10 @@ from typing import NamedTuple
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 
-# A room of Sokoban on plain integers: its walls and targets, where the boxes and the agent are, and how it is written.
-#
-# WWWWWW        W wall, A box, C target, @ agent, . floor, as Complementary RL has them (appendix C.1);
-# W..C.W        * a box on a target and + the agent on a target, as everybody has them
-# W.A@.W
-# WW...W        cells are numbered row by row; boxes and targets are sets of bits, one for each cell
-# W....W
-# WWWWWW
-
 WALL, BOX, TARGET, AGENT, FLOOR, PLACED, AGENT_ON_TARGET = "W", "A", "C", "@", ".", "*", "+"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 LARGEST, MOST_BOXES = 8, 2
-"""rows or columns, and boxes, for which every position can be looked at"""
+"""limits on rows or columns and on boxes, for the exhaustive solver"""
 
 
 class Position(NamedTuple):
@@ -40,7 +37,7 @@ class Position(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What never moves."""
+    """The walls and targets of a room."""
 
     height: int
     width: int
@@ -52,7 +49,7 @@ class Layout(NamedTuple):
         return tuple(cell for cell in range(self.height * self.width) if not self.walls >> cell & 1)
 
     def beside(self, cell: int, direction: str) -> int:
-        """The next cell that way, -1 where there is a wall or the end of the room."""
+        """The next cell in a direction; -1 for a wall or the border."""
         down, right = DIRECTIONS[direction]
         row, column = cell // self.width + down, cell % self.width + right
         if not (0 <= row < self.height and 0 <= column < self.width):
@@ -62,14 +59,14 @@ class Layout(NamedTuple):
 
 
 class Room:
-    """A layout with what is often asked of it kept at hand."""
+    """A layout with cached neighbors and symbols."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
     @cached_property
     def beside(self) -> Mapping[str, tuple[int, ...]]:
-        """direction -> for each cell the next one that way, or -1"""
+        """direction -> for each cell the next one, or -1"""
         cells = range(self.layout.height * self.layout.width)
         return {way: tuple(self.layout.beside(cell, way) for cell in cells) for way in DIRECTIONS}
 
@@ -82,7 +79,7 @@ class Room:
         ]
 
     def move(self, at: Position, direction: str) -> Position | None:
-        """Where a step leads, pushing a box that is in the way; None where a wall or a second box stops it."""
+        """The position after a step, pushing a box that is in the way; None if a wall or a second box blocks it."""
         beside = self.beside[direction]
         agent = beside[at.agent]
         if agent < 0:
@@ -94,7 +91,7 @@ class Room:
             return None
         return Position(agent, at.boxes ^ 1 << agent | 1 << behind)
 
-    def solved(self, at: Position) -> bool:
+    def is_solved(self, at: Position) -> bool:
         return at.boxes == self.layout.targets
 
     def placed(self, at: Position) -> int:
@@ -110,7 +107,7 @@ class Room:
 
 
 def bits(cells: int) -> Iterable[int]:
-    """The numbers of the bits that are set, lowest first."""
+    """The indices of the set bits, lowest first."""
     while cells:
         lowest = cells & -cells
         yield lowest.bit_length() - 1
@@ -118,7 +115,7 @@ def bits(cells: int) -> Iterable[int]:
 
 
 def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Position]:
-    """The inverse of `Room.rows`. Raises TacitError where it is no room that can be played."""
+    """The inverse of `Room.rows`. Raises TacitError if the room is not playable."""
     symbols = WALL + BOX + TARGET + AGENT + FLOOR + PLACED + AGENT_ON_TARGET
     shape = (len(rows), len(rows[0]) if rows else 0)
     if not (1 <= shape[0] <= LARGEST and 1 <= shape[1] <= LARGEST) or any(len(row) != shape[1] for row in rows):
@@ -141,13 +138,11 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
 
 
 MAX_STEPS = 30
-"""Complementary RL's most turns in the mixture of tasks that Sokoban is one of"""
+"""as in Complementary RL"""
 NO_DIRECTION = "not an action"
 
 
-class Shown(NamedTuple):
-    """An observation's text, read back."""
-
+class ParsedObservation(NamedTuple):
     rows: tuple[str, ...]
     refused: str
 
@@ -162,15 +157,15 @@ class SokobanWorld:
     def reset(self, task: Task) -> Observation:
         rows = task.data.get("room")
         if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
-            raise TacitError(f"task {task.id!r} is no room of Sokoban: its data needs `room`, a list of rows.")
+            raise TacitError(f"task {task.id!r} is not a Sokoban task: its data needs `room`, a list of rows.")
         layout, self._at = read_rows(rows, f"the room of task {task.id!r}")
         self._room = _room(layout)
-        if self._room.solved(self._at):
+        if self._room.is_solved(self._at):
             raise TacitError(f"the room of task {task.id!r} is solved already.")
         return self._observe()
 
     def step(self, action: str) -> Transition:
-        direction = parse(action)
+        direction = parse_direction(action)
         if direction is None:
             return self._refuse(NO_DIRECTION)
         there = self._room.move(self._at, direction)
@@ -178,7 +173,7 @@ class SokobanWorld:
             ahead = self._room.beside[direction][self._at.agent]
             return self._refuse(f"a wall is {direction}" if ahead < 0 else f"the box cannot be pushed {direction}")
         self._at = there
-        solved = self._room.solved(there)
+        solved = self._room.is_solved(there)
         return Transition(self._observe(), done=solved, success=solved, score=self._score())
 
     def close(self) -> None:
@@ -192,31 +187,31 @@ class SokobanWorld:
 
     def _observe(self, refused: str = "") -> Observation:
         possible = tuple(way for way in DIRECTIONS if self._room.move(self._at, way) is not None)
-        return Observation(show(self._room.rows(self._at), refused), possible)
+        return Observation(format_observation(self._room.rows(self._at), refused), possible)
 
 
-def parse(action: str) -> str | None:
-    """The direction, None where it is none."""
+def parse_direction(action: str) -> str | None:
+    """The direction; None if the action is none."""
     word = action.strip().lower()
     return word if word in DIRECTIONS else None
 
 
-def show(rows: list[str], refused: str = "") -> str:
+def format_observation(rows: list[str], refused: str = "") -> str:
     return "\n".join((*rows, f"refused: {refused}")) if refused else "\n".join(rows)
 
 
-def read(text: str) -> Shown:
-    """The inverse of `show`."""
+def parse_observation(text: str) -> ParsedObservation:
+    """The inverse of `format_observation`."""
     rows, _, refused = text.partition("\nrefused: ")
-    return Shown(tuple(rows.split("\n")), refused)
+    return ParsedObservation(tuple(rows.split("\n")), refused)
 
 
 def read_position(text: str) -> tuple[Layout, Position]:
-    """What an observation shows, as numbers."""
-    return read_rows(read(text).rows, "an observation")
+    """The layout and position of an observation."""
+    return read_rows(parse_observation(text).rows, "an observation")
 
 
 @lru_cache(maxsize=256)
 def _room(layout: Layout) -> Room:
-    """Rooms share what is worked out of a layout, which never changes."""
+    """Cached: rooms are immutable."""
     return Room(layout)
