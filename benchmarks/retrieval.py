@@ -2,7 +2,7 @@
 
     python benchmarks/retrieval.py [--json] [--entries 20000] [--dimensions 384] [--queries 384] [--repeats 20]
 
-burst     384 episodes ask at once through the query desk (the paper's B, t_max and W, and others): from handing in a query to
+burst     384 episodes ask at once through the query queue (the paper's B, t_max and W, and others): from handing in a query to
           its answer, p50 and p99 over all queries of all repeats, and until the last has its own. Four of a group ask the same.
           Embeddings are known already: this is what comes beyond them. The paper: up to about 1 s. Goal: p99 under 150 ms.
 together  the same as one list, in the calling thread: what a run in order does.
@@ -131,7 +131,7 @@ def writing(entries: int, dimensions: int, writes: int = 100) -> dict[str, float
         merges = writes // 5
         merge = lambda i: bank.replace(ids[5 * i : 5 * i + 5], [fresh(i), fresh(-i)], "merged")  # noqa: E731
         told["merged"] = 5 * merges / sum(timed(merge, merges))
-        told["counted"] = writes / sum(timed(lambda i: bank.happened("guided", ids[-1:], i, "task", True), writes))
+        told["counted"] = writes / sum(timed(lambda i: bank.record("guided", ids[-1:], i, "task", True), writes))
         bank.close()
     return told
 

@@ -1,10 +1,10 @@
-"""What some of a group did well is imitated, in an optimiser step of its own after the actor's.
+"""Self-imitation: the policy imitates its better episodes, in a separate optimizer step after the actor's.
 
     B = {τ : score(τ) > mean score of its group}
     L = −E[log π_θ(a | h)]      over the tokens of B
 
-Whom it imitates, and what they are taken to have read, can be said otherwise: self-distillation imitates those who had a note,
-as if there had been none (experience/companion.py).
+Complementary RL's self-distillation also uses this companion: it imitates guided winners on prompts without the note
+(experience/companion.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tacit.losses.regularizers import Imitation
 
 Selector = Callable[[Group], list[Trajectory]]
 Examples = tuple[list[np.ndarray], list[np.ndarray]]
-"""what was read, and what was written, turn by turn"""
+"""(prompts, completions), one of each per turn"""
 ExampleMaker = Callable[[Sequence[Trajectory], Policy], Examples]
 
 
 def select_above_mean(group: Group, share: float = 1.0, quickest: bool = False) -> list[Trajectory]:
-    """Nobody where all are alike. `share`: of the members that may be chosen, the first so many. `quickest`: only those who
-    took the fewest turns."""
+    """Members above their group's mean score; none if all are equal. `share`: consider only the first members, by this share.
+    `quickest`: keep only those with the fewest turns."""
     mean, members = np.mean([trajectory.score for trajectory in group.trajectories]), group.trajectories
     better = [trajectory for trajectory in members[: round(share * len(members))] if trajectory.score > mean]
     fewest = min(map(len, better), default=0)
@@ -35,13 +35,13 @@ def select_above_mean(group: Group, share: float = 1.0, quickest: bool = False) 
 
 
 def make_examples(trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
-    """Every turn whose completion was an action."""
+    """Every turn with a valid action, as it was sampled."""
     turns = [step for trajectory in trajectories for step in trajectory.steps if step.valid]
     return [turn.prompt_tokens for turn in turns], [turn.completion.tokens for turn in turns]
 
 
 class ImitationCompanion(Companion):
-    """Learns from the batch before it, and remembers nothing."""
+    """Imitates selected episodes of the current batch every `every` iterations. Stateless."""
 
     has_state = False
     read_in_rollouts = False
@@ -50,19 +50,19 @@ class ImitationCompanion(Companion):
         self,
         lr: float,
         every: int = 1,
-        chosen: Selector = select_above_mean,
-        told: ExampleMaker = make_examples,
+        select: Selector = select_above_mean,
+        make_examples: ExampleMaker = make_examples,
         name: str = "imitating",
         metric: str = "self_imitation/imitated",
     ) -> None:
-        self.lr, self.every, self.chosen, self.told = lr, every, chosen, told
+        self.lr, self.every, self.select, self.make_examples = lr, every, select, make_examples
         self.name, self.metric = name, metric
 
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         if info.iteration % self.every:
             return {}
-        chosen = [trajectory for group in groups for trajectory in self.chosen(group)]
-        prompts, completions = self.told(chosen, policy)
+        chosen = [trajectory for group in groups for trajectory in self.select(group)]
+        prompts, completions = self.make_examples(chosen, policy)
         if not prompts:
             return {self.metric: 0.0}
         metrics = policy.update(Batch.imitation(prompts, completions), (Imitation(),), self.lr)

@@ -1,10 +1,10 @@
-"""A judge: a model that grades every episode by a rubric, and its grade as reward.
+"""LLM judge: a model grades every episode by a rubric, and the grade becomes a reward.
 
-    r_T ← r_T + w · grade / 10              grade in 0 … 10, by a policy that is only asked
+    r_T ← r_T + w · grade / 10              grade in 0 … 10, by a policy that is not trained
 
-It is asked in `observe`, once for each different episode, and every answer is in a file before the next: a killed run asks
-nothing twice, and goes on with the same grades. An answer without a grade counts as the mean of the group's others, so that it
-favours nobody. What was read and written is counted, and priced where prices are said.
+It is asked in `observe`, once per distinct episode, and every answer is cached on disk: a killed run asks nothing twice and
+resumes with the same grades. An unreadable grade counts as the mean of its group, so that it favors nobody. Tokens are counted,
+and priced if prices are set.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class EpisodeJudge(RewardTerm, Companion):
 
     rubric: str
     ask: Callable[[], Policy] = field(compare=False)
-    """the way to the model that judges"""
+    """opens the judge model"""
     place: Path = field(compare=False)
-    """where answers are kept"""
+    """directory of the answer cache"""
     weight: float = 1.0
     tokens: int = 256
     """longest answer"""
@@ -49,7 +49,7 @@ class EpisodeJudge(RewardTerm, Companion):
     name = "judge"
     read_in_rollouts: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """by the identity of the trajectory, of this iteration's"""
+    """id(trajectory) -> grade, of this iteration"""
     _answers: AnswerCache | None = field(default=None, init=False, compare=False, repr=False)
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
@@ -84,7 +84,7 @@ class EpisodeJudge(RewardTerm, Companion):
         return self.prices.of(sum(a.read for a in answers), sum(a.written for a in answers))
 
     def _ask(self, judged: Sequence[Trajectory], info: IterationInfo) -> dict[int, Answer]:
-        """The answer about each episode, by its identity."""
+        """id(trajectory) -> answer."""
         assert self._answers is not None
         judge = self.ask()
         who = getattr(judge, "identity", None) or judge.digest()
@@ -104,13 +104,13 @@ class EpisodeJudge(RewardTerm, Companion):
             while waiting:
                 for request_id, completion in scheduler.wait():
                     key, read = waiting.pop(request_id)
-                    if completion.finish != "unusable":  # what never came is asked for again another time
+                    if completion.finish != "unusable":  # a failed request is asked again another time
                         self._answers.add(key, Answer(completion.text, completion.read or read, len(completion.tokens)))
-        return {place: self._answers.get(key) or Answer("", 0, 0) for place, key in keys.items()}
+        return {identity: self._answers.get(key) or Answer("", 0, 0) for identity, key in keys.items()}
 
 
 def render_question(rubric: str, trajectory: Trajectory) -> Prompt:
-    """What the judge reads: a long episode loses its oldest turns, as any prompt does."""
+    """The judge's prompt. A long episode loses its oldest turns, like any prompt."""
     turns = tuple(
         f"Turn {number}. It saw: {step.observation.text}\nIt did: {step.action}"
         for number, step in enumerate(trajectory.steps, start=1)
@@ -126,7 +126,7 @@ def render_question(rubric: str, trajectory: Trajectory) -> Prompt:
 
 
 def parse_grade(text: str) -> float | None:
-    """The last grade that is said, if it is one.
+    """The last grade in an answer; None if there is none in 0 … 10.
 
     >>> grade_of("Slow but right.\\ngrade: 7")
     7.0

@@ -1,4 +1,4 @@
-"""A clustering radius found on the first iteration (BiPACE, appendix F) and kept: it is part of the run's state."""
+"""BiPACE's adaptive clustering radius (appendix F): found on the first iteration, then part of the run's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "radius.json"
 
 
 class AdaptiveRadius(Companion):
-    """Looks at the first groups before they are credited, and chooses ε so that the median cluster has 4 to 8 members."""
+    """Chooses ε on the first groups, before they are credited, so that the median cluster has 4 to 8 members."""
 
     name = "radius"
     read_in_rollouts: ClassVar[bool] = False
@@ -30,13 +30,13 @@ class AdaptiveRadius(Companion):
     @property
     def value(self) -> float:
         if self._value is None:
-            raise TacitError("the adaptive radius is not known yet: it is found on the first groups that are observed.")
+            raise TacitError("the adaptive radius is not known yet: it is set by the first `observe`.")
         return self._value
 
     def observe(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:
         if self._value is None:
             features = self.embedder([group for group in groups if group.steps], policy)
-            if not features:  # every episode crashed: the next iteration is the first one with something to see
+            if not features:  # every episode crashed; try again next iteration
                 return {}
             self._value, median = search_radius(features)
             return {"radius": self._value, "radius_median_size": median}

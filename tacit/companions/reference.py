@@ -1,9 +1,9 @@
-"""Leaving the reference costs reward: the penalty as RLHF has it, inside the return instead of beside the loss.
+"""KL to the reference as a reward, as in RLHF: inside the return instead of in the loss.
 
     rₜ ← rₜ − β (log π(aₜ | xₜ) − log π_ref(aₜ | xₜ))         log π as it was when the action was sampled
 
-As a reward it is a number and is not differentiated, so through the policy gradient it does pull towards the reference, also on
-earlier steps that lead away from it. One scoring pass in `observe`; the reward term reads what it found.
+The reward is not differentiated, but through the policy gradient it pulls toward the reference, also on earlier steps that lead
+away from it. `observe` makes one scoring pass; the reward term reads its result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReferencePenalty(RewardTerm, Companion):
     read_in_rollouts: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
     _drift: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """by the identity of the step, of this iteration's steps"""
+    """id(step) -> log ratio, of this iteration"""
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
         steps = flat_steps(groups)

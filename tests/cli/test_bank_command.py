@@ -22,10 +22,10 @@ def run(tmp_path):
     bank = Bank(path, EMBED.name, EMBED.dimensions)
     for i, text in enumerate(TEXTS):
         bank.add(text, EMBED([text])[0], Origin("alfworld", "heat", f"task/{i}", 40 + i, i == 0, 1))
-    bank.happened("retrieved", [1, 2, 2, 2], 2)
-    bank.happened("guided", [1], 2, "task/9", True)
-    bank.happened("guided", [1], 3, "task/8", True)
-    bank.happened("guided", [2], 3, "task/8", False)
+    bank.record("retrieved", [1, 2, 2, 2], 2)
+    bank.record("guided", [1], 2, "task/9", True)
+    bank.record("guided", [1], 3, "task/8", True)
+    bank.record("guided", [2], 3, "task/8", False)
     better = "the blue door opens with the green key"
     origin = Origin("alfworld", "heat", "task/7", 50, False, 3, "update", (3,))
     bank.replace([3], [(better, EMBED([better])[0], origin, None)], "updated")
@@ -142,7 +142,7 @@ def test_what_is_no_bank_is_refused_and_left_alone(run, tmp_path, capsys):
     foreign.commit()
     foreign.close()
     before = (tmp_path / "foreign.sqlite").read_bytes()
-    assert "of something else" in refused(capsys, "list", tmp_path / "foreign.sqlite")
+    assert "another SQLite database" in refused(capsys, "list", tmp_path / "foreign.sqlite")
     assert (tmp_path / "foreign.sqlite").read_bytes() == before
     assert "unknown command or bank 'serach'" in refused(capsys, "serach", run)
 
@@ -163,7 +163,7 @@ def test_what_a_terminal_would_obey_is_shown(tmp_path, capsys):
     path = tmp_path / "bank.sqlite"
     bank, evil = Bank(path, EMBED.name, EMBED.dimensions), "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202eecalp \u2028 \x85"
     bank.add(evil, EMBED([evil])[0], Origin("world", "family", "task\x1b[31m"))
-    bank.happened("guided", [1], 1, "task\x1b[2J", True)
+    bank.record("guided", [1], 1, "task\x1b[2J", True)
     better = "better\u00a0🦊"
     bank.replace([1], [(better, EMBED([better])[0], Origin(task="t\x1bc", made_from=(1,)), None)], "updated")
     bank.add(f"again {evil}", EMBED([evil])[0], Origin())

@@ -63,7 +63,7 @@ def test_a_note_would_have_been_seen(tmp_path, prompts):
 def test_a_policy_that_is_too_small_to_look_back_on_itself_is_refused_before_the_first_rollout(tmp_path, capsys, prompts):
     words = ["train", "--method", "opid", "--analyzer", "policy", *SMALL, "--out", str(tmp_path / "run")]
     assert main(words) != 0
-    assert "the analyzer reads and writes 512 tokens" in " ".join(capsys.readouterr().err.split())
+    assert "the analyzer's context has 512 tokens" in " ".join(capsys.readouterr().err.split())
     assert not prompts and not (tmp_path / "run").exists()
 
 

@@ -23,9 +23,9 @@ def apply(bank: Bank, number: int) -> None:
     call = Call(np.arange(number % 50), np.array([number]), np.zeros(1, np.float32))
     fresh = (f"entry {number}", EMBED([f"entry {number}"])[0], Origin(step=number), call)
     if number % 9 == 8:
-        bank.let_calls_go()
+        bank.drop_retired_calls()
     elif number % 4 == 1:
-        bank.happened("guided", living[-2:], number, "t", number % 8 == 1)
+        bank.record("guided", living[-2:], number, "t", number % 8 == 1)
     elif number % 4 == 2 and len(living) > 4:
         bank.replace(living[1:4], [fresh], "merged")
     else:

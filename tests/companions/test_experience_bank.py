@@ -64,9 +64,9 @@ def test_what_was_written_is_there_again(tmp_path):
     call = Call(np.array([1, 2, 3]), np.array([4, 5]), np.array([-0.5, -0.25], np.float32), version=7)
     bank = bank_of(tmp_path / "bank.sqlite", ["red lever", "blue door"])
     made = bank.add("green key", EMBED(["green key"])[0], Origin("w", "f", "t", 3, True, 2), call)
-    bank.happened("retrieved", [made.id], 4)
-    bank.happened("guided", [made.id, 1], 4, "t", True)
-    bank.happened("trained", [made.id], 5)
+    bank.record("retrieved", [made.id], 4)
+    bank.record("guided", [made.id, 1], 4, "t", True)
+    bank.record("trained", [made.id], 5)
     bank.remove([2])
     bank.close()
     again = bank_of(tmp_path / "bank.sqlite")
@@ -136,8 +136,8 @@ def churned(path, rounds=40) -> Bank:
             text = f"entry {i} {k}"
             call = Call(long, np.array([i, k]), np.zeros(2, np.float32))
             bank.replace([], [(text, EMBED([text])[0], Origin(task=text, step=i), call)], "")
-        bank.happened("trained", list(bank.entries), i)
-        bank.let_calls_go()
+        bank.record("trained", list(bank.entries), i)
+        bank.drop_retired_calls()
     return bank
 
 
@@ -146,13 +146,13 @@ def test_of_those_that_went_what_happened_stays_and_prompts_go(tmp_path):
     assert (tmp_path / "bank.sqlite").stat().st_size < 40 * 10 * 50_000 * 8 / 10, "room is used again"
     told = bank.explain(17)
     assert told["text"] == "entry 1 6" and told["retired"] == "the bank was full" and told["origin"]["task"] == "entry 1 6"
-    assert told["origin"]["call"] is None and bank.call(17) is None and bank.trainings(17) == [1]
+    assert told["origin"]["call"] is None and bank.call(17) is None and bank.training_steps(17) == [1]
     assert all(bank.call(i).completion.tolist() == [39, i - 391] for i in bank.entries), "the living keep theirs"
     bank.save_to(tmp_path / "copy.sqlite")
     assert (tmp_path / "copy.sqlite").stat().st_size < 14 * 50_000 * 8
     bank.close()
     again = bank_of(tmp_path / "bank.sqlite", capacity=10)
-    assert again.trainings(17) == [1] and len(again) == 10 and again.add("more", EMBED(["more"])[0], Origin()).id == 401
+    assert again.training_steps(17) == [1] and len(again) == 10 and again.add("more", EMBED(["more"])[0], Origin()).id == 401
 
 
 def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
@@ -164,14 +164,14 @@ def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
         base.execute("DELETE FROM calls WHERE id > (SELECT min(id) FROM calls)")
     bank.remove([first.id])
     assert bank.call(first.id) is not None, "somebody it guides may still be playing"
-    bank.let_calls_go()
+    bank.drop_retired_calls()
     assert bank.call(first.id) is None and bank.call(second.id).completion.tolist() == [2, 3]
     bank.remove([second.id])
     bank.close()
     again = bank_of(tmp_path / "bank.sqlite")
     assert again.call(second.id) is not None, "killed before it let go, it knows what to let go"
-    again.let_calls_go()
-    assert again.call(second.id) is None and not again._disk._base.execute("SELECT * FROM calls").fetchall()
+    again.drop_retired_calls()
+    assert again.call(second.id) is None and not again._store._base.execute("SELECT * FROM calls").fetchall()
 
 
 def test_other_vectors_and_other_models_are_refused(tmp_path):
@@ -181,7 +181,7 @@ def test_other_vectors_and_other_models_are_refused(tmp_path):
     with pytest.raises(TacitError, match="finite"):
         bank.add("two", np.full(EMBED.dimensions, np.nan), Origin())
     bank.close()
-    with pytest.raises(TacitError, match="embedder '3-grams', and this is 'minilm'"):
+    with pytest.raises(TacitError, match="embedder '3-grams', but this is 'minilm'"):
         Bank(tmp_path / "bank.sqlite", "minilm", EMBED.dimensions)
     (tmp_path / "other.sqlite").write_bytes(b"not a database, by any means" * 100)
     with pytest.raises(TacitError, match="cannot open the experience bank"):
@@ -190,7 +190,7 @@ def test_other_vectors_and_other_models_are_refused(tmp_path):
 
 def test_it_goes_back_to_a_copy(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
-    bank.happened("retrieved", [1], 3)
+    bank.record("retrieved", [1], 3)
     bank.save_to(tmp_path / "copy.sqlite")
     bank.add("three", EMBED(["three"])[0], Origin())
     bank.remove([1])
@@ -298,7 +298,7 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
     child = os.fork()
     if not child:
         try:
-            BankStore(tmp_path / "bank.sqlite").sign(Deadly(format="1", embedder=EMBED.name))
+            BankStore(tmp_path / "bank.sqlite").write_meta(Deadly(format="1", embedder=EMBED.name))
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -307,10 +307,10 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
 
 def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
-    bank._disk._base.execute("PRAGMA busy_timeout=20")
+    bank._store._base.execute("PRAGMA busy_timeout=20")
     other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(TacitError, match=r"bank.sqlite \(database is locked\). Where another process writes into it, wait"):
+    with pytest.raises(TacitError, match=r"bank.sqlite \(database is locked\). If another process writes to it, wait"):
         bank.add("two", EMBED(["two"])[0], Origin())
     assert [e.text for e in bank.entries.values()] == ["one"]
     other.execute("ROLLBACK")
@@ -320,15 +320,15 @@ def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
 
 def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
-    with pytest.raises(TacitError, match=r"cannot write the experience bank into .*Is there room"):
+    with pytest.raises(TacitError, match=r"cannot write the experience bank to .*Check free space"):
         bank.save_to(tmp_path / "no such directory" / "copy.sqlite")
     bank.save_to(tmp_path / "copy.sqlite")
-    bank._disk._base.execute("PRAGMA max_page_count=1")  # no room for a page more
+    bank._store._base.execute("PRAGMA max_page_count=1")  # no room for a page more
     long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
-    with pytest.raises(TacitError, match=r"database or disk is full.*make room"):
+    with pytest.raises(TacitError, match=r"database or disk is full.*free space"):
         bank.add("three", EMBED(["three"])[0], Origin(), long)
     assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.nearest(EMBED(["one"]), 1) == [[1]]
-    bank._disk._base.execute("PRAGMA max_page_count=1000000")
+    bank._store._base.execute("PRAGMA max_page_count=1000000")
     assert bank.add("four", EMBED(["four"])[0], Origin(), long).id == 3
 
 
@@ -377,7 +377,7 @@ def test_retrieval_by_hand():
     bank = bank_of(None, ["open the red box", "open the red chest", "paint a wall"])
     fresh = Diversity(candidates=3, penalty=0.4, recency=2)
     assert score(bank, 1, rank=0, step=5, diversity=fresh) == 0.0
-    bank.happened("retrieved", [1, 1, 1], 4)
+    bank.record("retrieved", [1, 1, 1], 4)
     assert score(bank, 1, rank=0, step=5, diversity=fresh) == pytest.approx(-0.4 * np.log(4) - 1)
     assert score(bank, 1, rank=2, step=6, diversity=fresh) == pytest.approx(-2 - 0.4 * np.log(4))
 

@@ -21,7 +21,7 @@ from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.manager import ExperienceManager
 from tacit.core.types import IterationInfo
 
-FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "disk", "matrix", "retrieval", "manager")]
+FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "retrieval", "manager")]
 DIMENSIONS = 8
 
 
@@ -61,6 +61,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
     bank._writing = TurnLock(turns)
     extractor = Extractor(lambda: ScriptedPolicy(newest_pairs), "terse", max_tokens=64)
     manager = ExperienceManager(bank, Numbered(), extractor)
+    manager.embedding._keeping = TurnLock(turns)
     texts: dict[int, str] = {}
     """id -> text of every entry that ever was acknowledged or found"""
     acknowledged: list[tuple[set[int], set[int]]] = []

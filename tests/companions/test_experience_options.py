@@ -93,7 +93,7 @@ def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
         fill_bank(Bank(None, ngrams.name, ngrams.dimensions), ngrams, WORLD, str(broken), 4)
     with pytest.raises(TacitError, match="there is no experience bank"):
         fill_bank(bank, ngrams, WORLD, str(tmp_path / "nowhere"), 4)
-    with pytest.raises(TacitError, match="no hindsight to make a bank by"):
+    with pytest.raises(TacitError, match="no hindsight rule to fill a bank with"):
         fill_bank(bank, ngrams, replace(WORLD, hindsight=None), "", 4)
     fill_bank(bank, ngrams, WORLD, "", 8)
     before = list(bank.entries)
@@ -135,13 +135,13 @@ def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
     critic, task = Critic("terse"), WORLD.tasks("train", 1, 0)[0]
     group = make_group([[1]] * 4, success=[True, False, False, False], task=task)
     for trajectory in group.trajectories:
-        critic.saw(trajectory)
+        critic.record(trajectory)
     policy = ScriptedPolicy(acting)
-    said = critic.weigh(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
+    said = critic.judge(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
     ((first, second),) = policy.asked
     assert len(said) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
     assert first[0].splitlines() == [task.goal, "entry: mug behind red", "success: 25%", "accept, refine or reject:"]
-    assert critic.weigh(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [
+    assert critic.judge(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [
         ("unread", "word " * 60)
     ]
 

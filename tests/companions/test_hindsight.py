@@ -410,7 +410,7 @@ def test_an_analyzer_without_room_for_question_and_answer_is_refused_before_anyt
         Hindsight(ModelAnalyzer(None, max_tokens=tokens)).check(policy)
 
     check(limit=6000, tokens=4096)
-    with pytest.raises(TacitError, match=r"reads and writes 4096 tokens; .* Lower --analyzer-tokens to 1\d\d\d or so, or take"):
+    with pytest.raises(TacitError, match=r"context has 4096 tokens; .* Lower --analyzer-tokens to 1\d\d\d or so, or take"):
         check(limit=4096, tokens=4096)
     with pytest.raises(TacitError, match=r"\(--analyzer-tokens\)\. Take a model with a longer context, or --analyzer rule"):
         check(limit=200, tokens=64)

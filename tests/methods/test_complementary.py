@@ -152,14 +152,14 @@ def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
     manager = experience.manager
     first, second, *_ = manager.bank.entries
     for step in (3, 4, 5):
-        manager.bank.happened("trained", [first, second], step)
+        manager.bank.record("trained", [first, second], step)
     manager.bank.remove([second])
     for entry, reward in ((first, 1.0), (second, -1.0)):
-        manager.extractor.earned(Sample(entry, reward, manager.bank.call(entry)))
+        manager.extractor.add_sample(Sample(entry, reward, manager.bank.call(entry)))
     experience.learn([], None, IterationInfo(0, 7))
     (batch, _, _) = extractor.updates[-1]
     np.testing.assert_allclose([a[0] for a in batch.advantages], [0.5, -0.5])
-    manager.extractor.earned(Sample(second, 1.0, manager.bank.call(second)))
+    manager.extractor.add_sample(Sample(second, 1.0, manager.bank.call(second)))
     assert experience._trained(second).trained == 4 and experience._trained(second).last_trained == 7
 
 
@@ -174,10 +174,10 @@ def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(b
         bank = experience.manager.bank
         guides = {int(t.condition.entry) for g in done.groups for t in g.trajectories if t.condition.name == GUIDED}
         known = {sample.entry for sample in experience.manager.extractor.buffer}
-        trained = {entry for entry in guides if number in bank.trainings(entry)}
+        trained = {entry for entry in guides if number in bank.training_steps(entry)}
         assert guides == trained | (guides & known), "nobody was forgotten"
         experience.manager.finish()
-        bank.let_calls_go()
+        bank.drop_retired_calls()
         everybody = range(1, max(bank.entries) + 1)
         assert all((bank.call(entry) is not None) == (entry in bank.entries) for entry in everybody)
     assert len(everybody) > 20 and len(extractor.updates) > 4
@@ -191,13 +191,13 @@ def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
     call = Call(np.array([1]), np.array([2, 3]), np.array([-0.5, -0.25], np.float32))
     known = [Usage(), Usage(trained=3, last_trained=5), Usage(trained=3, last_trained=6), Usage(trained=3, last_trained=7)]
     for entry, reward in enumerate((1.0, -1.0, 0.5, -0.5)):
-        extractor.earned(Sample(entry, reward, call))
+        extractor.add_sample(Sample(entry, reward, call))
     told, trained = extractor.learn(lambda entry: known[entry], 7)
     ((batch, _, _),) = policy.updates
     assert [a.tolist() for a in batch.advantages] == [[1.0, 1.0], [-0.5, -0.5], [0.25, 0.25], [0.0, 0.0]]
     assert trained == [0, 1, 2, 3] and told["experience/extractor_reward"] == 0.0
     for entry, reward in enumerate((1.0, 1.0, 1.0, -1.0)):  # mean ½: what a heavy entry earned is no other's baseline
-        extractor.earned(Sample(entry, reward, call))
+        extractor.add_sample(Sample(entry, reward, call))
     extractor.learn(lambda entry: known[entry], 9)
     assert [a[0] for a in policy.updates[-1][0].advantages] == [0.5, 0.25, 0.25, -0.75]
 
@@ -239,7 +239,7 @@ def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
     call = Call(np.array([1]), np.array([2]), np.array([-0.1], np.float32))
     extractor = Extractor(lambda: ScriptedPolicy(noting), "terse", batch=9)
     for sample in (Sample(1, 1.0, call, 3), Sample(2, -1.0, call), Sample(1, -1.0, call, 1)):
-        extractor.earned(sample)
+        extractor.add_sample(sample)
     assert [(s.entry, s.reward, s.episodes) for s in extractor.buffer] == [(1, 0.5, 4), (2, -1.0, 1)]
 
 
@@ -451,15 +451,15 @@ def test_operations_are_read(answer, style, guided, expected):
     ("answer", "style", "guided", "problem"),
     [
         ("", "terse", False, "0 operations"),
-        ("drop: all", "terse", False, "no operation"),
-        ("update: x", "terse", False, "no entry had been retrieved"),
+        ("drop: all", "terse", False, "not an operation"),
+        ("update: x", "terse", False, "no entry was retrieved"),
         ("update: x\nupdate: y", "terse", True, "updated twice"),
         ("add:", "terse", False, "without text"),
         ("add: a\n" * 4, "terse", False, "4 operations"),
         ("add: " + "x" * 100_000, "terse", False, "100000|100001"),
         ("{}", "json", False, "no list"),
-        ('{"operations": [{"op": "delete", "text": "1"}]}', "json", False, "no operation"),
-        ('{"operations": [{"op": "add", "text": 3}]}', "json", False, "no operation"),
+        ('{"operations": [{"op": "delete", "text": "1"}]}', "json", False, "not an operation"),
+        ('{"operations": [{"op": "add", "text": 3}]}', "json", False, "not an operation"),
         ('{"operations": [{"op": "add", "text": "go \\ud83d"}]}', "json", False, "half a character"),
         ("add: go \ud83d", "terse", False, "half a character"),
         ("[" * 10_000, "json", False, "no JSON"),

@@ -235,11 +235,11 @@ def test_a_world_without_rules_or_handbook_is_told_what_would_help():
     ("written", "reason"),
     [
         (b'[families]\nwash = "wash it"\n', "wash"),
-        (b"general = 3", "which is no text"),
+        (b"general = 3", "which is not a text"),
         (b'general = "caf\xe9"', "is not TOML"),
         (b'families = ["clean"]', "write them as a table"),
-        (b'general = " "', "says nothing"),
-        (b'general = "' + b"x" * 1990 + b'"\n[families]\nclean = "and clean it"', "what clean is told has 2003 characters"),
+        (b'general = " "', "is empty"),
+        (b'general = "' + b"x" * 1990 + b'"\n[families]\nclean = "and clean it"', "the text for clean has 2003 characters"),
     ],
 )
 def test_a_handbook_that_cannot_be_told_is_refused(tmp_path, written, reason):
@@ -256,7 +256,7 @@ def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
     method = get_method("skill_grpo")(handbook=str(file)).build(household)
     assert method.conditions.handbook.page("clean") == "look first\nclean it"
     assert method.conditions.handbook.page("heat") == method.conditions.handbook.page("") == "look first"
-    with pytest.raises(TacitError, match="is for world 'alfworld', and this is 'countdown'"):
+    with pytest.raises(TacitError, match="is for world 'alfworld', but this is 'countdown'"):
         get_method("skill_grpo")(handbook=str(file)).build(WORLD)
     with pytest.raises(TacitError, match="cannot read the handbook"):
         get_method("skill_grpo")(handbook=str(tmp_path / "none.toml")).build(household)

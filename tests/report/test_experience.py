@@ -59,7 +59,7 @@ def test_an_entry_says_its_world_where_the_bank_has_several(tmp_path):
     bank = Bank(run / "experience" / "bank.sqlite", EMBED.name, EMBED.dimensions)
     for world, task in (("alfworld", "train/look-1"), ("countdown", "countdown/train/3")):
         bank.add(task, EMBED([task])[0], Origin(world=world, task=task))
-    bank.happened("guided", [1, 2], 1, "t", True)
+    bank.record("guided", [1, 2], 1, "t", True)
     bank.close()
     text = Page(run_page(run)).text
     assert "alfworld: train/look-1" in text and "countdown: train/3" in text
@@ -71,8 +71,8 @@ def test_the_most_useful_and_the_most_harmful_entries_are_named_and_nothing_is_w
     bank = Bank(path, EMBED.name, EMBED.dimensions)
     for text in ("look first", f"never look {HOSTILE}", "unused"):
         bank.add(text, EMBED([text])[0], Origin(task="letters/train/1"))
-    bank.happened("guided", [1, 1], 1, "t", True)
-    bank.happened("guided", [2], 1, "t", False)
+    bank.record("guided", [1, 1], 1, "t", True)
+    bank.record("guided", [2], 1, "t", False)
     bank.close()
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     page = Page(run_page(run))

@@ -1,13 +1,13 @@
-"""What a dictionary says about successes not seen yet (ReuseRL §3.5, §A.2–A.3). Logarithms of sizes are in bits.
+"""Generalization bounds of a dictionary (ReuseRL §3.5, §A.2–A.3). Logarithms of sizes are in bits.
 
     U_m(C)     = L_dict(C)/m + T log₂|C|
     ℓ̃_m(s, C)  = (L_dict(C)/m + seg(s, C) log₂|C|) / U_m(C)                               in [0, 1] for 1 ≤ seg ≤ T
     E ℓ̃(s, Ĉ)  ≤ mean ℓ̃(sᵢ, Ĉ) + √((L_dict(Ĉ) ln 2 + ln(m/δ)) / 2m)                      Theorem 3, Eq. 7
     E ψ(s)     ≤ mean ψ(sᵢ) + (B*/m + K* log₂|C*|) √((B* ln 2 + ln(m/δ)) / 2m)            Proposition 4, Eq. 8
 
-They hold with probability 1 − δ over m independent successes of one policy. Eq. 7 holds for whatever dictionary was extracted
-from these very successes, since P(C) = 2^−L_dict(C) / Z is a prior with Z ≤ 1. A success buffer mixes the policies of several
-iterations, so there the bound is a reading of how well the dictionary fits, and not a promise.
+They hold with probability 1 − δ over m independent successes of one policy. Eq. 7 also holds for a dictionary extracted from
+these successes, since P(C) = 2^−L_dict(C) / Z is a prior with Z ≤ 1. A success buffer mixes policies of several iterations;
+there the bound only measures how well the dictionary fits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tacit.core.errors import TacitError
 
 
 def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: int) -> float:
-    """ℓ̃_m of a success cut into that many segments, or of several by their mean: affine in it."""
+    """ℓ̃_m of a success with that many segments. Affine, so the mean segments give the mean loss."""
     if m < 1:
         raise TacitError(f"m = {m}: the loss of Theorem 3 shares the dictionary's cost among m ≥ 1 successes.")
     if horizon < 1:
@@ -27,15 +27,15 @@ def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: in
     if not 1 <= segments <= horizon:
         raise TacitError(
             f"a success of {segments:g} segments is outside of 1 … T = {horizon}: the loss of Theorem 3 would leave [0, 1]. "
-            f"T must be at least the longest success."
+            f"T must be at least the length of the longest success."
         )
     shared, per_segment = dictionary.bits / m, log2(len(dictionary))
     longest = shared + horizon * per_segment
-    return (shared + segments * per_segment) / longest if longest else 0.0  # one skill and L = 1: nothing to tell
+    return (shared + segments * per_segment) / longest if longest else 0.0  # one skill and L = 1: zero bits
 
 
 def complexity(bits: float, m: int, delta: float) -> float:
-    """√((bits ln 2 + ln(m/δ)) / 2m): what must be added for having chosen the dictionary after seeing the sample."""
+    """√((bits ln 2 + ln(m/δ)) / 2m): the penalty for choosing the dictionary after seeing the sample."""
     if not 0 < delta < 1:
         raise TacitError(f"delta = {delta}: the bound fails with probability δ, which lies between 0 and 1.")
     if m < 1:
@@ -57,9 +57,9 @@ def proposition_4(
 ) -> float:
     """Upper bound in bits on the expected description length of a fresh success under a dictionary fixed beforehand.
 
-    `dictionary_bits` is B*, an upper bound on the cost of the dictionary, and `most_segments` K*, one on the segments of
-    any success of the distribution (Assumption 2). Left out, they are the dictionary's cost and the most seen in the
-    corpus: the latter is a guess, since a rarer success may need more.
+    `dictionary_bits` is B*, an upper bound on the cost of the dictionary; `most_segments` is K*, one on the segments of any
+    success (Assumption 2). Defaults: the dictionary's cost and the most in the corpus. The latter is a guess, since a rarer
+    success may need more.
     """
     if not corpus:
         raise TacitError("the bound of Proposition 4 needs at least one success.")

@@ -1,10 +1,10 @@
-"""The skill dictionary: ReuseRL's E-step beside the policy (Algorithm 1).
+"""The skill dictionary: ReuseRL's E-step as a companion of the policy (Algorithm 1).
 
     B⁺ ← skill sequences of this batch's successes                     none: the dictionary stays as it is
-    G  ← the newest `buffer` successes, this batch's last              the batch counts once, and is never cut short
-    C  ← greedy merging over B⁺ ∪ G                                    merging.py
+    G  ← the newest `buffer` successes, this batch's last              the batch counts once and is never truncated
+    C  ← greedy merging over B⁺ ∪ G                                    extraction.py
 
-`observe` does this before rewards are computed, and `seg` answers from the fresh C: the reward term reads it there.
+`observe` runs before rewards are computed, so the reward term's `seg` uses the fresh C.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE = "dictionary.json"
 
 @dataclass
 class SkillDictionary(Companion):
-    """Learns a dictionary from successes. Equal to another with the same settings, whatever either has seen."""
+    """Learns a dictionary from successes. Equality compares settings only, not what was learned."""
 
     name = "dictionary"
     read_in_rollouts: ClassVar[bool] = False
@@ -41,7 +41,7 @@ class SkillDictionary(Companion):
     max_phrase: int = 4
     """L"""
     buffer: int = 256
-    """successes remembered; 0 forgets all but the batch's own"""
+    """successes kept from earlier batches; 0 uses the batch alone"""
     delta: float = 0.05
     """probability with which the bound may fail"""
     dictionary: Dictionary = field(init=False, compare=False, repr=False)
@@ -53,20 +53,20 @@ class SkillDictionary(Companion):
         check_alphabet(self.alphabet.skills, self.max_phrase)
         check_horizon(self.horizon)
         if self.buffer < 0:
-            raise TacitError(f"buffer = {self.buffer}: the success buffer holds zero sequences or more.")
+            raise TacitError(f"buffer = {self.buffer} must not be negative.")
         if not 0 < self.delta < 1:
             raise TacitError(f"delta = {self.delta}: the bound fails with probability δ, which lies between 0 and 1.")
         self.dictionary = Dictionary(self.alphabet.skills, (), self.max_phrase)
         self.successes, self.history = [], History()
 
     def seg(self, sequence: Sequence[str]) -> int:
-        """Fewest phrases of the present dictionary that spell the sequence."""
+        """Fewest phrases of the current dictionary that spell the sequence."""
         return self.dictionary.seg(sequence)
 
     def observe(
         self, groups: Sequence[Group], policy: Policy | None = None, info: IterationInfo | None = None
     ) -> dict[str, float]:
-        """The E-step. Returns what came of it; a bad projection is refused before anything is changed."""
+        """The E-step; returns its metrics. A bad projection raises before anything is changed."""
         began = time.perf_counter()
         batch = [success_skills(self.alphabet, t) for g in groups for t in g.trajectories if t.success]
         self.history.iteration += 1
@@ -101,7 +101,7 @@ class SkillDictionary(Companion):
     def load(self, directory: Path) -> None:
         state = json.loads((directory / FILE).read_text(encoding="utf-8"))
         if tuple(state["skills"]) != self.alphabet.skills:
-            raise TacitError("the saved skill dictionary belongs to another alphabet: the world's skills have changed since.")
+            raise TacitError("the saved skill dictionary has another alphabet: the world's skills have changed since.")
         self.dictionary = Dictionary(self.alphabet.skills, tuple(map(tuple, state["phrases"])), self.max_phrase)
         self.successes = [tuple(s) for s in state["buffer"]]
         self.history = History.load(state["history"])
@@ -122,7 +122,7 @@ class SkillDictionary(Companion):
             "success_segments": segments,
             "phrase_length": found.skills / found.segments,
         }
-        if longest <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound to speak of
+        if longest <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound
             settings = segments, self.dictionary, found.sequences, self.horizon
             readings |= {"mdl_loss": normalized_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
         return readings
@@ -130,13 +130,13 @@ class SkillDictionary(Companion):
 
 @dataclass
 class History:
-    """The merged phrases of every E-step with their uses, compactly: phrases are spelled once and numbered."""
+    """The merged phrases of every E-step with their uses. Phrases are stored once and numbered."""
 
     iteration: int = 0
-    """how often the dictionary was shown a batch"""
+    """batches observed"""
     phrases: list[Phrase] = field(default_factory=list)
     steps: list[list[Any]] = field(default_factory=list)
-    """[iteration, [[number of a phrase, uses in the corpus], …]] of each E-step that had a success; never changed again"""
+    """[iteration, [[number of a phrase, uses in the corpus], …]] of each E-step that had a success; append-only"""
 
     def __post_init__(self) -> None:
         self._numbers = {phrase: i for i, phrase in enumerate(self.phrases)}
@@ -151,11 +151,11 @@ class History:
         self.steps.append([self.iteration, uses])
 
     def uses(self) -> list[tuple[int, dict[Phrase, int]]]:
-        """(iteration, uses of each merged phrase then in the dictionary)"""
+        """(iteration, uses of each merged phrase in the dictionary at that time)"""
         return [(step, {self.phrases[i]: count for i, count in uses}) for step, uses in self.steps]
 
     def standing(self) -> list[dict[str, Any]]:
-        """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
+        """Merged phrases by use: uses, the iteration since which it has been present, share of E-steps it was in."""
         history = self.uses()
         now = history[-1][1] if history else {}
         rows = []

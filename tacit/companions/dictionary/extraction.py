@@ -1,6 +1,6 @@
-"""A code of phrases over an alphabet of skills, and what it takes to write behaviour down in it (ReuseRL §3.1–3.2).
+"""ReuseRL's dictionary: phrases over an alphabet of skills, minimum segmentation, and greedy merging (§3.1, §3.2, §3.7).
 
-    seg(s, C)      fewest phrases of C that spell s exactly                       (dynamic programme)
+    seg(s, C)      fewest phrases of C that spell s exactly                       (dynamic program)
     L_dict(C)    = Σ_p (|p| log₂ K + log₂ L)                                      Eq. 2
     L_BDL(B, C)  = L_dict(C) / |B| + mean over B of seg(s, C) · log₂ |C|          Eq. 3
 
@@ -25,7 +25,7 @@ Sequences = Sequence[Phrase]
 
 @dataclass(frozen=True)
 class Dictionary:
-    """C: every single skill, and the phrases merged from them. Immutable; equal where the phrases and their order are."""
+    """C: every single skill, and the phrases merged from them. Equal if the phrases and their order are."""
 
     skills: tuple[str, ...]
     """Σ"""
@@ -39,11 +39,9 @@ class Dictionary:
         for phrase in self.merged:
             self.check_known(phrase)
             if not 2 <= len(phrase) <= self.max_phrase:
-                raise TacitError(
-                    f"the phrase {spell(phrase)!r} must have 2 to {self.max_phrase} skills, and has {len(phrase)}."
-                )
+                raise TacitError(f"the phrase {spell(phrase)!r} has {len(phrase)} skills; it must have 2 to {self.max_phrase}.")
         if len(self._phrases) < len(self.merged):
-            raise TacitError("a dictionary holds each phrase once, and one of these is there twice.")
+            raise TacitError("a phrase is in the dictionary twice.")
 
     def __len__(self) -> int:
         """|C|"""
@@ -66,19 +64,19 @@ class Dictionary:
         return len(self.segment(sequence))
 
     def segment(self, sequence: Sequence[str]) -> tuple[Phrase, ...]:
-        """A minimum segmentation: of several, the one with the longest last phrase, then the longest before it, …"""
+        """The minimum segmentation. Ties: the longest last phrase, then the longest before it, and so on."""
         sequence = tuple(sequence)
         self.check_known(sequence)
-        ways = [
+        lengths = [
             [n for n in self._lengths.get(skill, ()) if n <= end and sequence[end - n : end] in self._phrases]
             for end, skill in enumerate(sequence, 1)
         ]
-        return tuple(sequence[a:b] for a, b in pairwise(min_segmentation(ways)))
+        return tuple(sequence[a:b] for a, b in pairwise(min_segmentation(lengths)))
 
     def description_length(self, corpus: Sequences) -> float:
         """L_BDL(B, C), Eq. 3: bits per sequence."""
         if not corpus:
-            raise TacitError("a description length is a mean over successes, and there are none.")
+            raise TacitError("a description length is a mean over successes, but there are none.")
         return (self.bits + sum(map(self.seg, corpus)) * log2(len(self))) / len(corpus)
 
     def check_known(self, sequence: Collection[str]) -> None:
@@ -95,34 +93,36 @@ class Dictionary:
 
     @cached_property
     def _lengths(self) -> dict[str, tuple[int, ...]]:
-        """By last skill, the lengths of the merged phrases, shortest first: nothing else is worth looking up."""
+        """Last skill -> lengths of the merged phrases that end with it, shortest first."""
         lengths: dict[str, set[int]] = {}
         for phrase in self.merged:
             lengths.setdefault(phrase[-1], set()).add(len(phrase))
         return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
 
 
-def min_segmentation(ways_T: Sequence[Sequence[int]]) -> list[int]:
-    """Where a minimum segmentation of T skills cuts them, 0 and T included. `ways_T` has, for each skill, the lengths of the
-    phrases of two or more that end with it, shortest first; a single skill is always a phrase.
+def min_segmentation(lengths_T: Sequence[Sequence[int]]) -> list[int]:
+    """The cut positions of a minimum segmentation of T skills, 0 and T included.
 
-    fewest[t] = 1 + min over those lengths n, and 1, of fewest[t − n]; of equals the longest
+    `lengths_T`: for each position, the lengths of the merged phrases that end there, shortest first. A single skill is always a
+    phrase.
+
+    fewest[t] = 1 + min over those lengths n, and 1, of fewest[t − n]; ties go to the longest
     """
-    fewest, last, best = [0], [1] * (len(ways_T) + 1), 0
-    for end, ways in enumerate(ways_T, 1):
-        for longer in ways:
-            if fewest[end - longer] <= best:
-                best, last[end] = fewest[end - longer], longer
+    fewest, last, best = [0], [1] * (len(lengths_T) + 1), 0
+    for end, lengths in enumerate(lengths_T, 1):
+        for length in lengths:
+            if fewest[end - length] <= best:
+                best, last[end] = fewest[end - length], length
         best += 1
         fewest.append(best)
-    cuts = [len(ways_T)]
+    cuts = [len(lengths_T)]
     while cuts[-1]:
         cuts.append(cuts[-1] - last[cuts[-1]])
     return cuts[::-1]
 
 
 def phrase_bits(length: int, alphabet: int, max_phrase: int) -> float:
-    """|p| log₂ K + log₂ L: the skills of a phrase, and how many they are."""
+    """|p| log₂ K + log₂ L: the skills of a phrase, and its length."""
     return length * log2(alphabet) + log2(max_phrase)
 
 
@@ -135,33 +135,21 @@ def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
         raise TacitError("an alphabet needs at least one skill.")
     nameless = [skill for skill in skills if not isinstance(skill, str) or not skill.strip()]
     if nameless:
-        raise TacitError(f"the alphabet has {nameless[0]!r} in it, and skills are called by a name: some text, such as 'TAKE'.")
+        raise TacitError(f"the alphabet contains {nameless[0]!r}; a skill must be a non-empty name, such as 'TAKE'.")
     if len(set(skills)) < len(skills):
         twice = next(skill for skill, count in Counter(skills).items() if count > 1)
         raise TacitError(f"the alphabet has the skill {twice!r} twice.")
     if max_phrase < 1:
-        raise TacitError(f"max_phrase = {max_phrase}: phrases have at least one skill, so L must be 1 or more.")
+        raise TacitError(f"max_phrase = {max_phrase} must be at least 1.")
 
-
-# The E-step: a dictionary by greedy merging, as ReuseRL §3.7 and docs/methods/reuserl.md say, exactly.
-#
-#     C ← single skills
-#     repeat: cut every sequence by its minimum segmentation under C, count the adjacent pairs of phrases,
-#             go through them by count, ties by the pair's text, and add the first p = a∘b that fits L, is not in C and
-#             strictly lowers L_BDL; until none does
-#
-# A skill is written as one letter here: a sequence is a word, and a phrase is a piece of it that is quickly found. Words
-# without
-# p stay cut as they are. And most pairs need not be tried: each use of p can be undone at the price of one more phrase, so it
-# saves at most as many as it has occurrences.
 
 MIN_GAIN_BITS = 1e-9
-"""bits a merge must save: less is rounding, and would differ between machines"""
+"""bits a merge must save; less is rounding, which differs between machines"""
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """A dictionary, and what the corpus it came from looks like in it."""
+    """The extracted dictionary, and statistics of its corpus under it."""
 
     dictionary: Dictionary
     sequences: int
@@ -171,7 +159,7 @@ class Extraction:
     skills: int
     """Σ |s|"""
     uses: Mapping[Phrase, int]
-    """how often each phrase stands in the segmented corpus"""
+    """how often each phrase occurs in the segmented corpus"""
 
     @property
     def description_length(self) -> float:
@@ -180,21 +168,31 @@ class Extraction:
 
 
 def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
-    """The dictionary of a corpus. Equal sequences are cut once, however many there are."""
+    """The E-step, by greedy merging (§3.7; the exact rule is in docs/methods/reuserl.md).
+
+        C ← single skills
+        repeat: segment every sequence minimally under C and count adjacent pairs of phrases;
+                in order of count, ties by text, add the first p = a∘b that fits L, is not in C and strictly lowers L_BDL;
+                stop if none does
+
+    For speed, a skill is one letter, so a sequence is a string and a phrase a substring. Only sequences that contain p are
+    segmented again, equal ones once. A pair is tried only if it can pay: p saves at most one segment per occurrence, because
+    each use of p could be undone with one more phrase.
+    """
     if not corpus:
-        raise TacitError("a dictionary is extracted from successes, and there are none.")
+        raise TacitError("a dictionary is extracted from successes, but there are none.")
     Dictionary(tuple(skills), (), max_phrase).check_known(set().union(*corpus))
     letters = {skill: chr(i) for i, skill in enumerate(skills)}
     words = ["".join(letters[skill] for skill in sequence) for sequence in corpus]
     occurrences = Counter(w[i : i + n] for w in words for n in range(2, max_phrase + 1) for i in range(len(w) - n + 1))
-    times, cuts, merged = Counter(words), {word: Segmentation.into_letters(word) for word in words}, list[str]()
+    times, cuts, merged = Counter(words), {word: Segmentation.from_letters(word) for word in words}, list[str]()
 
     def in_skills(phrase: str) -> Phrase:
         return tuple(skills[ord(letter)] for letter in phrase)
 
     def rank(pair: tuple[str, str]) -> tuple[int, str, str, Phrase, Phrase]:
         a, b = map(in_skills, pair)
-        return -pairs[pair], spell(a), spell(b), a, b  # skills may have spaces in their names, and then two pairs read alike
+        return -pairs[pair], spell(a), spell(b), a, b  # a and b break ties between names with spaces
 
     while True:
         segments, size = sum(times[w] * len(cut.phrases) for w, cut in cuts.items()), len(skills) + len(merged)
@@ -210,41 +208,40 @@ def extract_dictionary(corpus: Sequences, skills: Sequence[str], max_phrase: int
                 cuts |= fresh
                 break
         else:
-            code = Dictionary(tuple(skills), tuple(map(in_skills, merged)), max_phrase)
+            dictionary = Dictionary(tuple(skills), tuple(map(in_skills, merged)), max_phrase)
             uses = Counter(chain.from_iterable(cuts[word].phrases for word in words))
-            told = {in_skills(phrase): count for phrase, count in uses.items()}
-            return Extraction(code, len(corpus), segments, sum(map(len, corpus)), told)
+            uses_by_phrase = {in_skills(phrase): count for phrase, count in uses.items()}
+            return Extraction(dictionary, len(corpus), segments, sum(map(len, corpus)), uses_by_phrase)
 
 
 def merge_gain(segments: int, size: int, saved: int, bits: float) -> float:
-    """−|B| Δ_BDL: what a phrase of so many bits gains a code of `size` phrases if it saves `saved` of the corpus's segments."""
+    """−|B| Δ_BDL: bits saved by adding a phrase of `bits` bits to `size` phrases, if it saves `saved` of `segments`."""
     after = (segments - saved) * log2(size + 1) + bits
     return segments * log2(size) - after
 
 
 def min_saved_segments(segments: int, size: int, bits: float) -> int:
-    """The fewest segments such a phrase must save to pay; more than there are where it never would."""
+    """The fewest segments a phrase of `bits` bits must save to pay; more than `segments` if it never does."""
     return bisect_left(range(segments + 1), True, key=lambda saved: merge_gain(segments, size, saved, bits) > MIN_GAIN_BITS)
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """A word under a code."""
+    """A word and its minimum segmentation."""
 
     word: str
-    ways: list[tuple[int, ...]]
-    """for each letter, the lengths of the phrases of two or more that end with it, shortest first"""
+    lengths: list[tuple[int, ...]]
+    """for each letter, the lengths of the merged phrases that end with it, shortest first"""
     phrases: list[str]
-    """the minimum segmentation"""
 
     @classmethod
-    def into_letters(cls, word: str) -> Segmentation:
+    def from_letters(cls, word: str) -> Segmentation:
         return cls(word, [()] * len(word), list(word))
 
     def with_phrase(self, phrase: str) -> Segmentation:
-        ways, start = self.ways.copy(), self.word.find(phrase)
+        lengths, start = self.lengths.copy(), self.word.find(phrase)
         while start >= 0:
             end = start + len(phrase) - 1
-            ways[end] = tuple(sorted((*ways[end], len(phrase))))
+            lengths[end] = tuple(sorted((*lengths[end], len(phrase))))
             start = self.word.find(phrase, start + 1)
-        return Segmentation(self.word, ways, [self.word[a:b] for a, b in pairwise(min_segmentation(ways))])
+        return Segmentation(self.word, lengths, [self.word[a:b] for a, b in pairwise(min_segmentation(lengths))])

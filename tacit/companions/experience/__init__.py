@@ -1,1 +1,1 @@
-"""Experience: what episodes taught, written by an extractor, kept in a bank, handed to those who play (Complementary RL)."""
+"""Complementary RL's experience: an extractor writes entries about episodes, a bank keeps them, retrieval finds them."""

@@ -1,7 +1,7 @@
-"""The experience bank: durable on disk (disk.py), searched in memory (matrix.py).
+"""The experience bank: entries with vectors and origins, durable in SQLite (`BankStore`), searched in memory (`EntryMatrix`).
 
-A write returns when it is committed: what was acknowledged outlives a killed process. Writers take turns; readers never wait,
-and see every change whole or not at all.
+A write returns when it is committed and survives a killed process. Writers take turns; readers never wait and see each change
+completely or not at all.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 
-# What a bank holds: texts with where they came from, and the calls of the extractor that wrote them.
-
 MAX_ENTRY_CHARS = 4000
-"""characters of an entry; longer ones are refused"""
+"""longer entries are rejected"""
 
 
 @dataclass(frozen=True)
@@ -36,16 +34,16 @@ class Origin:
     family: str = ""
     task: str = ""
     episode: int = 0
-    """the seed of the episode it was distilled from"""
+    """seed of the episode it was distilled from"""
     success: bool = False
     step: int = 0
-    """iteration in which it was written"""
+    """iteration that wrote it"""
     operation: str = "add"
-    """add, update or merge; import for those that came from a file"""
+    """add, update, merge, or import (from a file)"""
     made_from: tuple[int, ...] = ()
-    """entries it takes the place of"""
+    """entries it replaced"""
     call: int | None = None
-    """the extractor's call that wrote it, where there was one"""
+    """the extractor call that wrote it, if any"""
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,18 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What the extractor read and wrote, with the log-probabilities of that moment: what it is trained on later (Eq. 3)."""
+    """An extractor call: prompt, completion and their log-probabilities then; the extractor is trained on it later (Eq. 3)."""
 
     prompt: np.ndarray
     completion: np.ndarray
     logprobs: np.ndarray
     version: int = 0
-    """of the extractor's weights"""
+    """of the extractor"""
 
 
 @dataclass
 class Usage:
-    """How an entry has been used so far."""
+    """How an entry has been used."""
 
     retrieved: int = 0
     """c(m) of Eq. 6"""
@@ -82,10 +80,6 @@ class Usage:
     last_trained: int = -(10**9)
     """step"""
 
-
-# A bank on disk: SQLite with a write-ahead log. Every entry that ever was, with its origin; who was guided by it, with what
-# result; when it was trained on. The living have a vector, too, and the call that wrote them: of an entry that has gone the one
-# goes with it, the other once nobody can be rewarded for it any more. Whoever writes holds the bank's lock.
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -101,7 +95,7 @@ CREATE INDEX IF NOT EXISTS written_by ON entries(call);
 
 
 class EntryEvent(NamedTuple):
-    """Something that happened to an entry."""
+    """One use of an entry."""
 
     entry: int
     kind: str
@@ -112,11 +106,15 @@ class EntryEvent(NamedTuple):
 
 
 class BankStore:
-    """`path` None keeps it in memory; one that is only read is left as it is, and needs one."""
+    """A bank in SQLite with a write-ahead log; `path` None is in memory. Callers hold the bank's lock.
 
-    def __init__(self, path: Path | None, only_read: bool = False) -> None:
+    Keeps every entry that ever existed, with its origin and events. Live entries also have a vector and the call that wrote
+    them. A retired entry loses its vector at once, and its call once no reward for it can arrive any more.
+    """
+
+    def __init__(self, path: Path | None, read_only: bool = False) -> None:
         self.path = path
-        if path is not None and only_read:
+        if path is not None and read_only:
             self._base = connect_read_only(path)
             return
         if path is not None:
@@ -132,8 +130,8 @@ class BankStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is written within is with the system, all of it or nothing, once this is over: it outlives a killed process. The
-        disk is not waited for (`synchronous=NORMAL`): a power cut may take the last writes, and leaves the bank before them."""
+        """Atomic; survives a killed process once it returns. With `synchronous=NORMAL`, a power cut may lose the last
+        transactions but not corrupt the bank."""
         try:
             self._base.execute("BEGIN IMMEDIATE")
             yield
@@ -143,8 +141,8 @@ class BankStore:
                 self._base.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
                 raise TacitError(
-                    f"cannot write into the experience bank {self.path} ({error}). Where another process writes into it, wait "
-                    "until that has ended, or name another bank; where the disk is full, make room."
+                    f"cannot write to the experience bank {self.path} ({error}). If another process writes to it, wait until "
+                    "that ends or name another bank; if the disk is full, free space."
                 ) from error
             raise
 
@@ -162,34 +160,32 @@ class BankStore:
         return [number for (number,) in rows]
 
     def drop_call(self, entry: int) -> None:
-        """Of one that has gone. A call may have written others: it stays as long as one of them has it."""
+        """Delete the call of a retired entry, unless another entry still refers to it."""
         calls = self._base.execute("SELECT call FROM entries WHERE id = ?", (entry,)).fetchall()
         self._base.execute("UPDATE entries SET call = NULL, origin = json_set(origin, '$.call', NULL) WHERE id = ?", (entry,))
         kept = "SELECT 1 FROM entries WHERE entries.call = calls.id"
         self._base.executemany(f"DELETE FROM calls WHERE id = ? AND NOT EXISTS ({kept})", calls)
 
-    def note(self, event: EntryEvent) -> None:
+    def add_event(self, event: EntryEvent) -> None:
         row = (*event[:4], None if event.success is None else int(event.success))
         self._base.execute("INSERT INTO events (entry, kind, step, task, success) VALUES (?, ?, ?, ?, ?)", row)
 
-    def living(self) -> Iterator[tuple[Entry, np.ndarray]]:
+    def live_entries(self) -> Iterator[tuple[Entry, np.ndarray]]:
         """Oldest first."""
         rows = self._base.execute("SELECT id, text, vector, origin FROM entries WHERE retired IS NULL ORDER BY id").fetchall()
         for number, text, vector, origin in rows:
-            told = json.loads(origin)
-            yield (
-                Entry(number, text, Origin(**{**told, "made_from": tuple(told["made_from"])})),
-                np.frombuffer(vector, np.float32),
-            )
+            fields = json.loads(origin)
+            entry = Entry(number, text, Origin(**{**fields, "made_from": tuple(fields["made_from"])}))
+            yield entry, np.frombuffer(vector, np.float32)
 
     def events(self) -> Iterator[EntryEvent]:
-        """In the order in which they happened."""
+        """Oldest first."""
         rows = self._base.execute("SELECT entry, kind, step, task, success FROM events ORDER BY number")
         for entry, kind, step, task, success in rows:
             yield EntryEvent(entry, kind, step, task, None if success is None else bool(success))
 
-    def trainings(self, entry: int) -> list[int]:
-        """The steps in which it was trained on."""
+    def training_steps(self, entry: int) -> list[int]:
+        """The iterations that trained on it."""
         rows = self._base.execute("SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number", (entry,))
         return [step for (step,) in rows]
 
@@ -226,19 +222,18 @@ class BankStore:
             "events": [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events],
         }
 
-    def sign(self, told: Mapping[str, str]) -> None:
-        """A new bank says of itself what it is."""
+    def write_meta(self, meta: Mapping[str, str]) -> None:
+        """Describe a new bank; an existing one keeps its description."""
         if not self._meta():
-            with self.transaction():  # whoever is killed halfway has made no bank; whoever comes second reads the first one's
-                self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", told.items())
+            with self.transaction():
+                self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", meta.items())
 
-    def check(self, wanted: Mapping[str, str]) -> None:
-        """Whether it is what it is taken for."""
+    def check_meta(self, wanted: Mapping[str, str]) -> None:
         found = self._meta()
         for key, value in wanted.items():
             if found.get(key) != value:
                 raise TacitError(
-                    f"the experience bank {self.path} was made with {key} {found.get(key)!r}, and this is {value!r}: vectors "
+                    f"the experience bank {self.path} was made with {key} {found.get(key)!r}, but this is {value!r}: vectors "
                     "of two models cannot be compared. Name another bank, or export it and import it here (tacit bank)."
                 )
 
@@ -255,7 +250,7 @@ class BankStore:
             self._base.execute("VACUUM INTO ?", (str(path),))
         except sqlite3.OperationalError as error:
             raise TacitError(
-                f"cannot write the experience bank into {path} ({error}). Is there room, and may one write there?"
+                f"cannot write the experience bank to {path} ({error}). Check free space and permissions."
             ) from error
 
     def restore_from(self, copy: BankStore) -> None:
@@ -263,7 +258,7 @@ class BankStore:
             copy._base.backup(self._base)
         except sqlite3.OperationalError as error:
             raise TacitError(
-                f"cannot copy the experience bank {copy.path} to {self.path} ({error}). Is there room, and may one write there?"
+                f"cannot copy the experience bank {copy.path} to {self.path} ({error}). Check free space and permissions."
             ) from error
 
     def _add_call(self, call: Call) -> int:
@@ -278,24 +273,19 @@ class BankStore:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Without a trace. Nobody has a bank open that has no write-ahead log beside it: then not even a lock is taken."""
+    """Open without changing anything. Without a write-ahead log next to it no process has it open, so no lock is needed."""
     log = path.with_name(f"{path.name}-wal")
     return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{'' if log.exists() else '&immutable=1'}", uri=True)
 
 
-# The living entries and their vectors as one matrix, in order of age: search is exact.
-#
-# Readers take the matrix as it is at that moment and never wait: additions go behind its end, and whatever changes what is
-# there makes a new one.
-
-SLACK = 1e-5
-"""what a product in single precision may be off by, depending on how many are asked at once: those within it
-are compared once more in double precision, so that a query is answered the same alone and among others"""
+TOLERANCE = 1e-5
+"""rounding of a float32 product, which depends on the batch size; scores within it are compared again in float64, so that a
+query gets the same answer alone and in a batch"""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The living entries at one moment."""
+    """The live entries at one moment, oldest first. Search is exact."""
 
     vectors_ND: np.ndarray
     entries: tuple[Entry, ...]
@@ -305,36 +295,36 @@ class Snapshot:
         return tuple(entry.id for entry in self.entries)
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[Entry]]:
-        """For each query the `count` nearest entries by cosine, nearest first; equally near ones by age."""
+        """For each query, the `count` nearest entries by cosine, nearest first; ties by age."""
         if not self.entries or count < 1:
             return [[] for _ in vectors_QD]
         queries_QD = normalize(np.asarray(vectors_QD, np.float32))
         scores_QN = queries_QD @ self.vectors_ND.T
-        beyond = max(0, len(self.entries) - count)
+        others = max(0, len(self.entries) - count)
         found = []
         for query_D, scores_N in zip(queries_QD, scores_QN, strict=True):
-            least = np.partition(scores_N, beyond)[beyond] - SLACK
-            near = np.flatnonzero(scores_N >= least)  # rows are in order of age
+            least = np.partition(scores_N, others)[others] - TOLERANCE
+            near = np.flatnonzero(scores_N >= least)  # oldest first
             exact = np.round(self.vectors_ND[near].astype(np.float64) @ query_D.astype(np.float64), 9)
             found.append([self.entries[i] for i in near[np.argsort(-exact, kind="stable")[:count]]])
         return found
 
 
 class EntryMatrix:
-    """For one writer at a time; `now` is whole at every moment."""
+    """The live vectors as one matrix, for one writer at a time. Readers take `snapshot`, which is never modified: additions go
+    behind its end, and any other change makes a new matrix."""
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions
         self._buffer: np.ndarray = np.empty((64, dimensions), np.float32)
         self._first = 0
-        """row of the buffer that the oldest entry is in"""
-        self.now = Snapshot(self._buffer[:0], ())
+        """buffer row of the oldest entry"""
+        self.snapshot = Snapshot(self._buffer[:0], ())
 
-    def changed(self, gone: set[int], new: Sequence[tuple[Entry, np.ndarray]]) -> Snapshot:
-        """The present snapshot without some and with others behind it; it is `now` once its writer says so. Where the oldest
-        go, the others stay where they are; where one goes from among them, there is a new matrix, and whoever is reading goes
-        on with the old one."""
-        seen = self.now
+    def update(self, gone: set[int], new: Sequence[tuple[Entry, np.ndarray]]) -> Snapshot:
+        """The current snapshot without `gone` and with `new` appended; the caller assigns it to `snapshot`. Removing the oldest
+        entries moves nothing; removing others copies the rest to a new buffer."""
+        seen = self.snapshot
         rows = sorted(row for row in (_row(seen.entries, number) for number in gone) if row is not None)
         if rows == list(range(len(rows))):
             stay, self._first = seen.entries[len(rows) :], self._first + len(rows)
@@ -354,13 +344,13 @@ class EntryMatrix:
 
 
 def normalize(vectors: np.ndarray) -> np.ndarray:
-    """To length 1; a vector of zeros stays."""
+    """To unit length; zeros stay zeros."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1.0)
 
 
 def _row(entries: Sequence[Entry], number: int) -> int | None:
-    """Where it is among entries whose ids ascend."""
+    """Its index among entries with ascending ids."""
     row = bisect_left(entries, number, key=lambda entry: entry.id)
     return row if row < len(entries) and entries[row].id == number else None
 
@@ -370,63 +360,63 @@ FORMAT = "1"
 
 
 class EntryRejected(TacitError):
-    """An entry that no bank would keep."""
+    """An entry that cannot be stored."""
 
 
 class Bank:
-    """`embedder` names the model that made the vectors; a bank of another one is refused."""
+    """`embedder`: name of the model that makes the vectors; opening a bank of another embedder raises."""
 
     def __init__(self, path: Path | None, embedder: str, dimensions: int, capacity: int = CAPACITY) -> None:
         self.path, self.embedder, self.dimensions, self.capacity = path, embedder, dimensions, capacity
-        self._disk, self._matrix = BankStore(path), EntryMatrix(dimensions)
+        self._store, self._matrix = BankStore(path), EntryMatrix(dimensions)
         self._writing = threading.RLock()
         self.entries: dict[int, Entry] = {}
-        """the living, oldest first"""
+        """live entries, oldest first"""
         self.usage: dict[int, Usage] = {}
-        self._departed: list[int] = []
-        """gone since calls were last let go"""
-        self._told = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
-        self._disk.sign(self._told)
-        self._hold(self._read(self._disk))
+        self._retired: list[int] = []
+        """retired since the last `drop_retired_calls`"""
+        self._meta = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
+        self._store.write_meta(self._meta)
+        self._set_state(self._read(self._store))
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def close(self) -> None:
         with self._writing:
-            self._disk.close()
+            self._store.close()
 
     def snapshot(self) -> Snapshot:
-        return self._matrix.now
+        return self._matrix.snapshot
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
-        """For each query the ids of the `count` nearest entries by cosine, nearest first; equally near ones by age."""
-        return [[entry.id for entry in found] for found in self._matrix.now.nearest(vectors_QD, count)]
+        """For each query, the ids of the `count` nearest entries by cosine, nearest first; ties by age."""
+        return [[entry.id for entry in found] for found in self._matrix.snapshot.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
-        """One entry more; the oldest go where the bank is full. Returns when it is committed."""
+        """Add an entry; a full bank retires its oldest. Returns when it is committed."""
         (entry,) = self.replace((), [(text, vector_D, origin, call)], "")
         return entry
 
     def replace(
         self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
     ) -> tuple[Entry, ...]:
-        """New entries in the place of old ones, in one transaction: readers see either all of it or nothing. Where the bank is
-        full the oldest go, of the new ones, too, if there are more of them than it holds."""
+        """Replace old entries by new ones in one transaction. A full bank retires its oldest, even of the new ones if they
+        exceed its capacity."""
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
-            with self._disk.transaction():
+            with self._store.transaction():
                 for text, vector_D, origin, call in new:
                     vector_D = self._checked_vector(vector_D)
-                    made.append((self._disk.add(validate_text(text), vector_D, origin, call), vector_D))
+                    made.append((self._store.add(validate_text(text), vector_D, origin, call), vector_D))
                 leaving = set(old)
                 crowded = len(self.entries) - len(leaving & self.entries.keys()) + len(made) - self.capacity
                 in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
                 oldest = islice(in_order, max(0, crowded))
                 gone = {**dict.fromkeys(old, why), **dict.fromkeys(oldest, "the bank was full")}
                 for number, reason in gone.items():
-                    self._disk.retire(number, reason)
-            self._departed += gone
+                    self._store.retire(number, reason)
+            self._retired += gone
             self._publish(made, set(gone))
         return tuple(entry for entry, _ in made)
 
@@ -436,82 +426,81 @@ class Bank:
                 raise TacitError(f"there is no entry {number} in the bank.")
         self.replace(ids, (), why)
 
-    def happened(self, kind: str, ids: Sequence[int], step: int, task: str = "", success: bool | None = None) -> None:
-        """`retrieved`, `guided` (an episode that ended with `success`) or `trained`; counted, and kept for explaining."""
+    def record(self, kind: str, ids: Sequence[int], step: int, task: str = "", success: bool | None = None) -> None:
+        """Store and count events: `retrieved`, `guided` (an episode that ended with `success`) or `trained`."""
         events = [EntryEvent(number, kind, step, task, success) for number in ids]
         if not events:
             return
         with self._writing:
-            with self._disk.transaction():
+            with self._store.transaction():
                 for event in events:
-                    self._disk.note(event)
+                    self._store.add_event(event)
             for event in events:
                 _count(event, self.usage)
 
     def call(self, entry: int) -> Call | None:
-        """What the extractor read and wrote when it made the entry; None where it was made otherwise, or has been let go."""
+        """The extractor call that wrote the entry; None if there was none or it has been dropped."""
         with self._writing:
-            return self._disk.call(entry)
+            return self._store.call(entry)
 
-    def trainings(self, entry: int) -> list[int]:
-        """The steps in which it was trained on, also of one that has gone."""
+    def training_steps(self, entry: int) -> list[int]:
+        """The iterations that trained on it, also of a retired entry."""
         with self._writing:
-            return self._disk.trainings(entry)
+            return self._store.training_steps(entry)
 
-    def let_calls_go(self) -> None:
-        """Of the entries that have gone: prompts are most of a bank, and nobody will be rewarded for them any more. Their
-        texts, where they came from and what happened to them stay."""
+    def drop_retired_calls(self) -> None:
+        """Delete the calls of retired entries: prompts are most of a bank's size, and these get no more rewards. Texts, origins
+        and events stay."""
         with self._writing:
-            if self._departed:
-                with self._disk.transaction():
-                    for number in self._departed:
-                        self._disk.drop_call(number)
-                self._departed = []
+            if self._retired:
+                with self._store.transaction():
+                    for number in self._retired:
+                        self._store.drop_call(number)
+                self._retired = []
 
     def explain(self, entry: int) -> dict[str, Any]:
-        """Where it came from, whom it guided, with what result, what it took the place of and what took its own."""
+        """Its origin, the entries it replaced and was replaced by, and its events."""
         with self._writing:
-            return self._disk.explain(entry)
+            return self._store.explain(entry)
 
     def clear(self) -> None:
-        """Forget everything: as if it had just been made."""
+        """Delete everything."""
         with self._writing:
-            with self._disk.transaction():
-                self._disk.clear()
-            self._hold(self._read(self._disk))
+            with self._store.transaction():
+                self._store.clear()
+            self._set_state(self._read(self._store))
 
     def save_to(self, path: Path) -> None:
-        """A copy of it all, as it is now."""
+        """Write a copy of the whole bank."""
         with self._writing:
-            self._disk.save_to(path)
+            self._store.save_to(path)
 
     def restore_from(self, path: Path) -> None:
-        """Go back to such a copy. One of another embedding, or that cannot be read, is refused with nothing changed here."""
-        with self._writing, closing(BankStore(path, only_read=True)) as copy:
+        """Go back to such a copy. One that is unreadable or of another embedder raises, and nothing changes here."""
+        with self._writing, closing(BankStore(path, read_only=True)) as copy:
             self._read(copy)
-            self._disk.restore_from(copy)
-            self._hold(self._read(self._disk))  # once more: a run may be writing into what is copied
+            self._store.restore_from(copy)
+            self._set_state(self._read(self._store))  # again: another process may write to the copy
 
-    def _read(self, disk: BankStore) -> _Known:
-        """What is there, and nothing else."""
-        disk.check(self._told)
-        living, matrix = list(disk.living()), EntryMatrix(self.dimensions)
-        matrix.now = matrix.changed(set(), living)
-        usage = {entry.id: Usage() for entry, _ in living}
-        for event in disk.events():
+    def _read(self, store: BankStore) -> _BankState:
+        store.check_meta(self._meta)
+        live, matrix = list(store.live_entries()), EntryMatrix(self.dimensions)
+        matrix.snapshot = matrix.update(set(), live)
+        usage = {entry.id: Usage() for entry, _ in live}
+        for event in store.events():
             _count(event, usage)
-        return _Known({entry.id: entry for entry, _ in living}, usage, disk.retired_with_call(), matrix)
+        return _BankState({entry.id: entry for entry, _ in live}, usage, store.retired_with_call(), matrix)
 
-    def _hold(self, known: _Known) -> None:
-        self.entries, self.usage, self._departed, self._matrix = known
+    def _set_state(self, state: _BankState) -> None:
+        self.entries, self.usage, self._retired, self._matrix = state
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
         new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
-        changed = self._matrix.changed(gone, new)
+        snapshot = self._matrix.update(gone, new)
         for entry, _ in new:
-            self.usage[entry.id] = Usage()  # first: whoever finds the entry finds this
+            self.usage[entry.id] = Usage()  # first: a reader that finds the entry needs it
             self.entries[entry.id] = entry
-        self._matrix.now = changed
+        self._matrix.snapshot = snapshot
         for number in gone:
             self.entries.pop(number, None)
             self.usage.pop(number, None)
@@ -526,18 +515,18 @@ class Bank:
         return normalize(vector_D)
 
 
-class _Known(NamedTuple):
-    """What a bank has in memory of what is on disk."""
+class _BankState(NamedTuple):
+    """What a bank keeps in memory."""
 
     entries: dict[int, Entry]
     usage: dict[int, Usage]
-    departed: list[int]
+    retired: list[int]
     matrix: EntryMatrix
 
 
 def _count(event: EntryEvent, usages: Mapping[int, Usage]) -> None:
     usage = usages.get(event.entry)
-    if usage is None:  # it has gone since; what happened to it is still on disk
+    if usage is None:  # retired since
         return
     if event.kind == "retrieved":
         usage.retrieved, usage.last_retrieved = usage.retrieved + 1, event.step
@@ -548,11 +537,12 @@ def _count(event: EntryEvent, usages: Mapping[int, Usage]) -> None:
 
 
 def validate_text(text: str) -> str:
-    told = " ".join(text.split("\0")).strip()
-    if not told:
-        raise EntryRejected("an entry must say something.")
-    if len(told) > MAX_ENTRY_CHARS:
-        raise EntryRejected(f"an entry of {len(told)} characters is longer than {MAX_ENTRY_CHARS}.")
-    if not is_unicode(told):
-        raise EntryRejected(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
-    return told
+    """The text as it is stored, or `EntryRejected`."""
+    text = " ".join(text.split("\0")).strip()
+    if not text:
+        raise EntryRejected("an entry must not be empty.")
+    if len(text) > MAX_ENTRY_CHARS:
+        raise EntryRejected(f"an entry of {len(text)} characters is longer than {MAX_ENTRY_CHARS}.")
+    if not is_unicode(text):
+        raise EntryRejected(f"an entry contains half a character (a lone surrogate): {text!r:.60}.")
+    return text

@@ -1,14 +1,12 @@
-"""The extractor: a second policy that writes the bank's entries, and learns from whether they helped.
+"""The extractor: a second policy that writes the bank's entries and is trained on whether they helped.
 
     J(φ) = E[Σ sg(clip(ρ, 1 − ε, 1 + ε)) Â log π_φ(m | g, τ)] / Σ |m|                       (3)    Â = w(m) (r̄(m) − mean r̄)
     w(m) = 0 where it was trained on within δ steps, else (1 + c_train(m))^−α              (7)
     r̄(m) = mean over the episodes it guided since it was last trained on of +1 (success) or −1
 
-One entry is one sample of the buffer, however often it guides before its turn comes: c_train counts trainings, and would not
-see that it stands in a batch three times.
-
-ρ is against the log-probabilities stored when the entry was written: entries are used long after, by then the extractor has
-moved on, and a ratio taken against itself would always be one.
+One entry is one sample of the buffer, however often it guides in between: c_train counts trainings and would not see that it is
+in a batch three times. ρ is relative to the log-probabilities stored when the entry was written: by the time an entry is used,
+the extractor has changed, and a ratio against its current self would always be one.
 """
 
 from __future__ import annotations
@@ -29,41 +27,37 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import IterationInfo, Trajectory
 from tacit.losses.surrogates import ClippedWeight
 
-# What an extractor may do to the bank: add an entry, update the one that guided the episode, or nothing; up to three at once.
-#
-# json     {"operations": [{"op": "add", "text": "..."}, {"op": "update", "text": "..."}]}      for language models
-# terse    add: ...                                                                              for tiny ones, a line each
-#          update: ...
-#          return
-#
-# What a thinking extractor thought, up to the last `</think>`, is no part of its answer; one that never came to the end of its
-# thought has said nothing.
-
-Kind = Literal["add", "update", "return"]
+OperationKind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
-KINDS: tuple[Kind, ...] = ("add", "update", "return")
+KINDS: tuple[OperationKind, ...] = ("add", "update", "return")
 MAX_OPERATIONS = 3
 
 
 class MalformedAnswer(Exception):
-    """An answer that says nothing the bank could do."""
+    """An extractor answer without valid operations."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    kind: Kind
+    kind: OperationKind
     text: str = ""
 
 
 def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation, ...]:
-    """All of the answer or none of it: one operation without sense spoils the rest. `guided`: there is an entry to update."""
+    """The 1 to 3 operations in an answer; `MalformedAnswer` if any of them is invalid. `guided`: there is an entry to update.
+
+    json     {"operations": [{"op": "add", "text": "..."}, {"op": "update", "text": "..."}]}      for language models
+    terse    add: ...                                                                              for tiny ones, a line each
+             update: ...
+             return
+    """
     answer = strip_thinking(answer)
     found = _from_json(answer) if style == "json" else _from_lines(answer)
     if not 1 <= len(found) <= MAX_OPERATIONS:
-        raise MalformedAnswer(f"{len(found)} operations, where there may be 1 to {MAX_OPERATIONS}")
+        raise MalformedAnswer(f"{len(found)} operations, but 1 to {MAX_OPERATIONS} are allowed")
     for operation in found:
         if operation.kind == "update" and not guided:
-            raise MalformedAnswer("an update where no entry had been retrieved")
+            raise MalformedAnswer("an update, but no entry was retrieved")
         if operation.kind != "return" and not operation.text.strip():
             raise MalformedAnswer(f"an {operation.kind} without text")
         if len(operation.text) > MAX_ENTRY_CHARS:
@@ -76,9 +70,9 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
 
 
 def strip_thinking(answer: str) -> str:
-    """The answer without what was thought before it; templates that begin the thought themselves leave only its end."""
-    _, ended, said = answer.rpartition("</think>")
-    return "" if not ended and said.lstrip().startswith("<think>") else said
+    """The answer after the last `</think>`; empty if a thought never ended. Some templates open the thought themselves."""
+    _, ended, rest = answer.rpartition("</think>")
+    return "" if not ended and rest.lstrip().startswith("<think>") else rest
 
 
 def _from_json(answer: str) -> list[Operation]:
@@ -89,14 +83,14 @@ def _from_json(answer: str) -> list[Operation]:
     found = []
     for each in listed:
         if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
-            raise MalformedAnswer(f"no operation: {str(each)[:60]!r}")
+            raise MalformedAnswer(f"not an operation: {str(each)[:60]!r}")
         found.append(Operation(each["op"], each.get("text", "")))
     return found
 
 
 def _document(answer: str) -> object:
-    """The object of an answer: all from its first brace to its last. Only where that is none, what is between tags or fences:
-    an entry may quote those."""
+    """The JSON object from the first brace to the last. Text between tags or fences is tried second, since an entry may quote
+    those."""
     problem = f"no JSON object in {answer[:60]!r}"
     between = (answer.partition(begin)[2].partition(end)[0] for begin, end in (("<answer>", "</answer>"), ("```", "```")))
     for text in (answer, *between):
@@ -114,20 +108,17 @@ def _from_lines(answer: str) -> list[Operation]:
     for line in filter(None, (line.strip() for line in answer.splitlines())):
         word, _, rest = line.partition(":")
         if word.strip() not in KINDS:
-            raise MalformedAnswer(f"no operation: {line[:60]!r}")
+            raise MalformedAnswer(f"not an operation: {line[:60]!r}")
         found.append(Operation(word.strip(), rest))  # type: ignore[arg-type]
     return found
 
 
-# What the extractor reads: an episode, its outcome and the entry that guided it; a handful of entries to be merged; or the
-# question of an agent in mid-episode, and the entry that was found for it.
-
-LONGEST_TURN = 400
-"""characters of one observation"""
+MAX_TURN_CHARS = 400
+"""of one observation or action"""
 
 
 def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int) -> str:
-    """The request to distil one episode, in about `room` characters: where it does not fit, the middle of the episode goes."""
+    """The prompt to distill one episode, in about `room` characters; turns in the middle are dropped first."""
     outcome = "success" if trajectory.success else "failure"
     turns = drop_middle_turns([(_terse if style == "terse" else _turn)(t, trajectory) for t in range(len(trajectory))], room)
     if style == "terse":
@@ -147,7 +138,7 @@ or, where there is nothing to learn from it, {{"operations": [{{"op": "return"}}
 
 
 def render_merge_prompt(texts: Sequence[str], style: Style) -> str:
-    """The request to merge entries into fewer."""
+    """The prompt to merge entries into fewer."""
     if style == "terse":
         return _lines([*(f"entry: {text}" for text in texts), "merged:"])
     request = f"""These entries are in a bank of experience for an agent. Keep what is useful, make one of those that say the
@@ -157,7 +148,7 @@ same, and drop what is wrong or says nothing. Answer with one JSON object and no
 
 
 def render_advice_prompt(question: str, entry: str, style: Style) -> str:
-    """The request to say what an entry means for whoever asks (search_and_ask)."""
+    """The prompt to apply an entry to an agent's question (search_and_ask)."""
     if style == "terse":
         return "\n".join([f"question: {one_line(question)}", f"entry: {one_line(entry)}", "advice:"])
     request = """You keep a bank of experience for an agent. In the middle of an episode it asks for advice, and this entry is
@@ -171,7 +162,7 @@ def one_line(text: str) -> str:
 
 
 def render_critic_prompt(goal: str, entry: str, rate: float, style: Style) -> str:
-    """The question to the actor whether an entry is to guide it (§B.1), with its success so far on tasks of the kind."""
+    """The prompt that asks the actor to accept, refine or reject an entry (§B.1), with its success rate on such tasks."""
     if style == "terse":
         return _lines([goal, f"entry: {entry}", f"success: {round(100 * rate)}%", "accept, refine or reject:"])
     return f"""You are about to begin a task. This entry from a bank of experience was found for it:
@@ -187,25 +178,25 @@ reject"""
 
 
 def _lines(lines: Sequence[str]) -> str:
-    """Each on one line, whatever is written in it: what an entry or an agent said cannot pass for the next."""
+    """Each on one line, so that quoted text cannot pass for another line."""
     return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
 def _turn(t: int, trajectory: Trajectory) -> str:
     step = trajectory.steps[t]
-    told = {"step": t, "saw": step.observation.text[:LONGEST_TURN], "did": step.action[:LONGEST_TURN]}
-    return to_json_line(told if step.effective else told | {"refused": True})
+    turn = {"step": t, "saw": step.observation.text[:MAX_TURN_CHARS], "did": step.action[:MAX_TURN_CHARS]}
+    return to_json_line(turn if step.effective else turn | {"refused": True})
 
 
 def _terse(t: int, trajectory: Trajectory) -> str:
     step = trajectory.steps[t]
-    answered = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
-    return f"{step.action[:LONGEST_TURN]} > {one_line(answered.text)[:LONGEST_TURN]}"
+    after = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
+    return f"{step.action[:MAX_TURN_CHARS]} > {one_line(after.text)[:MAX_TURN_CHARS]}"
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """What came of one request."""
+    """The operations of one episode, or the problem with its answer."""
 
     operations: tuple[Operation, ...] = ()
     call: Call | None = None
@@ -220,10 +211,10 @@ class Sample:
     reward: float
     call: Call
     episodes: int = 1
-    """that `reward` is the mean of"""
+    """episodes that `reward` is the mean of"""
 
-    def joined(self, later: Sample) -> Sample:
-        """What it earned by then and what it has earned since."""
+    def combine(self, later: Sample) -> Sample:
+        """One sample with the mean reward of both."""
         episodes = self.episodes + later.episodes
         reward = (self.reward * self.episodes + later.reward * later.episodes) / episodes
         return Sample(self.entry, reward, self.call, episodes)
@@ -231,7 +222,7 @@ class Sample:
 
 @dataclass
 class Extractor:
-    """`policy` is a way to the model; one that is not `trained` (an endpoint) only writes."""
+    """`policy` opens the model. One that is not `trained` (an endpoint) only writes."""
 
     policy: Callable[[], Policy]
     style: Style = "json"
@@ -241,7 +232,7 @@ class Extractor:
     """ε"""
     lr: float = 1e-6
     batch: int = 64
-    """entries in the buffer before it is trained"""
+    """entries per update"""
     decay: float = 0.5
     """α"""
     cooldown: int = 1
@@ -250,10 +241,10 @@ class Extractor:
     """False: static extraction"""
     buffer: list[Sample] = field(default_factory=list)
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """one at a time: distilling in the background, answering questions, learning"""
+    """serializes background distillation, answers to queries, and updates"""
 
-    def distil(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distillation]:
-        """(episode, the entry that guided it, or nothing) -> operations, in order."""
+    def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distillation]:
+        """(episode, the entry that guided it or an empty text) -> operations, in order. `place` seeds the sampling."""
         policy = self.policy()
         room = 3 * max(64, policy.context_limit - self.max_tokens)
         prompts = [policy.encode_prompt(render_distill_prompt(t, entry, self.style, room)) for t, entry in requests]
@@ -261,7 +252,7 @@ class Extractor:
         found = []
         for (_, entry), (text, call) in zip(requests, calls, strict=True):
             if call is None:
-                found.append(Distillation(problem="the episode does not fit into the extractor's context"))
+                found.append(Distillation(problem="the episode does not fit in the extractor's context"))
                 continue
             try:
                 found.append(Distillation(parse_operations(text, self.style, bool(entry)), call))
@@ -270,7 +261,7 @@ class Extractor:
         return found
 
     def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
-        """Fewer entries that say the same; the old ones where the answer cannot be used."""
+        """Fewer entries with the same content; the old ones and no call if the answer is unusable."""
         policy = self.policy()
         prompt = policy.encode_prompt(render_merge_prompt(texts, self.style))
         ((text, call),) = self._write(policy, [prompt], [info.derive("extractor", place, 0)])
@@ -278,7 +269,7 @@ class Extractor:
         return (list(texts), None) if merged is None else (merged, call)
 
     def advise(self, asked: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[str]:
-        """(question, the entry found for it) -> what the entry means for whoever asks; empty where the answer is of no use."""
+        """(question, retrieved entry) -> advice; empty if the answer is unusable."""
         policy = self.policy()
         prompts = [policy.encode_prompt(render_advice_prompt(question, entry, self.style)) for question, entry in asked]
         return [parse_advice(text, self.style) if call else "" for text, call in self._write(policy, prompts, seeds)]
@@ -294,20 +285,20 @@ class Extractor:
             found[i] = completion.text, call
         return found
 
-    def earned(self, sample: Sample) -> None:
-        """Into the buffer, where it will be trained on; an entry that waits there already stays one sample."""
+    def add_sample(self, sample: Sample) -> None:
+        """Add it to the training buffer; an entry that is already there stays one sample."""
         if not self.trained:
             return
-        waiting = next((i for i, known in enumerate(self.buffer) if known.entry == sample.entry), None)
-        if waiting is None:
+        index = next((i for i, known in enumerate(self.buffer) if known.entry == sample.entry), None)
+        if index is None:
             self.buffer.append(sample)
         else:
-            self.buffer[waiting] = self.buffer[waiting].joined(sample)
+            self.buffer[index] = self.buffer[index].combine(sample)
 
     def learn(self, usage: Callable[[int], Usage], step: int) -> tuple[dict[str, float], list[int]]:
-        """An update for every `batch` entries in the buffer; (metrics, means over the updates, the entries trained on).
-        `usage` knows also those that have left the bank."""
-        told: dict[str, list[float]] = {}
+        """One update per `batch` entries in the buffer. Returns (mean metrics, the entries trained on). `usage` must also know
+        retired entries."""
+        metrics_of: dict[str, list[float]] = {}
         trained: list[int] = []
         while self.trained and len(self.buffer) >= self.batch:
             taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
@@ -318,10 +309,10 @@ class Extractor:
                 metrics = self.policy().update(batch, (ClippedWeight(self.clip, self.clip),), self.lr)
             for name in ("loss", "grad_norm", "clipped"):
                 if name in metrics:
-                    told.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
-            told.setdefault("experience/extractor_reward", []).append(float(rewards.mean()))
+                    metrics_of.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
+            metrics_of.setdefault("experience/extractor_reward", []).append(float(rewards.mean()))
             trained += [sample.entry for sample in taken]
-        means = {name: float(np.mean(found)) for name, found in told.items()}
+        means = {name: float(np.mean(values)) for name, values in metrics_of.items()}
         return {**means, "experience/buffer": float(len(self.buffer))}, trained
 
 
@@ -346,7 +337,7 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
 
 
 def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
-    """The entries of a merge; None where the answer is of no use: then nothing is merged, and nothing lost."""
+    """The entries of a merge; None if the answer is unusable, and then nothing is merged."""
     answer = strip_thinking(answer)
     if style == "terse":
         found = [line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("entry:")]
@@ -360,18 +351,18 @@ def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
 
 
 def parse_advice(answer: str, style: Style) -> str:
-    """Empty where it says nothing that could be handed on."""
+    """The advice in an answer; empty if there is none."""
     answer = strip_thinking(answer)
     if style == "terse":
-        told = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+        advice = next((line.strip() for line in answer.splitlines() if line.strip()), "")
     else:
-        said = _object_in(answer).get("advice")
-        told = said.strip() if isinstance(said, str) else ""
-    return told if len(told) <= MAX_ENTRY_CHARS and is_unicode(told) else ""
+        found = _object_in(answer).get("advice")
+        advice = found.strip() if isinstance(found, str) else ""
+    return advice if len(advice) <= MAX_ENTRY_CHARS and is_unicode(advice) else ""
 
 
 def _object_in(answer: str) -> Mapping[str, Any]:
-    """The JSON object of an answer; an empty one where there is none."""
+    """The JSON object of an answer; empty if there is none."""
     first, last = answer.find("{"), answer.rfind("}")
     try:
         found = json.loads(answer[first : last + 1])

@@ -1,10 +1,9 @@
-"""Banks as JSON lines: out with all that is known of an entry, in with its text and where it came from.
+"""Files of experience banks: JSON lines (export and import), opening a bank by run or path, and filling a bank before training.
 
     {"id": 7, "text": "…", "origin": {"world": "…", "task": "…", …}, "retrieved": 12, "wins": 5, "losses": 1, "trained": 2}
 
-Vectors stay behind: whoever reads the file embeds the texts anew, so a bank can move from one embedding to another. Ids and
-counts belong to the bank they were made in, and so do the extractor's calls: what was read from a file guides, and the
-extractor is not trained on it.
+Vectors are not exported: import embeds the texts again, so a bank can move to another embedder. Ids, counts and extractor calls
+belong to the bank they were made in: imported entries guide, but the extractor is not trained on them.
 """
 
 from __future__ import annotations
@@ -28,88 +27,87 @@ from tacit.core.world import Environment
 from tacit.rollout.replay import build_trajectory, play_episode
 
 IMPORT_BATCH = 256
-"""entries embedded and written at once"""
-KEPT = {"world": str, "family": str, "task": str, "episode": int, "success": bool, "step": int}
-"""what an origin keeps when it changes banks"""
+"""entries per embedding call and transaction"""
+KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "success": bool, "step": int}
+"""fields of an origin that survive an import"""
 
 
 @dataclass
 class ImportResult:
-    """What came of a file."""
+    """What an import did."""
 
     added: int = 0
     known: int = 0
-    """texts that were there already"""
+    """texts that the bank already had"""
     bad: list[tuple[int, str]] = field(default_factory=list)
-    """(line, what is wrong with it)"""
+    """(line number, problem)"""
 
 
 def export_lines(bank: Bank) -> Iterator[str]:
-    """A line for each living entry, oldest first."""
+    """One JSON line per live entry, oldest first."""
     for entry in list(bank.entries.values()):
         used = bank.usage[entry.id]
-        told = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
-        told |= {"retrieved": used.retrieved, "wins": used.wins, "losses": used.losses, "trained": used.trained}
-        yield json.dumps(told, ensure_ascii=False)
+        record = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
+        record |= {"retrieved": used.retrieved, "wins": used.wins, "losses": used.losses, "trained": used.trained}
+        yield json.dumps(record, ensure_ascii=False)
 
 
 def import_lines(bank: Bank, embedding: Embedding, lines: Iterable[bytes]) -> ImportResult:
-    """Every line that can be read becomes an entry; the others are told by number, and cost nobody else their place."""
-    taken, waiting = ImportResult(), dict[str, Origin]()
-    there = {entry.text for entry in bank.entries.values()}
+    """Add an entry for every valid line; bad lines are reported by number and skipped."""
+    result, pending = ImportResult(), dict[str, Origin]()
+    known = {entry.text for entry in bank.entries.values()}
 
     def write() -> None:
-        if waiting:
-            vectors = embedding(list(waiting))
-            bank.replace((), [(t, v, o, None) for (t, o), v in zip(waiting.items(), vectors, strict=True)], "")
-            taken.added += len(waiting)
-            waiting.clear()
+        if pending:
+            vectors = embedding(list(pending))
+            bank.replace((), [(t, v, o, None) for (t, o), v in zip(pending.items(), vectors, strict=True)], "")
+            result.added += len(pending)
+            pending.clear()
 
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            text, origin = read_line(line)
+            text, origin = parse_line(line)
         except TacitError as error:
-            taken.bad.append((number, str(error)))
+            result.bad.append((number, str(error)))
             continue
-        if text in there:
-            taken.known += 1
+        if text in known:
+            result.known += 1
             continue
-        there.add(text)
-        waiting[text] = origin
-        if len(waiting) == IMPORT_BATCH:
+        known.add(text)
+        pending[text] = origin
+        if len(pending) == IMPORT_BATCH:
             write()
     write()
-    return taken
+    return result
 
 
-def read_line(line: bytes) -> tuple[str, Origin]:
+def parse_line(line: bytes) -> tuple[str, Origin]:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise TacitError("not JSON.") from error
     if not isinstance(document, dict) or not isinstance(document.get("text"), str):
         raise TacitError('not an object with a "text".')
-    told = document.get("origin", {})
-    if not isinstance(told, dict):
-        raise TacitError('"origin" is no object.')
-    for name, kind in KEPT.items():
-        if name in told and type(told[name]) is not kind:
-            raise TacitError(f'"{name}" of the origin is {told[name]!r:.40}, not of type {kind.__name__}.')
-        if kind is str and not is_unicode(told.get(name, "")):
+    origin = document.get("origin", {})
+    if not isinstance(origin, dict):
+        raise TacitError('"origin" is not an object.')
+    for name, kind in KEPT_FIELDS.items():
+        if name in origin and type(origin[name]) is not kind:
+            raise TacitError(f'"{name}" of the origin is {origin[name]!r:.40}, not of type {kind.__name__}.')
+        if kind is str and not is_unicode(origin.get(name, "")):
             raise TacitError(f'"{name}" of the origin has half a character (a lone surrogate) in it.')
-    return validate_text(document["text"]), Origin(**{name: told[name] for name in KEPT if name in told}, operation="import")
+    fields = {name: origin[name] for name in KEPT_FIELDS if name in origin}
+    return validate_text(document["text"]), Origin(**fields, operation="import")
 
-
-# A bank found by its run or its file, and opened as what it says it is.
 
 BANK_FILE = Path("experience", "bank.sqlite")
-"""where a run keeps its bank"""
+"""of a run's bank, in the run directory"""
 
 
 def find_bank(place: Path) -> Path:
-    """The bank of a run directory, or the file itself."""
+    """The bank file of a run directory, or the path itself if it is a file."""
     path = place / BANK_FILE if place.is_dir() else place
     if not path.is_file():
         remedy = "Name a run of a method with experience, or a bank's file." if place.is_dir() else "Is the path right?"
@@ -118,7 +116,7 @@ def find_bank(place: Path) -> Path:
 
 
 def open_bank(path: Path) -> Bank:
-    """With the embedding it was made with, and without a limit: letting the oldest go is for the run that uses it."""
+    """Open for writing, with its own embedder and without a capacity limit: only a run retires old entries."""
     embedder, dimensions = read_embedding_info(path)
     try:
         return Bank(path, embedder, dimensions, capacity=sys.maxsize)
@@ -127,7 +125,7 @@ def open_bank(path: Path) -> Bank:
 
 
 def read_bank(path: Path) -> Bank:
-    """As it is now, in memory: reading a run changes nothing in it, even while it trains."""
+    """A copy in memory: reading a run changes nothing in it, even while it trains."""
     bank = Bank(None, *read_embedding_info(path), capacity=sys.maxsize)
     try:
         bank.restore_from(path)
@@ -138,12 +136,12 @@ def read_bank(path: Path) -> Bank:
 
 
 def read_embedding_info(path: Path) -> tuple[str, int]:
-    """(name of the embedding, its dimensions). Read without writing: a file that is no bank stays what it is."""
+    """(name of the embedder, its dimensions). Does not modify the file, even if it is not a bank."""
     try:
         disk = connect_read_only(path)
         try:
             if not disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-                raise TacitError(f"{path} is no experience bank: a database, but of something else.")
+                raise TacitError(f"{path} is not an experience bank but another SQLite database.")
             found = dict(disk.execute("SELECT key, value FROM meta").fetchall())
         finally:
             disk.close()
@@ -153,7 +151,7 @@ def read_embedding_info(path: Path) -> tuple[str, int]:
 
 
 def load_embedding(name: str, dimensions: int, sentences: Callable[[str], Encode]) -> Embedding:
-    """What a bank was made with, by the name it keeps; `sentences` loads an encoder."""
+    """The embedding a bank was made with, by its stored name; `sentences` loads an encoder."""
     if ngrams := re.fullmatch(r"(\d+)-grams", name):
         return NgramEmbedding(int(ngrams[1]), dimensions)
     return SentenceEmbedding(name, sentences(name))
@@ -162,19 +160,14 @@ def load_embedding(name: str, dimensions: int, sentences: Callable[[str], Encode
 def _damaged(path: Path, error: Exception) -> TacitError:
     return TacitError(
         f"the experience bank {path} is damaged ({error}). Every checkpoint of a run has a copy, as "
-        "companions/experience/bank.sqlite: move the damaged file and what begins with its name away, then put the copy in its "
-        "place or go on with `tacit train --resume RUN`."
+        "companions/experience/bank.sqlite: move the damaged file and those that start with its name away, then put the copy "
+        "in its place or continue with `tacit train --resume RUN`."
     )
 
 
-# A bank that is made before anybody trains and then stays as it is (Offline Exp. of Figure 3a).
-#
-# From a file: a run, a bank, or JSON lines. Or by rule: somebody acts at random, and the world's own hindsight says what each
-# episode teaches: an outsider's experience, as the paper's larger model wrote it down for its smaller ones.
-
-
 def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str, episodes: int) -> None:
-    """Into an empty bank; one that was filled before stays as it is."""
+    """Fill an empty bank before training (Offline Exp., Figure 3a): from `source` (a run, a bank, or JSON lines), or with
+    what the world's hindsight rule says about random episodes. A bank with entries stays as it is."""
     if len(bank):
         return
     if source:
@@ -182,7 +175,7 @@ def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str,
     else:
         fill_by_rule(bank, embedding, world, episodes)
     if not len(bank):
-        raise TacitError(f"the bank made beforehand ({source or 'by rule'}) has no entries: nobody would be guided.")
+        raise TacitError(f"the bank made before training ({source or 'by rule'}) has no entries.")
 
 
 def fill_from_file(bank: Bank, embedding: Embedding, source: Path) -> None:
@@ -191,10 +184,10 @@ def fill_from_file(bank: Bank, embedding: Embedding, source: Path) -> None:
             lines = source.read_bytes().splitlines()
         except OSError as error:
             raise TacitError(f"cannot read the entries {source}: {error.strerror}.") from error
-        taken = import_lines(bank, embedding, lines)
-        if taken.bad:
-            line, why = taken.bad[0]
-            raise TacitError(f"{source}, line {line}: {why} Mend it, or `tacit bank import` what can be read.")
+        result = import_lines(bank, embedding, lines)
+        if result.bad:
+            line, why = result.bad[0]
+            raise TacitError(f"{source}, line {line}: {why} Fix it, or import the valid lines with `tacit bank import`.")
         return
     try:
         import_lines(bank, embedding, (line.encode() for line in export_lines(read_bank(find_bank(source)))))
@@ -203,9 +196,9 @@ def fill_from_file(bank: Bank, embedding: Embedding, source: Path) -> None:
 
 
 def fill_by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes: int, seed: int = 0) -> None:
-    """What so many random episodes of training tasks teach, each text once."""
+    """Add the episode skills of random episodes of training tasks, each text once."""
     if world.hindsight is None:
-        raise TacitError(f"world {world.name!r} has no hindsight to make a bank by: name one (--bank FILE).")
+        raise TacitError(f"world {world.name!r} has no hindsight rule to fill a bank with: name a bank (--bank FILE).")
     live, found = world.make(), dict[str, Origin]()
     for i, task in enumerate(world.tasks_of("train", episodes, seed)):
         trajectory = build_trajectory(task, play_episode(live, task, RandomAgent(Random(f"{task.id}/{i}")), world.max_steps), i)
@@ -217,7 +210,7 @@ def fill_by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes:
 
 
 class RandomAgent:
-    """Does anything that is possible."""
+    """Picks any admissible action."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

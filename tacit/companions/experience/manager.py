@@ -1,12 +1,12 @@
-"""The experience manager: what stands between those who play, the bank and the extractor.
+"""The experience manager, between the agents, the bank and the extractor; queries during an episode; and the critic.
 
-    search     at the beginning of an episode: one entry near its task                     readers never wait
-    submit     at its end: the episode is to be distilled                                  a queue
-    work       the extractor distils what is queued, and its operations are applied        under the bank's writer lock
-    merge      now and then: entries in chunks, each chunk's result carried into the next
+    search     at the start of an episode: one entry near its task                         readers never wait
+    submit     at its end: queue the episode for distillation
+    work       the extractor distills queued episodes, and its operations are applied      under the bank's writer lock
+    merge      periodically: entries in chunks, each chunk's result carried into the next
 
-In order (`background=False`) everything happens in one thread, when it is asked for: the same run does the same every time.
-With `background=True` one thread distils while episodes are played, and the queue is bounded: whoever is too fast waits.
+With `background=False` everything happens in one thread on request, and runs are repeatable. With `background=True` a thread
+distills while episodes are played; its queue is bounded, and `submit` blocks when it is full.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tacit.core.types import IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ENTRY, Told
 
 DISTILL_BATCH = 32
-"""episodes distilled in one go"""
+"""episodes distilled at once"""
 MERGE_CHUNK = 5
-"""entries merged in one call"""
+"""entries merged per extractor call"""
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,14 @@ class ExperienceManager:
         background: bool = False,
         waiting: int = 1024,
     ) -> None:
-        """`waiting`: episodes that may wait to be distilled in the background; whoever brings another one waits, too. In order
-        as many as there are: nobody else could take one out."""
+        """`waiting`: capacity of the background queue; unbounded without a background thread."""
         self.bank, self.extractor, self.diversity = bank, extractor, diversity or Diversity()
         self.embedding = CachedEmbedding(embedding)
         self.counts = Counter[str]()
         self.last_refusal = ""
         self.search_seconds: list[float] = []
         self._queue: queue.Queue[DistillRequest | None] = queue.Queue(waiting if background else 0)
-        self._bringing = threading.Lock()
+        self._submitting = threading.Lock()
         self._closed = self._leaving = False
         self._failure: BaseException | None = None
         self.background = background
@@ -73,52 +72,51 @@ class ExperienceManager:
             self._thread.start()
 
     def search(self, queries: Sequence[str], step: int, count: bool = True) -> list[Entry | None]:
-        """One entry for each query."""
+        """One entry per query."""
         began = time.perf_counter()
         found = retrieve(self.bank, self.embedding, queries, step, self.diversity, count)
         self.search_seconds.append(time.perf_counter() - began)
         return found
 
     def submit(self, request: DistillRequest) -> None:
-        with self._bringing:  # whoever is let in stands in the queue before its end does
+        with self._submitting:  # the end marker must come after the last request
             if self._closed:
-                raise TacitError("the experience manager is closed: nobody would distil this episode.")
+                raise TacitError("the experience manager is closed: this episode cannot be distilled.")
             self._queue.put(request)
 
     @property
     def waiting(self) -> list[DistillRequest]:
-        """What is queued, in order; only for whoever knows that nobody works on it now."""
+        """Queued requests, in order. Call only while nothing works on the queue."""
         return [request for request in self._queue.queue if request is not None]
 
     def work(self) -> None:
-        """Distil what is queued. In the background that happens by itself; then this says what went wrong there, if it did."""
+        """Distill queued episodes. With a background thread, only raise its error, if it had one."""
         if self._thread is None:
             while batch := self._take():
-                self._distil(batch)
+                self._distill(batch)
         elif self._failure is not None:
             raise TacitError(f"distilling experience failed: {self._failure}") from self._failure
 
     def finish(self) -> None:
-        """Wait until everything queued is distilled."""
+        """Wait until all queued episodes are distilled."""
         if self._thread is not None:
             self._queue.join()
         self.work()
 
     def close(self) -> None:
-        """Finish, and stop: nothing queued is lost."""
+        """Distill what is queued, and stop."""
         self._stop()
         self.work()
 
     def abandon(self, patience_s: float = 10.0) -> None:
-        """Stop: what is being distilled is waited for a while, what is queued is left, and whatever went wrong is nobody's
-        business any more."""
+        """Stop without distilling what is queued. Waits a while for the current batch and ignores errors."""
         self._leaving = True
-        while self._take():  # room for the end of the queue
+        while self._take():  # makes room for the end marker
             pass
         self._stop(patience_s)
 
     def _stop(self, patience_s: float | None = None) -> None:
-        with self._bringing:
+        with self._submitting:
             if not self._closed and self._thread is not None:
                 self._queue.put(None)
             self._closed = True
@@ -126,7 +124,7 @@ class ExperienceManager:
             self._thread.join(patience_s)
 
     def merge(self, info: IterationInfo, chunk: int = MERGE_CHUNK) -> None:
-        """Go through the whole bank, `chunk` entries at a time together with what the last chunk became."""
+        """Merge the whole bank, `chunk` entries at a time together with the result of the previous chunk."""
         carried: list[int] = []
         for number, first in enumerate(range(0, len(ids := list(self.bank.entries)), chunk)):
             wanted = [i for i in (*carried, *ids[first : first + chunk]) if i in self.bank.entries]
@@ -136,17 +134,17 @@ class ExperienceManager:
             texts = [self.bank.entries[i].text for i in wanted]
             merged, call = self.extractor.merge(texts, info, f"merge/{number}")
             if call is None:
-                self.refused("a merge that cannot be used, or that does not fit into the extractor's context")
-            carried = (wanted if call is None else self._put_merged(wanted, texts, merged, call, info))[-chunk:]
+                self.count_refusal("a merge that is unusable, or does not fit in the extractor's context")
+            carried = (wanted if call is None else self._apply_merge(wanted, texts, merged, call, info))[-chunk:]
         self.counts["merges"] += 1
 
-    def _put_merged(
+    def _apply_merge(
         self, old: Sequence[int], before: Sequence[str], after: Sequence[str], call: Call | None, info: IterationInfo
     ) -> list[int]:
-        """Entries that stay as they are stay themselves, with all that is known of them."""
-        stays = {text: i for i, text in zip(old, before, strict=True) if text in after}
-        fresh = [text for text in dict.fromkeys(after) if text not in stays]
-        gone = [i for i in old if i not in stays.values()]
+        """Entries whose text is unchanged keep their id and history. Returns the resulting ids."""
+        kept = {text: i for i, text in zip(old, before, strict=True) if text in after}
+        fresh = [text for text in dict.fromkeys(after) if text not in kept]
+        gone = [i for i in old if i not in kept.values()]
         if not fresh and not gone:
             return list(old)
         origin = merge_origins([self.bank.entries[i].origin for i in old], info.iteration, gone)
@@ -154,9 +152,9 @@ class ExperienceManager:
             vectors = self.embedding([validate_text(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
         except EntryRejected as error:
-            self.refused(str(error))
+            self.count_refusal(str(error))
             return list(old)
-        return [*stays.values(), *(entry.id for entry in made)]
+        return [*kept.values(), *(entry.id for entry in made)]
 
     def _take(self) -> list[DistillRequest]:
         batch: list[DistillRequest] = []
@@ -174,8 +172,8 @@ class ExperienceManager:
             batch = [first, *self._take_until_end()]
             try:
                 if not self._leaving:
-                    self._distil([request for request in batch if request is not None])
-            except BaseException as error:  # told to whoever plays, the next time they come by
+                    self._distill([request for request in batch if request is not None])
+            except BaseException as error:  # raised by the next `work`
                 self._failure = error
             for _ in batch:
                 self._queue.task_done()
@@ -193,14 +191,14 @@ class ExperienceManager:
                 break
         return batch
 
-    def _distil(self, batch: Sequence[DistillRequest]) -> None:
+    def _distill(self, batch: Sequence[DistillRequest]) -> None:
         by_iteration: dict[IterationInfo, list[DistillRequest]] = {}
         for request in batch:
             by_iteration.setdefault(request.info, []).append(request)
         for info, requests in by_iteration.items():
             texts = [self._text(request.entry) for request in requests]
             asked = [(request.trajectory, text) for request, text in zip(requests, texts, strict=True)]
-            for request, distilled in zip(requests, self.extractor.distil(asked, info, requests[0].place), strict=True):
+            for request, distilled in zip(requests, self.extractor.distill(asked, info, requests[0].place), strict=True):
                 self._apply(request, distilled)
 
     def _text(self, entry: int | None) -> str:
@@ -209,7 +207,7 @@ class ExperienceManager:
 
     def _apply(self, request: DistillRequest, distilled: Distillation) -> None:
         if distilled.problem:
-            self.refused(distilled.problem)
+            self.count_refusal(distilled.problem)
             return
         trajectory, step = request.trajectory, request.info.iteration
         task = trajectory.task
@@ -234,15 +232,15 @@ class ExperienceManager:
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
             except EntryRejected as error:
-                self.refused(str(error))
+                self.count_refusal(str(error))
 
-    def refused(self, why: str) -> None:
+    def count_refusal(self, why: str) -> None:
         self.counts["refused"] += 1
         self.last_refusal = why
 
 
 def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
-    """Of the first, as far as all come from there: what was made of several worlds belongs to none of them."""
+    """The common world and family of entries that were merged; empty where they differ."""
     first = origins[0]
     alike = {name: all(getattr(o, name) == getattr(first, name) for o in origins) for name in ("world", "family")}
     if not alike["world"]:
@@ -251,21 +249,14 @@ def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> 
     return replace(first, family=family, step=step, operation="merge", made_from=tuple(gone), call=None)
 
 
-# The query desk: many ask, each for themselves; they are answered in batches (§3.2.2).
-#
-#     ask     hand in a query, get a future                                                   from any thread
-#     gather  until B queries wait, or t_max has passed since the first of them came          one worker at a time
-#     search  the batch, embedded with what is known already taken from memory                W workers beside each other
-#
-# A batch that cannot be searched tells those who asked for it, and nobody else. Closing answers whoever has asked before.
-#
-# `InOrder` is the same in one thread: queries wait until somebody wants an answer, and are then searched as they came.
-
 Answer = TypeVar("Answer")
 
 
 class QueryQueue(Generic[Answer]):
-    """`search` answers a list of queries, in order. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4."""
+    """Batches queries from any thread (§3.2.2): a worker gathers until B queries are queued or t_max has passed since the
+    first, then calls `search` on them. W workers search in parallel. A failed batch raises for its own queries only; `close`
+    answers everything queued before it. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4.
+    """
 
     def __init__(
         self,
@@ -275,33 +266,33 @@ class QueryQueue(Generic[Answer]):
         workers: int = 4,
         waiting: int = 4096,
     ) -> None:
-        """`waiting`: queries that may wait; whoever brings another one waits, too."""
+        """`waiting`: capacity of the queue; `ask` blocks when it is full."""
         self._search, self._size, self._wait_s = search, size, wait_s
         self._queue: queue.Queue[tuple[str, Future[Answer]] | None] = queue.Queue(waiting)
         self._asking, self._gathering = threading.Lock(), threading.Lock()
         self._closed = False
         self.batches: list[int] = []
-        """how many queries went together, batch by batch"""
+        """sizes of the batches so far"""
         self._workers = [threading.Thread(target=self._work, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
             worker.start()
 
     def ask(self, query: str) -> Future[Answer]:
         future: Future[Answer] = Future()
-        with self._asking:  # whoever is let in stands in the queue before its end does
+        with self._asking:  # the end marker must come after the last query
             if self._closed:
-                raise TacitError("the query desk is closed.")
+                raise TacitError("the query queue is closed.")
             self._queue.put((query, future))
         return future
 
     def close(self) -> None:
-        """Answer what was asked, and stop."""
+        """Answer all queued queries, and stop."""
         self._end()
         for worker in self._workers:
             worker.join()
 
     def abandon(self, patience_s: float = 10.0) -> None:
-        """Stop: what is being searched is waited for a while, whoever else waits is told that nobody will answer."""
+        """Cancel queued queries, wait a while for running searches, and stop."""
         while True:
             try:
                 asked = self._queue.get_nowait()
@@ -330,7 +321,7 @@ class QueryQueue(Generic[Answer]):
             _answer(self._search, [(query, future) for query, future in batch if future.set_running_or_notify_cancel()])
 
     def _gather(self) -> list[tuple[str, Future[Answer]]]:
-        """The next batch; empty when the desk is closed and nobody waits any more."""
+        """The next batch; empty once the queue is closed and drained."""
         batch: list[tuple[str, Future[Answer]]] = []
         with self._gathering:
             until = None
@@ -340,7 +331,7 @@ class QueryQueue(Generic[Answer]):
                 except queue.Empty:
                     break
                 if asked is None:
-                    self._queue.put(None)  # the others have to see it, too
+                    self._queue.put(None)  # for the other workers
                     break
                 until = until or time.monotonic() + self._wait_s
                 batch.append(asked)
@@ -350,14 +341,15 @@ class QueryQueue(Generic[Answer]):
 
 
 class SyncQueryQueue(Generic[Answer]):
-    """The same without a thread or a clock: who is answered together depends on the order of asking alone."""
+    """The same without threads or a clock: batches depend on the order of queries alone. Queries are searched when a result is
+    requested."""
 
     def __init__(self, search: Callable[[Sequence[str]], Sequence[Answer]], size: int = 16) -> None:
         self._search, self._size = search, size
         self._waiting: list[tuple[str, Future[Answer]]] = []
 
     def ask(self, query: str) -> Future[Answer]:
-        future = _Awaited(self)
+        future = _LazyFuture(self)
         self._waiting.append((query, future))
         return future
 
@@ -370,17 +362,17 @@ class SyncQueryQueue(Generic[Answer]):
         self.answer_all()
 
     def abandon(self, patience_s: float = 0.0) -> None:
-        """What nobody has waited for is not answered any more."""
+        """Drop queued queries."""
         self._waiting = []
 
 
-class _Awaited(Future[Answer]):
-    def __init__(self, desk: SyncQueryQueue[Answer]) -> None:
+class _LazyFuture(Future[Answer]):
+    def __init__(self, queries: SyncQueryQueue[Answer]) -> None:
         super().__init__()
-        self._desk = desk
+        self._queries = queries
 
     def result(self, timeout: float | None = None) -> Answer:
-        self._desk.answer_all()
+        self._queries.answer_all()
         return super().result(timeout)
 
 
@@ -391,27 +383,18 @@ def _answer(search: Callable[[Sequence[str]], Sequence[Answer]], batch: Sequence
         found = search([query for query, _ in batch])
         for (_, future), answer in zip(batch, found, strict=True):
             future.set_result(answer)
-    except BaseException as error:  # told to those who asked
+    except BaseException as error:  # raised by future.result
         for _, future in batch:
             if not future.done():
                 future.set_exception(error)
 
 
-# search_and_ask: the question of an agent in mid-episode, answered from the bank (§3.2.2).
-#
-#     q'  what the agent asks            ──► desk: batches of B, or whatever came within t_max
-#     m   the nearest entry, by Eq. 6    ◄── bank
-#     the answer                         ◄── π_φ(q', m): what m means for whoever asks; or m itself
-#
-# Asking leaves no trace: what was found counts once the episode is over and is trained on. So an evaluation may ask, too.
-
-
 @dataclass(frozen=True)
 class QuerySettings:
-    """How questions are answered. Defaults are the paper's."""
+    """How questions during an episode are answered. Defaults are the paper's."""
 
     refined: bool = True
-    """by the extractor, for the one who asks; else with the entry as it stands"""
+    """the extractor applies the entry to the question; otherwise the answer is the entry's text"""
     batch: int = 16
     """B"""
     wait_s: float = 0.001
@@ -421,50 +404,44 @@ class QuerySettings:
 
 
 class QueryAnswerer:
-    """In a background of threads where the manager has one, else in order."""
+    """search_and_ask (§3.2.2): the nearest entry m for a question q' (Eq. 6), refined by the extractor π_φ(q', m) or as it is.
+
+    Uses threads if the manager has a background thread. Records nothing: retrievals count when the episode is trained on, so an
+    evaluation may ask, too.
+    """
 
     def __init__(self, manager: ExperienceManager, settings: QuerySettings) -> None:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
-        """the iteration that is being played, and the seed of its run"""
-        self.desk: QueryQueue[Told] | SyncQueryQueue[Told] = (
+        """current iteration and run seed"""
+        self.queries: QueryQueue[Told] | SyncQueryQueue[Told] = (
             QueryQueue(self._answer, settings.batch, settings.wait_s, settings.workers)
             if manager.background
             else SyncQueryQueue(self._answer, settings.batch)
         )
 
     def ask(self, question: str) -> Future[Told]:
-        return self.desk.ask(question)
+        return self.queries.ask(question)
 
     def _answer(self, questions: Sequence[str]) -> list[Told]:
         manager = self._manager
         found = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
-        told = {i: Told(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
-        if self._settings.refined and told:
-            asked = [(questions[i], each.text) for i, each in told.items()]
-            seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i]) for i, each in told.items()]
-            for (i, each), advice in zip(list(told.items()), manager.extractor.advise(asked, seeds), strict=True):
+        answers = {i: Told(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
+        if self._settings.refined and answers:
+            asked = [(questions[i], each.text) for i, each in answers.items()]
+            seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i]) for i, each in answers.items()]
+            for (i, each), advice in zip(list(answers.items()), manager.extractor.advise(asked, seeds), strict=True):
                 if advice:
-                    told[i] = Told(advice, each.entry)
-                else:  # the entry itself is better than nothing
-                    manager.refused("advice that says nothing")
-        return [told.get(i, Told()) for i in range(len(questions))]
+                    answers[i] = Told(advice, each.entry)
+                else:  # keep the entry itself
+                    manager.count_refusal("empty advice")
+        return [answers.get(i, Told()) for i in range(len(questions))]
 
 
 def queried_entries(trajectory: Trajectory) -> list[int]:
-    """The entries that were found for its questions, in order."""
+    """The entries retrieved for an episode's questions, in order."""
     return [int(step.signals[ENTRY]) for step in trajectory.steps if ENTRY in step.signals]
 
-
-# Actor-critic (§B.1): the actor is asked whether an entry is to guide it, before it begins.
-#
-#     accept          the entry as it is           s_c = 1
-#     refine: …       in the actor's own words     s_c = 0.5
-#     reject          the agent plays without      s_c = 0
-#     r̃(m) = s_c(m) + r(m)                         (8)      r(m) = ±1 by the outcome; a rejected entry had no outcome: r̃ = 0
-#
-# It is told how often it has succeeded on tasks of the kind. What cannot be read leaves the entry as it is, and nobody vouches
-# for it: s_c = 0. Its answers are not trained.
 
 Verdict = Literal["accept", "refine", "reject", "unread"]
 SCORES: Mapping[Verdict, float] = {"accept": 1.0, "refine": 0.5, "reject": 0.0, "unread": 0.0}
@@ -472,28 +449,39 @@ SCORES: Mapping[Verdict, float] = {"accept": 1.0, "refine": 0.5, "reject": 0.0, 
 
 @dataclass
 class Critic:
+    """Actor-critic (§B.1): before an episode, the actor accepts, refines or rejects its entry.
+
+        accept          the entry as it is           s_c = 1
+        refine: …       in the actor's own words     s_c = 0.5
+        reject          play without the entry       s_c = 0
+        r̃(m) = s_c(m) + r(m)                         (8)      r(m) = ±1 by the outcome; a rejected entry had no outcome: r̃ = 0
+
+    The prompt has the actor's success rate on the task family. An unreadable answer keeps the entry with s_c = 0. The actor is
+    not trained on these answers.
+    """
+
     style: Style
     max_tokens: int = 64
     temperature: float = 1.0
     wins: dict[str, list[int]] = field(default_factory=dict)
     """family -> [episodes won, episodes played] without or with an entry"""
 
-    def weigh(self, policy: Policy, task: Task, entries: Sequence[Entry], seed: int) -> list[tuple[Verdict, str]]:
-        """(verdict, the note to play by) for each entry."""
+    def judge(self, policy: Policy, task: Task, entries: Sequence[Entry], seed: int) -> list[tuple[Verdict, str]]:
+        """(verdict, the note to play with) for each entry."""
         asked = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
         prompts = [policy.encode_prompt(text) for text in asked]
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
         answers = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
-        said = dict(zip(fits, (answer.text for answer in answers), strict=True))
-        return [parse_verdict(said.get(i, ""), entry.text) for i, entry in enumerate(entries)]
+        texts = dict(zip(fits, (answer.text for answer in answers), strict=True))
+        return [parse_verdict(texts.get(i, ""), entry.text) for i, entry in enumerate(entries)]
 
     def rate(self, task: Task) -> float:
-        """r̄_θ: the share of this family's episodes that were won so far; 0 before the first."""
+        """r̄_θ: success rate on this task family so far; 0 before the first episode."""
         won, played = self.wins.get(task.family, [0, 0])
         return won / max(1, played)
 
-    def saw(self, trajectory: Trajectory) -> None:
+    def record(self, trajectory: Trajectory) -> None:
         own = self.wins.setdefault(trajectory.task.family, [0, 0])
         own[0] += int(trajectory.success)
         own[1] += 1
@@ -513,5 +501,5 @@ def parse_verdict(answer: str, entry: str) -> tuple[Verdict, str]:
 
 
 def critic_reward(verdict: Verdict, won: bool) -> float:
-    """r̃(m) of one member."""
+    """r̃(m) for one episode."""
     return 0.0 if verdict == "reject" else SCORES[verdict] + (1.0 if won else -1.0)

@@ -1,4 +1,4 @@
-"""Which entry guides an episode: near by meaning, and not always the same one (Eq. 6).
+"""Retrieval: which entry guides an episode; near in meaning, with diversity (Eq. 6). Also embeddings and rankings of entries.
 
 s(m) = s_rank(m) − λ log(1 + c(m)) − 1[recent(m)]          s_rank = −rank among the N · K nearest
 """
@@ -18,10 +18,6 @@ from tacit.companions.experience.bank import Bank, Entry, Usage
 from tacit.core.resources import Encode
 from tacit.credit.embedders import HashNgram
 
-# Which entries were used most, and which those they guided won and lost with.
-#
-# An entry that guides easy tasks wins with or without merit: these are counts of what happened, not of what it caused.
-
 Order = Literal["use", "useful", "harmful"]
 ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {
     "use": lambda u: (u.retrieved, u.wins + u.losses),
@@ -31,8 +27,8 @@ ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {
 
 
 def rank_entries(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
-    """The living, first first, older before newer where they are equal; by what they did only those that guided somebody, and
-    as useful only those that won more often than they lost, as harmful the other way round."""
+    """Live entries by `order`, ties by age. `useful` has only entries with more wins than losses, `harmful` the reverse. These
+    are counts, not effects: an entry that guides easy tasks wins with or without merit."""
     measure = ORDERS[order]
     found = [(entry, bank.usage[entry.id]) for entry in bank.entries.values()]
     if order != "use":
@@ -40,14 +36,10 @@ def rank_entries(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
     return sorted(found, key=lambda pair: (*(-value for value in measure(pair[1])), pair[0].id))
 
 
-# Texts as vectors, by one interface: a sentence encoder, here or behind an endpoint, or for tests and tiny policies the counts
-# of character n-grams.
-
-
 class Embedding(Protocol):
     @property
     def name(self) -> str:
-        """what a bank says its vectors were made with"""
+        """stored in the bank"""
         ...
 
     @property
@@ -60,7 +52,7 @@ class Embedding(Protocol):
 
 @dataclass(frozen=True)
 class NgramEmbedding:
-    """Counts of character n-grams: texts that share words are near. Needs no model."""
+    """Counts of character n-grams, for tests and tiny policies: texts that share words are near. Needs no model."""
 
     n: int = 3
     dimensions: int = 384
@@ -74,7 +66,7 @@ class NgramEmbedding:
 
 
 class SentenceEmbedding:
-    """A frozen sentence encoder; it is asked for its size once it is first used."""
+    """A frozen sentence encoder, local or behind an endpoint."""
 
     def __init__(self, name: str, encode: Encode) -> None:
         self.name, self._encode, self._dimensions = name, encode, 0
@@ -92,17 +84,17 @@ _SERVED = " (endpoint)"
 
 
 def endpoint_embedding_name(model: str) -> str:
-    """What a bank says of a model behind an endpoint. Not where it was: a server may move, and its vectors stay the same."""
+    """The stored name of a model behind an endpoint. Without the URL: a server may move, and its vectors stay the same."""
     return model + _SERVED
 
 
 def parse_endpoint_model(name: str) -> str | None:
-    """The model of such a name; None where it is another one's."""
+    """The model in such a name; None for other names."""
     return name.removesuffix(_SERVED) if name.endswith(_SERVED) else None
 
 
 class CachedEmbedding:
-    """The same, each text once: the members of a group all ask with the same words. Any number of threads may ask."""
+    """Caches an embedding: all members of a group query with the same text. Thread-safe."""
 
     def __init__(self, embedding: Embedding, most: int = 10_000) -> None:
         self._embedding, self._most = embedding, most
@@ -123,7 +115,7 @@ class CachedEmbedding:
             known = {text: self._known[text] for text in texts if text in self._known}
             new = [text for text in dict.fromkeys(texts) if text not in known]
             self.asked, self.computed = self.asked + len(texts), self.computed + len(new)
-        if new:  # outside the lock: what is known need not wait for what is not
+        if new:  # outside the lock, so that cached texts do not wait
             fresh = dict(zip(new, self._embedding(new), strict=True))
             known |= fresh
             with self._keeping:
@@ -136,42 +128,41 @@ class CachedEmbedding:
 @dataclass(frozen=True)
 class Diversity:
     candidates: int = 16
-    """how many of the nearest are looked at for each that is wanted: N"""
+    """N: nearest entries considered per query"""
     penalty: float = 0.4
-    """λ: what having been retrieved before costs"""
+    """λ: penalty for earlier retrievals"""
     recency: int = 1
-    """iterations within which an entry counts as recent"""
+    """iterations within which a retrieval counts as recent"""
 
 
 def retrieve(
     bank: Bank, embedding: Embedding, queries: Sequence[str], step: int, diversity: Diversity, count: bool = True
 ) -> list[Entry | None]:
-    """One entry for each query, None where the bank is empty. Each choice counts before the next is made, so that members
-    of a group, who ask the same, get different entries; `count=False` (an evaluation) leaves no trace.
-
-    Others may write meanwhile: this is of the bank as it was at one moment, and finds what was there then."""
+    """One entry per query; None if the bank is empty. Each choice counts before the next, so that members of a group, who have
+    the same query, get different entries. `count=False` (evaluation) records nothing. Uses one snapshot, so concurrent writes
+    do not interfere."""
     seen = bank.snapshot()
     if not seen.entries or not queries:
         return [None] * len(queries)
     texts = list(dict.fromkeys(queries))
     near = dict(zip(texts, seen.nearest(embedding(texts), diversity.candidates), strict=True))
     chosen: list[Entry | None] = []
-    handed = Counter[int]()
+    uncounted = Counter[int]()
     for query in queries:
-        living = near[query]
-        scores = [score(bank, e.id, rank, step, diversity, handed[e.id]) for rank, e in enumerate(living)]
-        best = max(range(len(living)), key=lambda i: (scores[i], -living[i].id), default=None)
-        chosen.append(None if best is None else living[best])
+        candidates = near[query]
+        scores = [score(bank, e.id, rank, step, diversity, uncounted[e.id]) for rank, e in enumerate(candidates)]
+        best = max(range(len(candidates)), key=lambda i: (scores[i], -candidates[i].id), default=None)
+        chosen.append(None if best is None else candidates[best])
         if best is not None and count:
-            handed[living[best].id] += 1
-    if handed:  # in one transaction: a burst of queries waits for the disk once
-        bank.happened("retrieved", list(handed.elements()), step)
+            uncounted[candidates[best].id] += 1
+    if uncounted:  # one transaction for all queries
+        bank.record("retrieved", list(uncounted.elements()), step)
     return chosen
 
 
-def score(bank: Bank, number: int, rank: int, step: int, diversity: Diversity, handed: int = 0) -> float:
-    """s(m); `rank` from 0, `handed`: how often it was handed out in this step without being counted yet."""
+def score(bank: Bank, number: int, rank: int, step: int, diversity: Diversity, uncounted: int = 0) -> float:
+    """s(m). `rank` counts from 0; `uncounted`: retrievals in this step that the bank has not recorded yet."""
     usage = bank.usage.get(number) or Usage()
-    last = step if handed else usage.last_retrieved
+    last = step if uncounted else usage.last_retrieved
     recent = step - last < diversity.recency
-    return -rank - diversity.penalty * log(1 + usage.retrieved + handed) - float(recent)
+    return -rank - diversity.penalty * log(1 + usage.retrieved + uncounted) - float(recent)

@@ -1,1 +1,1 @@
-"""Hindsight: finished episodes are analysed, and what they teach is told to a copy of the prompt that was read (OPID)."""
+"""OPID's hindsight: finished episodes are analyzed, and their skills are injected into copies of the prompts (the teacher)."""

@@ -1,7 +1,7 @@
-"""Analyzers: who looks back on finished episodes and says what they teach.
+"""OPID's analyzers: they read finished episodes and return an episode skill and step skills for the critical steps.
 
-by rule      the world's own (`Environment.hindsight`): no model, always the same
-by a model   any policy that can be sampled: an endpoint, another local model, or the trained policy itself
+RuleAnalyzer    the world's own rule (`Environment.hindsight`): no model, deterministic
+ModelAnalyzer   any policy that can be sampled: an endpoint, another local model, or the trained policy itself
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from tacit.core.types import IterationInfo, Trajectory
 from tacit.core.world import Environment
 from tacit.rollout.encoding import open_scheduler
 
-# What an analyzer is asked, in our words: the episode as it went, three fields to fill in, and the limits of each.
-
 MAX_TEXT_CHARS = 600
-"""characters of one observation or response: what matters is said early"""
+"""of one observation or response; the rest is cut off"""
 
 
 def render_question(trajectory: Trajectory, most: int, room: int) -> str:
-    """The request for one episode, whose turns take about `room` characters: where they do not fit, the middle goes."""
+    """The analyzer's prompt for one episode. Its turns take about `room` characters; turns in the middle are dropped first."""
     turns = drop_middle_turns([_turn(t, trajectory) for t in range(len(trajectory))], room)
     outcome = "success" if trajectory.success else "failure"
     head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {outcome}"]
@@ -43,7 +41,7 @@ def render_question(trajectory: Trajectory, most: int, room: int) -> str:
 
 
 def render_request(success: bool, most: int) -> str:
-    """What is wanted of any episode."""
+    """The instructions, for a success or a failure."""
     wanted = (
         "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
         if success
@@ -75,30 +73,29 @@ def _turn(t: int, trajectory: Trajectory) -> str:
     )
 
 
-# Reading an analyzer's answer: leniently as to form, strictly as to content.
-
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
 MAX_ANSWER_CHARS = 40_000
-"""characters that are read of an answer, its last ones: far more than its tokens could be"""
+"""parsed of an answer, from its end; far more than it can have"""
 MAX_SKILL_CHARS = 2000
-"""characters; what is longer is no skill"""
+"""a longer text is rejected"""
 
 
 class UnusableAnswer(Exception):
-    """An answer that says nothing."""
+    """An analyzer's answer without a valid skill."""
 
 
 def parse_skills(answer: str, steps: int, most: int) -> Skills:
-    """The skills of an episode of so many steps; the first `most` critical steps, in their order."""
+    """The skills in an answer about an episode of `steps` steps, with at most the first `most` step skills. Lenient about the
+    form around the JSON, strict about its content."""
     found = _object(answer)
     episode = _text(found.get("episode_skill"), "episode_skill")
     summary = found.get("episode_summary")
-    told = found.get("step_skills") or {}
-    if not isinstance(told, dict):
-        raise UnusableAnswer(f"step_skills is a {type(told).__name__}, not an object")
+    step_skills = found.get("step_skills") or {}
+    if not isinstance(step_skills, dict):
+        raise UnusableAnswer(f"step_skills is a {type(step_skills).__name__}, not an object")
     by_step: dict[int, str] = {}
-    for key, value in told.items():
+    for key, value in step_skills.items():
         number = _STEP.fullmatch(key)
         if number is None or not int(number[1]) < steps:
             raise UnusableAnswer(f"step_skills has {key[:40]!r}, and the episode the steps 0 to {steps - 1}")
@@ -108,30 +105,30 @@ def parse_skills(answer: str, steps: int, most: int) -> Skills:
 
 
 def _object(answer: str) -> dict:
-    """The last object that has a skill, whatever stands around it: a fence, a remark, a thought with drafts in it."""
-    said = answer[-MAX_ANSWER_CHARS:]
-    if not 0 <= said.find("{") < said.rfind("}"):
+    """The last JSON object with an episode_skill, ignoring fences, remarks, and drafts in a thought around it."""
+    text = answer[-MAX_ANSWER_CHARS:]
+    if not 0 <= text.find("{") < text.rfind("}"):
         raise UnusableAnswer(f"no JSON object in {answer[:60]!r}")
-    found = [_objects(text) for text in (said, _TRAILING_COMMA.sub(r"\1", said))]
+    found = [_objects(variant) for variant in (text, _TRAILING_COMMA.sub(r"\1", text))]
     for objects in found:
-        if skilled := [one for one in objects if "episode_skill" in one]:
-            return skilled[-1]
+        if with_skill := [one for one in objects if "episode_skill" in one]:
+            return with_skill[-1]
     if not any(found):
-        raise UnusableAnswer(f"not JSON: {said[said.find('{') :][:60]!r}")
+        raise UnusableAnswer(f"not JSON: {text[text.find('{') :][:60]!r}")
     return next(filter(None, found))[0]
 
 
 def _objects(text: str) -> list[dict]:
-    found, place = [], text.find("{")
-    while place >= 0:
-        end = place + 1
+    found, start = [], text.find("{")
+    while start >= 0:
+        end = start + 1
         try:
-            one, after = json.JSONDecoder().raw_decode(text, place)
+            one, after = json.JSONDecoder().raw_decode(text, start)
             found.append(one)
-            end = after if "episode_skill" in one else end  # else it may be wrapped: look inside
+            end = after if "episode_skill" in one else end  # otherwise the object may be nested in this one
         except (ValueError, RecursionError):
             pass
-        place = text.find("{", end)
+        start = text.find("{", end)
     return found
 
 
@@ -146,29 +143,29 @@ def _text(value: object, field: str) -> str:
 
 
 ATTEMPTS = 2
-"""times a model is asked about one episode; then the episode has no skill"""
+"""questions per episode; after that the episode has no skill"""
 CHARACTERS_PER_TOKEN = 3
-"""of a question, at first; one that then does not fit loses more turns"""
+"""first estimate for a question; one that does not fit loses more turns"""
 MIN_ANSWER_TOKENS = 64
-"""tokens in which nobody can answer"""
+"""below this, no usable answer fits"""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What came of looking back on one episode."""
+    """The analysis of one episode."""
 
     skills: Skills = field(default_factory=Skills)
     problem: str = ""
     """why there is no skill"""
     asked: int = 0
-    """questions put to a model; none where it was known already"""
+    """questions put to a model; 0 if the answer was cached"""
     written: int = 0
-    """tokens of its answers"""
+    """answer tokens"""
     read: int = 0
-    """tokens of the questions"""
+    """question tokens"""
 
-    def added_to(self, earlier: Analysis) -> Analysis:
-        """This one, at the cost of both."""
+    def add_cost(self, earlier: Analysis) -> Analysis:
+        """This analysis, with the cost of an earlier attempt added."""
         return replace(
             self, asked=self.asked + earlier.asked, written=self.written + earlier.written, read=self.read + earlier.read
         )
@@ -194,45 +191,44 @@ class RuleAnalyzer(Analyzer):
     def of(cls, world: Environment, most: int) -> RuleAnalyzer:
         if world.hindsight is None:
             raise TacitError(
-                f"world {world.name!r} has no rule for what an episode teaches. Let a model say it (--analyzer policy, or "
-                "--analyzer model with a [policies.analyzer] table), or give its Environment `hindsight=…`."
+                f"world {world.name!r} has no hindsight rule. Let a model analyze episodes (--analyzer policy, or --analyzer "
+                "model with a [policies.analyzer] table), or give its Environment `hindsight=…`."
             )
         return cls(world.hindsight, most)
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        found = [self._analyse(trajectory) for trajectory in trajectories]
+        found = [self._analyze(trajectory) for trajectory in trajectories]
         return lambda: found
 
-    def _analyse(self, trajectory: Trajectory) -> Analysis:
+    def _analyze(self, trajectory: Trajectory) -> Analysis:
         try:
             skills = self.rule(trajectory)
             return Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most])))
-        except Exception as error:  # somebody's rule: one episode loses its skill, no more
+        except Exception as error:  # a user's rule: costs one episode its skill
             return Analysis(problem=f"{type(error).__name__}: {error}")
 
 
 @dataclass
 class ModelAnalyzer(Analyzer):
-    """Asks a model about each episode, and once more where the answer cannot be used.
+    """Asks a model about each episode, and once more if the answer is unusable.
 
-    A model that runs elsewhere (an endpoint) works on while the trainer goes on; one that runs here is waited for, since it
-    needs the same cores.
+    A remote model (an endpoint) works in the background; a local one is waited for, since it needs the same device.
     """
 
     model: Callable[[], Policy] | None
-    """None: the policy that is trained"""
+    """None: the trained policy"""
     most: int = 5
     temperature: float = 0.4
     max_tokens: int = 4096
     kept: Path | None = None
-    """where its answers are written down"""
+    """directory of the answer cache"""
 
     def __post_init__(self) -> None:
         self._answers: AnswerCache | None = None
         self._who: object = None
 
     def check(self, policy: Policy) -> None:
-        """Refuse a model that has no room for the question and its answer: it would never be asked."""
+        """Raise if the model's context has no room for a question and its answer."""
         asked = self.model() if self.model else policy
         least, limit = len(asked.encode_prompt(render_request(True, self.most))), asked.context_limit
         if least + self.max_tokens < limit:
@@ -240,7 +236,7 @@ class ModelAnalyzer(Analyzer):
         free = limit - least - 1
         shorter = f"Lower --analyzer-tokens to {free // 2} or so, or take" if free // 2 >= MIN_ANSWER_TOKENS else "Take"
         raise TacitError(
-            f"the analyzer reads and writes {limit} tokens; its question alone has {least}, and an answer up to "
+            f"the analyzer's context has {limit} tokens; the question alone takes {least}, and an answer up to "
             f"{self.max_tokens} (--analyzer-tokens). {shorter} a model with a longer context, or --analyzer rule."
         )
 
@@ -249,23 +245,23 @@ class ModelAnalyzer(Analyzer):
         if self._answers is None:
             self._answers = AnswerCache(self.kept)
         if getattr(asked, "elsewhere", False):
-            return _run_in_thread(lambda: self._analyse(trajectories, asked, info))
-        found = self._analyse(trajectories, asked, info)
+            return _run_in_thread(lambda: self._analyze(trajectories, asked, info))
+        found = self._analyze(trajectories, asked, info)
         return lambda: found
 
-    def _analyse(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo) -> list[Analysis]:
+    def _analyze(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo) -> list[Analysis]:
         found = [Analysis(problem="not asked")] * len(trajectories)
         for attempt in range(ATTEMPTS):
             left = [i for i, analysis in enumerate(found) if analysis.problem]
             if left:
                 answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
                 for i, after in zip(left, answers, strict=True):
-                    found[i] = after.added_to(found[i])
+                    found[i] = after.add_cost(found[i])
         return found
 
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
         assert self._answers is not None
-        if self.model and self._who is None:  # nobody trains it, so what names it stays
+        if self.model and self._who is None:  # it is not trained, so its identity is fixed
             self._who = getattr(asked, "identity", None) or asked.digest()
         who = self._who or (info.seed, info.iteration)
         room = asked.context_limit - self.max_tokens
@@ -290,7 +286,7 @@ class ModelAnalyzer(Analyzer):
         return found
 
     def _question(self, trajectory: Trajectory, asked: Policy, room: int) -> tuple[str, np.ndarray]:
-        """The question about an episode and its tokens; more of the episode goes until they fit, or two turns are left."""
+        """The question about an episode and its tokens. Drops turns until it fits or two are left."""
         characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, ""
         while True:
             text = render_question(trajectory, self.most, characters)
@@ -301,7 +297,7 @@ class ModelAnalyzer(Analyzer):
             characters = characters * 3 // 4
 
     def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, info: IterationInfo) -> dict[str, Answer]:
-        """Have them answered, each written down as it comes, so that whatever ends the run costs no answer."""
+        """Sample the answers and cache each as it arrives, so that a killed run loses none."""
         assert self._answers is not None
         fresh: dict[str, Answer] = {}
         with closing(open_scheduler(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as scheduler:
@@ -309,24 +305,24 @@ class ModelAnalyzer(Analyzer):
             while finished := scheduler.wait():
                 for request_id, completion in finished:
                     key = request_ids[request_id]
-                    failed = completion.finish == "unusable"  # then nobody has read anything
+                    failed = completion.finish == "unusable"  # then no tokens were read
                     read = completion.read or (0 if failed else len(prompts[key]))
                     answer = Answer(completion.text, read, len(completion.tokens))
                     fresh[key] = answer
-                    if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
+                    if completion.text.strip():  # after a broken connection, ask again another time
                         self._answers.add(key, answer)
         return fresh
 
 
 def _run_in_thread(work: Callable[[], list[Analysis]]) -> Callable[[], list[Analysis]]:
-    """Do it in a thread that nobody has to wait for who stops the run; a way to what comes of it."""
-    found: Future[list[Analysis]] = Future()
+    """Run `work` in a daemon thread, which does not delay the exit of a stopped run. Returns a function that waits for it."""
+    future: Future[list[Analysis]] = Future()
 
-    def doing() -> None:
+    def run() -> None:
         try:
-            found.set_result(work())
-        except BaseException as error:  # raised where it is waited for
-            found.set_exception(error)
+            future.set_result(work())
+        except BaseException as error:  # raised by future.result
+            future.set_exception(error)
 
-    Thread(target=doing, name="hindsight", daemon=True).start()
-    return found.result
+    Thread(target=run, name="hindsight", daemon=True).start()
+    return future.result

@@ -1,4 +1,4 @@
-"""The companion that looks back: it has finished episodes analysed, and knows what they taught when credit is given."""
+"""OPID's hindsight: the companion that has episodes analyzed, skill routing, teacher prompts, and handbooks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tacit.rollout.encoding import fit_prompt
 
 
 class Hindsight(Companion):
-    """`observe` starts the analysis of a batch; whoever asks for a skill first waits for it. Nothing is remembered from one
-    iteration to the next: skills are for the policy that played."""
+    """`observe` starts the analysis of a batch; the first request for a skill waits for it. Nothing is kept between iterations:
+    skills are for the policy that played."""
 
     name = "hindsight"
     has_state = False
@@ -39,7 +39,7 @@ class Hindsight(Companion):
         self._found: dict[int, Analysis] | None = {}
         self._began = self._waited = 0.0
         self.examples: dict[str, str] = {}
-        """why most episodes without a skill have none, for the alarm of that name"""
+        """the most common reason for a missing skill, for the alarm `unskilled`"""
 
     def check(self, policy: Policy) -> None:
         self._analyzer.check(policy)
@@ -51,11 +51,11 @@ class Hindsight(Companion):
         return {}
 
     def analysis(self, trajectory: Trajectory) -> Analysis:
-        """Of an episode of the present batch."""
+        """The analysis of an episode of the current batch."""
         if self._found is None:
-            asked = time.perf_counter()
+            began = time.perf_counter()
             analyses = self._result()
-            self._waited = time.perf_counter() - asked
+            self._waited = time.perf_counter() - began
             self._found = {id(t): a for t, a in zip(self._trajectories, analyses, strict=True)}
         return self._found.get(id(trajectory)) or Analysis(problem="no episode of this batch")
 
@@ -82,17 +82,15 @@ class Hindsight(Companion):
     def load(self, directory: Path) -> None: ...
 
 
-# Whose lessons: those of hindsight, routed to the steps they are for, or a handbook's.
-
 Routing = Literal["critical_first", "additive", "episode", "step"]
 
 
 def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
-    """What is told at step t.
+    """The skills injected at step t.
 
-    critical_first   the step's skill where it has one, else the episode's     s_t = s_step,t if t ∈ C else s_ep
-    additive         the episode's, and beside it the step's: two shifts that add up
-    episode, step    one level alone
+    critical_first   the step skill if there is one, else the episode skill     s_t = s_step,t if t ∈ C else s_ep
+    additive         both, as two shifts that add up
+    episode, step    one level only
     """
     episode = (Lesson(task=skills.episode),) if skills.episode else ()
     step = (Lesson(step=skills.steps[t]),) if t in skills.steps else ()
@@ -103,7 +101,7 @@ def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
 
 @dataclass(frozen=True)
 class RoutedSkills:
-    """Hindsight's skills."""
+    """Hindsight's skills, routed to the steps."""
 
     hindsight: Hindsight = field(compare=False)
     routing: Routing = "critical_first"
@@ -118,12 +116,12 @@ class RoutedSkills:
 
 @dataclass(frozen=True)
 class Handbook:
-    """A skill for every family, the same at every step: retrieved, not looked back for."""
+    """A fixed skill per task family, the same at every step."""
 
     pages: Mapping[str, str]
 
     def page(self, family: str) -> str:
-        """What holds for all, and what holds for this family."""
+        """The general text and the family's own."""
         return "\n".join(text for name in dict.fromkeys(("", family)) if (text := self.pages.get(name, "")))
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
@@ -137,35 +135,34 @@ class Handbook:
 def render_teacher_prompts(
     group: Group, lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]], tokenizer: Tokenizer
 ) -> list[list[np.ndarray]]:
-    """H(h, s) for every step: history gives way from its oldest end, the skill and the observation never. A prompt that still
-    does not fit is left out."""
+    """The teacher's prompts H(h, s), for every step. History is truncated, oldest first; the skill and the observation never. A
+    prompt that still does not fit is left out."""
     found = []
     for trajectory in group.trajectories:
-        for step, told in zip(trajectory.steps, lessons(trajectory), strict=True):
-            fitted = [fit_prompt(teach(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in told]
+        for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
+            fitted = [fit_prompt(teach(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in at_step]
             found.append([tokens for _, tokens, fits in fitted if fits])
     return found
 
-
-# Handbooks: skills written by hand, one for each family of tasks. A world brings its own; a file can take its place.
-#
-# world = "alfworld"
-# general = "Look where such things usually are."
-#
-# [families]
-# clean = "Take it, clean it at a sinkbasin, then put it where it belongs."
 
 SKILL_CONDITION = "skill"
 """the condition of an episode whose agent reads the handbook"""
 
 
 def load_handbook(world: Environment, file: str = "") -> Handbook:
+    """The handbook in a TOML file, or the world's own.
+
+    world = "alfworld"
+    general = "Look where such things usually are."
+
+    [families]
+    clean = "Take it, clean it at a sinkbasin, then put it where it belongs."
+    """
     if file:
         return Handbook(read_handbook(Path(file), world))
     if not world.handbook:
         raise TacitError(
-            f"world {world.name!r} has no handbook: write the skills of its families into a file and name it (--handbook "
-            "FILE), or give its Environment `handbook=…`."
+            f"world {world.name!r} has no handbook: write one (--handbook FILE), or give its Environment `handbook=…`."
         )
     return Handbook(world.handbook)
 
@@ -181,7 +178,7 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
         if key not in ("world", "general", "families"):
             raise unknown(f"entry of the handbook {path}", key, ("world", "general", "families"))
     if document.get("world", world.name) != world.name:
-        raise TacitError(f"the handbook {path} is for world {document['world']!r}, and this is {world.name!r}.")
+        raise TacitError(f"the handbook {path} is for world {document['world']!r}, but this is {world.name!r}.")
     families = document.get("families", {})
     if not isinstance(families, dict):
         raise TacitError(f"the handbook {path} has {families!r} for families; write them as a table, [families].")
@@ -191,14 +188,14 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
     pages = {"": document.get("general", ""), **families}
     for name, text in pages.items():
         if not isinstance(text, str):
-            raise TacitError(f"the handbook {path} has {text!r} for {name or 'general'}, which is no text.")
+            raise TacitError(f"the handbook {path} has {text!r} for {name or 'general'}, which is not a text.")
     pages = {name: text for name, text in pages.items() if text.strip()}
     if not pages:
-        raise TacitError(f"the handbook {path} says nothing: write a general text, or one under [families], into it.")
+        raise TacitError(f"the handbook {path} is empty: write a general text, or one under [families].")
     for family in pages:
         if (length := len(Handbook(pages).page(family))) > LONGEST_NOTE:
-            told = f"what {family or 'every family'} is told has {length} characters"
-            raise TacitError(f"the handbook {path}: {told}, and a prompt takes {LONGEST_NOTE} of them; shorten it.")
+            size = f"the text for {family or 'every family'} has {length} characters"
+            raise TacitError(f"the handbook {path}: {size}, but a prompt takes at most {LONGEST_NOTE}; shorten it.")
     return pages
 
 
