@@ -1,1 +1,1 @@
-"""Tacit from a program of your own: `tacit.train`, `tacit.evaluate`, `tacit.open_run`. The command line's way, without it."""
+"""Tacit from Python: `tacit.train`, `tacit.evaluate`, `tacit.open_run`."""

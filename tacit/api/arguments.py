@@ -1,4 +1,4 @@
-"""Keyword arguments as what flags say: `kl=0.0`, `groups=16`, `sft={"steps": 200}`, `engine={"device": "cpu"}`."""
+"""Keyword arguments as settings: `kl=0.0`, `groups=16`, `sft={"steps": 200}`, `engine={"device": "cpu"}`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tacit.worlds import REGISTRY as WORLDS
 
 SECTIONS = ("schedule", *section_options())
 NAMED = ("world", "method", "model", "out", "config", "resume", "callbacks", "quiet")
-"""of `tacit.train` itself"""
+"""arguments of `tacit.train` itself"""
 WHOLE = ("worlds", "policies")
-"""tables that hold tables by name"""
+"""tables of named tables"""
 
 
 def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
-    """Place in a settings document -> value, for every keyword; one that no setting has is refused."""
+    """Settings by path in the document. Unknown keywords raise."""
     places = {option.place[-1]: option.place for option in (*method_options(method), *train_options())}
     said: dict[tuple[str, ...], Any] = {}
     for key, value in settings.items():
@@ -65,25 +65,24 @@ def _unknown(key: str, value: Any, method: str, known: list[str]) -> TacitError:
     return TacitError(f"unknown setting {key!r} of a run with method {method!r}. {hint}")
 
 
-# Names for objects: a run is written down in words, so a world or a method that a program hands in gets a name that finds it
-# again.
+# Names for objects. Saved settings hold names, so a world or method passed as an object gets a name that finds it again:
 #
-#     the house's own, or an installed package's     alfworld
-#     in a module of a package                       my_package.world:GUESS
-#     in a file, the running script among them       /home/me/guess.py:GUESS
-#     anywhere else (a notebook, a function)         <python>:guess     only whoever has the object can open such a run
+#     built in, or of an installed package       alfworld
+#     in a module of a package                   my_package.world:GUESS
+#     in a file, e.g. the running script         /home/me/guess.py:GUESS
+#     elsewhere (a notebook, a function)         <python>:guess     only a program that has the object can open the run
 #
-# In this process the name stands for the very object that was handed in.
+# In this process the name refers to the object itself.
 
 World = str | Environment
 Worlds = World | Sequence[World | tuple[World, float]] | Mapping[str, float]
-"""one, several, or several with their shares"""
+"""one world, several, or several with shares"""
 Method = str | type[Any] | Any
 """a name, a settings class, or an instance of one"""
 
 
 def name_worlds(worlds: Worlds) -> str:
-    """`alfworld`, or several as a recipe has them: `alfworld=0.75,countdown=0.25`."""
+    """`alfworld`, or `alfworld=0.75,countdown=0.25`."""
     if isinstance(worlds, str | Environment):
         return _name_world(worlds)
     if isinstance(worlds, Mapping):
@@ -100,7 +99,7 @@ def name_worlds(worlds: Worlds) -> str:
 
 
 def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]:
-    """(name, the settings that an instance has beside its class's own)"""
+    """(name, settings of the instance that differ from its class's defaults)"""
     if isinstance(method, str):
         return method, {}
     if isinstance(method, Sequence):
@@ -131,7 +130,7 @@ def _name_object(registry: Registry, found: Any, plain: str) -> str:
 
 
 def _places(found: Any) -> Iterator[str]:
-    """Where it can be imported from: the module it is of first, then any that has it, the running script last."""
+    """Where the object can be imported from: its own module, then others, the running script last."""
     home = found.__module__ if isinstance(found, type) else getattr(getattr(found, "make", None), "__module__", "")
     others = sorted(sys.modules.copy().items(), key=lambda item: item[0] == "__main__")
     for module in (sys.modules.get(home), *(module for _, module in others)):
@@ -143,7 +142,7 @@ def _places(found: Any) -> Iterator[str]:
 
 
 def _place_of(module: ModuleType) -> str:
-    """`package.module`; a module that is no package's by its file, so that it is found from any directory."""
+    """`package.module`, or the absolute file of a module outside a package."""
     if module.__name__ != "__main__" and module.__package__:
         return module.__name__
     file = getattr(module, "__file__", None)

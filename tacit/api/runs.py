@@ -1,4 +1,5 @@
-"""`tacit.train`: a run from Python. The same recipe, the same refusals, the same run directory as `tacit train`."""
+"""Runs from Python: `tacit.train`, `tacit.open_run`, `tacit.evaluate`. Same settings, checks and run directory as the
+commands."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ from tacit.training.setup import TaskSets
 if TYPE_CHECKING:
     import pandas
 
-# What a run has recorded, as rows; and rows as a pandas table, where pandas is installed.
+# Recorded episodes as rows, or as a pandas table.
 
 EPISODE = ("task", "family", "success", "score", "stop", "condition")
-"""of the episode, in every row of one of its turns"""
+"""columns of the episode in every turn's row"""
 
 
 def turn_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One row for each turn of each recorded episode; signals are columns of their own (`signals.progress`)."""
+    """One row per turn; signals have their own columns (`signals.progress`)."""
     for episode, record in enumerate(records):
         about = {"stage": stage, "step": step, "episode": episode, **{name: record.get(name) for name in EPISODE}}
         for number, turn in enumerate(record["turns"], start=1):
@@ -48,7 +49,7 @@ def turn_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> It
 
 
 def episode_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One row for each recorded episode."""
+    """One row per episode."""
     for episode, record in enumerate(records):
         own = {name: value for name, value in record.items() if name not in ("turns", "saw")}
         tokens = sum(turn["tokens"] for turn in record["turns"])
@@ -65,11 +66,11 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
     return pandas.DataFrame(list(rows))
 
 
-# `tacit.open_run`: a run directory as an object. Nothing is loaded until it is asked for.
+# A run directory as an object; everything is read on demand.
 
 
 def open_run(path: str | Path, *, world: World | None = None, method: Method | None = None) -> OpenRun:
-    """The run at this place. `world` and `method` are for objects of a program's own that have no place to be found at."""
+    """Open a run. Pass `world` and `method` objects if they cannot be imported by name."""
     if world is not None:
         name_worlds(world)
     if method is not None:
@@ -78,7 +79,7 @@ def open_run(path: str | Path, *, world: World | None = None, method: Method | N
 
 
 class OpenRun:
-    """A run that has begun: what it was told, what it recorded, and the policy it made."""
+    """A run: its settings, records and policy."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,8 +89,8 @@ class OpenRun:
         return f"OpenRun({str(self.path)!r}, {'finished' if self.finished else 'unfinished'})"
 
     def __str__(self) -> str:
-        """How it ended, in a line: `runs/mine: success 62.5% [54.0, 70.4] of 128 episodes after rl 20 on countdown/test/128;
-        before: untrained 0.0%, after sft 200 41.4%; peak 64.1% after rl 15`."""
+        """One line: `runs/mine: success 62.5% [54.0, 70.4] of 128 episodes after rl 20 on countdown/test/128; before:
+        untrained 0.0%, after sft 200 41.4%; peak 64.1% after rl 15`."""
         measured = self.summary.get("evaluations")
         if not measured:
             return f"{self.path}: {'nothing was measured' if self.finished else 'not finished'}"
@@ -103,12 +104,12 @@ class OpenRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything it was told, as settings.json has it."""
+        """All settings, as in settings.json."""
         return read_settings(self.path)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What came out; empty until it is finished or stopped by a callback."""
+        """The summary; empty until the run ends or a callback stops it."""
         return find_summary(self.path) or {}
 
     @property
@@ -117,7 +118,7 @@ class OpenRun:
 
     @property
     def success(self) -> float | None:
-        """On the panel, at the end; None until there is a summary."""
+        """Final success on the panel; None without a summary."""
         final = self.summary.get("final")
         return final["success"] if final else None
 
@@ -127,13 +128,13 @@ class OpenRun:
         return [checkpoint.path.name for checkpoint in open_checkpoints(self.path).all()]
 
     def metrics(self, stage: str | None = None, rows: bool = False) -> Any:
-        """One row per step: of `sft`, of `rl`, or of both. A pandas table, or with `rows` plain dicts."""
+        """One row per step of `sft`, `rl` or both: a pandas table, or dicts with `rows`."""
         found = [r for r in read_metrics(self.path / "metrics.jsonl") if stage in (None, r["stage"])]
         return found if rows else table(found)
 
     def turns(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
-        """One row per recorded turn of the episodes of `rl`, or of an evaluation (`eval-untrained`, `eval-sft`, `eval-rl`): of
-        one step, or of all. The fields are those of docs/reference/trajectories.md."""
+        """One row per turn of the episodes of `rl`, or of an evaluation (`eval-untrained`, `eval-sft`, `eval-rl`), of one
+        step or all. Fields: docs/reference/trajectories.md."""
         found = self._rows(stage, step, turn_rows)
         return list(found) if rows else table(found)
 
@@ -143,12 +144,12 @@ class OpenRun:
         return list(found) if rows else table(found)
 
     def trajectories(self, stage: str = "rl", step: int | None = None) -> list[Trajectory]:
-        """The recorded episodes as objects: what was seen, done and achieved; of tokens only how many."""
+        """The recorded episodes as objects; of tokens only the counts."""
         tasks = self._tasks()
         return [trajectory for _, file in self._files(stage, step) for trajectory in read_trajectories(file, tasks)]
 
     def policy(self, checkpoint: str = "newest", world: str | None = None) -> SamplingPolicy:
-        """Loaded: it can be sampled from, scored with, and trained further."""
+        """Load the policy; it can sample, score and be trained further."""
         said: Overrides = {("world",): world} if world else {}
         return open_target(str(self.path), said, checkpoint).policy
 
@@ -158,7 +159,7 @@ class OpenRun:
         return evaluate(self.path, **options)
 
     def resume(self, *, callbacks: Callback | Sequence[Callback] = (), quiet: bool = False, **settings: Any) -> OpenRun:
-        """Go on where it stopped; `settings` are the few that a resumed run may change, such as `iterations`."""
+        """Continue the run; `settings` are those a resumed run may change, such as `iterations`."""
 
         resume_run(self.path, settings, callbacks, quiet)
         return self
@@ -183,7 +184,7 @@ class OpenRun:
         return files
 
     def _tasks(self) -> list[Task]:
-        """All that its episodes may be of."""
+        """All tasks its episodes may belong to."""
         recipe, found = Recipe.from_json(self.settings), []
         for place in recipe.places:
             tasks = TaskSets.of(open_world(place.world), place.train)
@@ -199,7 +200,7 @@ class OpenRun:
 
     @property
     def worlds(self) -> Mapping[str, Environment]:
-        """By the name they have in the settings."""
+        """By their names in the settings."""
         return {place.world: open_world(place.world) for place in Recipe.from_json(self.settings).places}
 
 
@@ -217,14 +218,14 @@ def train(
 ) -> OpenRun:
     """Train a policy and return its run.
 
-    world, method   by name or as objects: an `Environment`; a method's settings class, or an instance of it. Several worlds as
-                    a list, with their shares as [(world, share), …]; several methods as a list.
-    model           as `--model` takes it
-    config          a settings file or a packaged recipe by name; what is said here wins over it
-    out             the run directory, which must not hold a run yet; with `resume` one that does is continued, so that a script
-                    that was killed is simply started again
-    callbacks       functions that are told of every `Event`; one that returns True stops the run
-    settings        any of `tacit train --help`: `kl=0.0`, `iterations=20`, `sft={"steps": 200}`, `engine={"device": "cpu"}`
+    world, method   names or objects: an `Environment`; a method's settings class or an instance. Several worlds as a list or
+                    [(world, share), …]; several methods as a list.
+    model           as for `--model`
+    config          a settings file or the name of a packaged recipe; arguments override it
+    out             the run directory, which must not hold a run yet; with `resume` an existing run continues, so a killed
+                    script can simply be started again
+    callbacks       functions that receive every `Event`; one that returns True stops the run
+    settings        as in `tacit train --help all`: `kl=0.0`, `iterations=20`, `sft={"steps": 200}`, `engine={"device": "cpu"}`
     """
     document = read_document(run_recipe(str(config))) if config is not None else {}
     recipe = Recipe.from_json(_apply_arguments(document, world, method, model, out, settings))
@@ -244,7 +245,7 @@ def train(
 
 
 def resume_run(path: Path, said: Mapping[str, Any], callbacks: Callback | Sequence[Callback], quiet: bool) -> None:
-    """What is left of the run at this place; `said` may change what a resumed run may change."""
+    """Run the rest of the run at `path`; `said` are settings that a resumed run may change."""
     stored = read_settings(path)
     before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, parse_settings(said, method_name(stored))))
     if not is_finished(path, before, after):
@@ -289,7 +290,7 @@ def reporter_for(quiet: bool) -> Callable[[], Reporter]:
 
 
 class SilentReporter:
-    """Says nothing."""
+    """A reporter that prints nothing."""
 
     def stage(self, name: str, total: int, done: int) -> None: ...
 
@@ -302,19 +303,19 @@ class SilentReporter:
     def close(self) -> None: ...
 
 
-# `tacit.evaluate`: whoever plays, measured on a fixed panel from Python, as `tacit eval` does it.
+# `tacit.evaluate`: an agent on a fixed panel, as `tacit eval` does it.
 
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-"""settings of [evaluation] that need no section here, as in `tacit eval`"""
+"""settings of [evaluation] that are plain arguments here"""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out. `str` of it is the line that a run prints."""
+    """The result of an evaluation; `str` gives one line."""
 
     measured: EvaluationResult
     kept: Path | None
-    """the file the result is kept in"""
+    """the saved result file"""
 
     def __str__(self) -> str:
         return f"success {self.score} on {self.score.panel}"
@@ -329,7 +330,7 @@ class Evaluation:
 
     @property
     def result(self) -> dict[str, Any]:
-        """Everything, as `tacit eval --json` has it."""
+        """All results, as printed by `tacit eval --json`."""
         return self.measured.result
 
     @property
@@ -370,16 +371,16 @@ def evaluate(
     progress: Callable[[int], None] | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Play a panel and say how it went.
+    """Evaluate an agent on a panel.
 
-    who         a run (object, directory, or one of its checkpoints), skill modules, a model, `expert`, `reader`; a policy that
-                is loaded; a class of yours with `act`, made anew for each task; or the name of a model at `endpoint`
-    like        the run whose world, method and settings a loaded policy is measured with
-    world       by name or as an object; a run has its own
-    panel       as `tacit list panels` names it, or a file of tasks; else `split`, `tasks` and `families` describe it
-    out, fresh  where episodes and result are kept, and whether to play what was played before
-    progress    is told how many episodes are over
-    settings    of the panel and the sampling (`split`, `tasks`, `repeats`, `temperature`, …), and any that `tacit train` has
+    who         a run (object, directory, or checkpoint), skill modules, a model, `expert`, `reader`; a policy; a class with
+                `act`, instantiated for each task; or the name of a model at `endpoint`
+    like        the run whose world, method and settings to use for a loaded policy
+    world       name or object; a run has its own
+    panel       a name of `tacit list panels` or a file of tasks; otherwise `split`, `tasks` and `families` choose it
+    out, fresh  where to save episodes and result; whether to replay finished episodes
+    progress    called with the number of finished episodes
+    settings    of panel and sampling (`split`, `tasks`, `repeats`, `temperature`, …), and all of `tacit train`
     """
     if hasattr(who, "sample") and hasattr(who, "encode_prompt"):
         if checkpoint or endpoint:
@@ -402,7 +403,7 @@ def evaluate(
 
 
 class _ProgressObserver(RolloutObserver):
-    """Says how many episodes are over."""
+    """Calls `progress` with the number of finished episodes."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress, self._over = progress, 0

@@ -1,4 +1,4 @@
-"""`tacit bank`: what a run keeps in its experience bank: list it, search it, explain an entry, remove, export and import."""
+"""`tacit bank`: list, search, explain, remove, export and import the entries of an experience bank."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BANK is a run directory or a bank's file. `tacit bank COMMAND --help` says what 
 BANK_HELP = "run directory, or a bank's file"
 GOES_BACK = "A run that is training does not see this, and one that is resumed goes back to the bank of its checkpoint."
 MOST_TOLD = 10
-"""bad lines told one by one"""
+"""bad lines reported one by one"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -164,7 +164,7 @@ def bring_in(argv: Sequence[str]) -> int:
 
 
 def _bank_to_fill(place: Path, name: str | None) -> tuple[Bank, Embedding]:
-    """One that is there, with its own embedding; or a new one."""
+    """The existing bank with its own embedding, or a new one."""
     if place.is_dir() or place.exists():
         bank = open_bank(find_bank(place))
         wanted = NgramEmbedding().name if name == "ngram" else name

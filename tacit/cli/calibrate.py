@@ -1,4 +1,4 @@
-"""`tacit calibrate`: which layer, pooling and radius to compare a model's steps with. Forward passes, no training."""
+"""`tacit calibrate`: choose the layer, pooling and radius that compare a model's steps. Forward passes only."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def make_parser(method: str) -> Parser:
 
 
 def _told(played: Audit, arguments: Any) -> str:
-    """What was played, and where less than was asked for."""
+    """What was played, and whether it was less than requested."""
     tasks = len(set(played.task_N.tolist()))
     asked = arguments.tasks_each * len(played.families)
     cut = f" of the {asked} asked for" if tasks < asked and arguments.play != "recorded" else ""

@@ -35,9 +35,9 @@ Stopped or killed, the same command goes on exactly where it was. It writes comp
 table.md, table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 FAILED = 1
 MOST_MISSING = 6
-"""runs that a table is without, named below it"""
+"""missing runs listed below a table"""
 SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
-"""columns that fit in a terminal; table.md has all of them"""
+"""columns shown in a terminal; table.md has all"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -124,7 +124,7 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
 
 
 def show_differences(console: Console, plan: Plan, world: str) -> None:
-    """What else than their names the methods of a world differ in."""
+    """Settings, other than names, in which the methods of a world differ."""
     told = [str(difference).partition(": ") for difference in plan.differences[world]]
     if told:
         say(console, f"\nsettings in which the methods differ in {world}:")

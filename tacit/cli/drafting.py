@@ -35,10 +35,10 @@ from tacit.modules.logs import DRAFTED, Coverage, Logs, count_coverage, family_w
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.training.recordings import Recording
 
-# Logs on the command line: how they are named, and what is said of them.
+# Logs on the command line.
 
 MOST_LINES = 40
-"""unusable lines that are printed; the report has all of them"""
+"""unusable lines printed; the report has all"""
 
 
 def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
@@ -54,7 +54,7 @@ def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
 
 
 def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report: Path | None = None) -> None:
-    """Every line that cannot be used with its reason, then how much there is of each family."""
+    """Print every unusable line with its reason, then the number of episodes per family."""
     for line in logs.unusable[:MOST_LINES]:
         say(console, line, style="yellow")
     if len(logs.unusable) > MOST_LINES:
@@ -71,7 +71,7 @@ def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report:
 
 SHOWN_FAILURES = 20
 POOL = 4096
-"""tasks of a world that an episode without a family is looked up among"""
+"""tasks searched for the family of an episode"""
 
 
 def draft_tracker(argv: Sequence[str]) -> int:
@@ -122,7 +122,7 @@ def draft_rewards(argv: Sequence[str]) -> int:
 
 
 def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Callable[[str, str, int], str]:
-    """Who writes a draft, told the one before and why it failed: the model, or with --check a file, once."""
+    """Who writes a draft, given the previous one and why it failed: the model, or once a file with --check."""
     if arguments.check:
         arguments.attempts, text = 1, _read(arguments.check)
         return lambda before, failed, attempt: text
@@ -133,7 +133,7 @@ def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Calla
 def _along_own_tracker(
     console: Console, arguments: Namespace, episodes: Sequence[Recording]
 ) -> tuple[list[Recording], dict[Recording, list[Fields]]]:
-    """The episodes that the world's tracker can follow, with its blocks."""
+    """The episodes that the world's tracker can follow, with its state blocks."""
     world = open_world(arguments.world)
     tasks = world.tasks_of(world.splits[0], POOL, 0)
     blocks, failed = render_fields(world, world.tracker_of(arguments.block), episodes, tasks)
@@ -164,7 +164,7 @@ def _parser(command: str, summary: str) -> Parser:
 
 
 def _episodes(arguments: Namespace) -> list[Recording]:
-    """Those that were asked for; line numbers are those of the logs."""
+    """The requested episodes; line numbers refer to the logs."""
     if arguments.name and not arguments.name.isidentifier():
         raise TacitError(f"--name {arguments.name!r} is to be the name of a Python file: letters, digits and underscores.")
     if arguments.shown < 1 or arguments.attempts < 1:

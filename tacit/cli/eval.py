@@ -1,4 +1,4 @@
-"""`tacit eval`: play a fixed panel with a run's checkpoint, a model, expert, reader or endpoint, and say how it went."""
+"""`tacit eval`: evaluate a run's checkpoint, a model, an expert, a rule agent or an endpoint on a fixed panel."""
 
 from __future__ import annotations
 
@@ -50,15 +50,14 @@ from tacit.rollout.worlds import first_crash
 from tacit.runs.directory import SUMMARY, find_summary
 from tacit.runs.files import write_json
 
-# What there is to look at while a panel is played: episodes and turns, tokens a second, how long it may take, what a
-# completion looks like, and what an endpoint is being asked again.
+# Progress of an evaluation: episodes, turns, tokens per second, time left, a sample completion, endpoint retries.
 
 LINE_EVERY_S = 5.0
-"""between lines where there is no terminal to redraw; none for what is over sooner"""
+"""seconds between lines without a terminal"""
 
 
 class EvalProgress(RolloutProgress):
-    """A bar in a terminal; elsewhere a line every few seconds, whether or not anything has happened since."""
+    """A bar in a terminal; otherwise a line every few seconds."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class EvalProgress(RolloutProgress):
         clock: Callable[[], float] = time.monotonic,
         every_s: float = LINE_EVERY_S,
     ) -> None:
-        """`policy` may also say its `trouble`."""
+        """`policy` may have a `trouble` attribute to show."""
         super().__init__(episodes, max_steps, policy, clock)
         self._console = console
         self._shown = False
@@ -109,7 +108,7 @@ class EvalProgress(RolloutProgress):
         return Group(bar, *lines) if width >= 16 else Group(*lines)
 
 
-# What `tacit eval` prints: the numbers, each with what it is a number of.
+# The printed results.
 
 Pairs = list[tuple[str, str]]
 
@@ -221,7 +220,7 @@ def _crashes(measured: EvaluationResult) -> Pairs:
 
 
 def _unparsed(measured: EvaluationResult) -> Pairs:
-    """Where nothing that came back parses, what it looks like."""
+    """An example completion, if none parsed."""
     written = [s for t in measured.played for s in t.steps if s.completion.finish != "unusable"]
     if not written or any(s.valid for s in written):
         return []
@@ -266,7 +265,7 @@ def _families(score: PanelScore) -> Table:
 SUMMARY_LINE = "Measure a run, a model, the expert, a reader or an endpoint on a fixed panel; a run repeats its own number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 PRINTED = "-"
-"""what --json is without a file"""
+"""keys of the result that --json prints without a file"""
 
 
 def run(argv: Sequence[str]) -> int:

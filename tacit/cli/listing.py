@@ -1,4 +1,4 @@
-"""`tacit list`: the worlds, methods, engines, models, panels and recipes there are."""
+"""`tacit list`: worlds, methods, engines, models, panels and recipes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def list_worlds(names: Sequence[str]) -> Table:
 
 
 def list_parts(names: Sequence[str]) -> Table:
-    """What a world is divided into, apart from what it is: eight columns in a terminal are none."""
+    """Splits, families and skills of each world, in a second table: eight columns do not fit a terminal."""
     rows = []
     for name, world in catalogue.find_worlds(names).items():
         if not isinstance(world, str):
@@ -75,7 +75,7 @@ def list_parts(names: Sequence[str]) -> Table:
 
 
 def remedies(names: Sequence[str]) -> list[str]:
-    """What would make ready those that are not; on lines of their own, since a command in a narrow column cannot be copied."""
+    """How to install what is missing, on separate lines, so that commands can be copied."""
     found = catalogue.find_worlds(names).items()
     return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.remedy]
 

@@ -1,4 +1,4 @@
-"""The `tacit` command. Each subcommand is a file; it is imported when it is asked for, and torch only when work starts."""
+"""The `tacit` command. Each subcommand is a module, imported on use; torch is imported when work starts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MISTAKE = 2
 
 
 def main(argv: Sequence[str] | None = None, again: str = "") -> int:
-    """`again` is the command that was typed, where this one is only a part of it: the one to give again if a disk refuses."""
+    """`again`: the full command the user typed, if this is only a part of it; shown after disk errors."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         with signals_as_interrupts():
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
         print("\nstopped.", file=sys.stderr)
         return exit_status(stop)
     except BrokenPipeError:
-        # `tacit list | head`: whoever read has read enough. Python would complain once more while closing stdout.
+        # `tacit list | head`: the reader is gone. Redirect stdout, or Python complains again when it closes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -84,7 +84,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _resume_command(words: list[str], path: Path) -> str:
-    """The command that goes on: the same one, but a run that has begun is resumed."""
+    """The command that continues: `--resume` for a started run, else the same command."""
     from tacit.runs.directory import SETTINGS
 
     run = next((place for place in (path, *path.parents) if (place / SETTINGS).exists()), None)

@@ -1,4 +1,4 @@
-"""`tacit modules`: train skill modules, export one from a run, list, verify; more in `modules_sharing` and `modules_cost`."""
+"""`tacit modules`: train, export, list, verify, pack, install and price skill modules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tacit.modules.verify import find_problems
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
-# `tacit modules pack` and `install`: a module as one file, and somebody else's among one's own.
+# `tacit modules pack` and `install`: a module as one file.
 
 ENGINE = ("device", "dtype", "threads", "max_batch")
 MOST_MB = 2000
@@ -118,7 +118,7 @@ def install_module(argv: Sequence[str]) -> int:
 
 
 def show_draft(console: Console, module: str, draft: PackagedDraft) -> None:
-    """A draft is somebody's program: it is shown before it is run, here and whenever the module plays."""
+    """Show a drafted program before it runs; it also runs whenever the module is used."""
     for name, text in draft.files.items():
         say(console, f"\nmodule {module} brings {name} along, which is run behind a fence whenever it plays:\n", style="bold")
         say(console, truncate_for_display(text))
@@ -130,7 +130,7 @@ def _agreed(console: Console, module: Module, yes: bool) -> bool:
     return yes or ask_yes("Run this draft behind its fence, now and whenever the module plays?")
 
 
-# `tacit modules cost`: what modules cost beside a model that is prompted.
+# `tacit modules cost`: modules compared with a prompted model.
 
 PANEL = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 COST_ENGINE = ("device", "dtype", "threads")
@@ -193,7 +193,7 @@ def make_parser() -> Parser:
 
 
 def show(console: Console, costs: Costs, batch: int) -> None:
-    """As in the paper's Table 2: a line for each measure, a column for each player."""
+    """One row per measure and one column per agent, as in the paper's Table 2."""
     columns = [_column(row, costs.rows[0]) for row in costs.rows]
     lines = [(measure, *(column[measure] for column in columns)) for measure in columns[0]]
     say(console, f"\nCost of an episode: {costs.episodes} of {costs.panel} (hash {costs.panel_hash})", style="bold")
@@ -305,7 +305,7 @@ def train(argv: Sequence[str]) -> int:
     arguments, said = parser.parse(argv)
     document = override(read_document(arguments.config) if arguments.config else {}, said)
     recipe = Recipe.from_json(add_log_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
-    # A run has a place where none is named; modules have not.
+    # Modules have no default directory.
     if ("out",) not in said and (arguments.config is None or "out" not in read_document(arguments.config)):
         raise TacitError("where to? Name the directory of the modules with --out DIR.")
     out, console = recipe.out, make_console()

@@ -1,4 +1,4 @@
-"""`tacit plan`: memory and time of a run that is larger than this machine, and who would wait for whom."""
+"""`tacit plan`: memory and time of a run on a larger cluster."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def _method(argv: Sequence[str]) -> str:
 
 
 def _field(name: str) -> str:
-    """`from` is a word of Python; its field is not."""
+    """`from` is a Python keyword; the field is `from_`."""
     return name if name in {field.name for field in fields(PlanSettings)} else f"{name}_"
 
 
 def _workload(model: str, said: Overrides, settings: PlanSettings, place: Path | None) -> Workload:
-    """As told, as recorded, or as the world's expert plays; with other means where numbers are given."""
+    """From the given numbers, from recordings, or from the world's expert."""
     from tacit.config.checks import open_world
     from tacit.config.workload import expert_workload, recorded_workload
 
@@ -112,7 +112,7 @@ def _workload(model: str, said: Overrides, settings: PlanSettings, place: Path |
     return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told, limit)
 
 
-# What `tacit plan` prints.
+# The printed plan.
 
 OVERLAPS = (0, 1, 2)
 SHOWN_DIVISIONS = 7
@@ -163,7 +163,7 @@ def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequenc
 def show_simulated(
     console: Console, work: Workload, plans: Sequence[Plan], settings: PlanSettings
 ) -> dict[str, dict[str, Any]]:
-    """Each plan with episodes as they were measured: k = 0, 1, 2, or the overlap that was asked for; in order and gathered."""
+    """Each plan with the measured episodes: k = 0, 1, 2 or the requested overlap, in order and gathered."""
     found: dict[str, dict[str, Any]] = {}
     for plan in plans:
         if plan.trouble or plan.server is None:
@@ -247,7 +247,7 @@ def _division(plan: Plan, cluster: Cluster) -> str:
 
 
 def _seconds(cluster: Cluster, work: Workload, plan: Plan) -> list[tuple[str, str]]:
-    """Were all episodes alike; each part with what it is made of."""
+    """With equal episodes; each part with its components."""
     assert plan.server is not None
     rows = -(-work.episodes // max(1, plan.servers))
     waves = -(-rows // plan.server.slots)
@@ -266,7 +266,7 @@ def _seconds(cluster: Cluster, work: Workload, plan: Plan) -> list[tuple[str, st
 
 
 def _others(cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> list[Plan]:
-    """The same devices divided otherwise, from few servers to many."""
+    """Other divisions of the same devices, from few servers to many."""
     devices = settings.gpus[0]
     if settings.ranks or settings.servers >= 0 or devices == 1:
         return []

@@ -1,4 +1,4 @@
-"""`tacit play`: watch a policy or the expert play a world turn by turn, or play it yourself."""
+"""`tacit play`: watch a policy or the expert play, or play yourself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
 
 
 class Quit(BaseException):
-    """The person at the keyboard has had enough. Not an Exception: a rollout takes those for a broken episode."""
+    """The user quits. Not an Exception: a rollout would count it as a crash."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -83,7 +83,7 @@ def make_parser(method: str) -> Parser:
 
 
 class Human:
-    """Asks for each action. `?` lists what the world admits, `q` or the end of the input stops."""
+    """Asks for each action. `?` lists the admissible actions; `q` or end of input quits."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -103,7 +103,7 @@ class Human:
 
 
 class Watch:
-    """A pool of worlds of one slot that shows what goes in and comes out."""
+    """A world pool with one slot that prints observations and actions."""
 
     def __init__(self, worlds: WorldPool, console: Console, delay: float) -> None:
         self._worlds, self._console, self._delay = worlds, console, delay
@@ -133,13 +133,13 @@ class Watch:
         self._worlds.close()
 
     def _show(self, observation: Observation, remark: str = "") -> None:
-        # Many worlds say themselves why they refused; the others are helped out.
+        # Many worlds explain a refused action themselves.
         note = f"  [{remark}]" if remark and remark not in observation.text else ""
         self._console.print(Text.assemble(observation.text, (note, "yellow")), soft_wrap=True)
 
 
 class Listening:
-    """A policy whose words are passed on as they are, and remembered."""
+    """Wraps a policy and keeps its completions for printing."""
 
     def __init__(self, policy: SamplingPolicy, watch: Watch, prompts: Console | None) -> None:
         self._policy, self._watch, self._prompts = policy, watch, prompts
@@ -175,6 +175,6 @@ def _show_end(console: Console, played: Trajectory) -> None:
     if played.success:
         say(console, f"success in {turns}", style="bold green")
         return
-    # The world's own word for the ending repeats the reason where it has none better.
+    # Print the world's reason only if it adds something.
     detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
     say(console, f"no success after {turns}: {ending_in_words(played.stop.value)}{detail}", style="bold red")

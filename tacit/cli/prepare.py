@@ -1,4 +1,4 @@
-"""`tacit prepare`: make a model ready for machines that reach no model hub, or a tiny base from generated text."""
+"""`tacit prepare`: make a model without a model hub: SmolLM2 from packages, or a tiny base from generated text."""
 
 from __future__ import annotations
 

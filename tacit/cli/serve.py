@@ -29,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
 
     def agreed(name: str, draft: PackagedDraft) -> bool:
-        """Standard output may be spoken on, and nobody may be there to be asked when modules are looked for again."""
+        """Stdout may carry a protocol, and modules reload without a user present, so ask before."""
         from tacit.cli.modules import show_draft
 
         show_draft(make_console(sys.stderr), name, draft)

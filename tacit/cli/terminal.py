@@ -1,4 +1,4 @@
-"""What the commands print: one console, lines that are never wrapped, tables whose numbers stay whole."""
+"""Printing, signals and shared flags of the commands."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
 PLAIN_WIDTH = 120
-"""columns assumed where the output is a file or a pipe"""
+"""columns if the output is a file or pipe"""
 _HARMLESS = "\n\t\u200c\u200d"
 
 
 class PipedConsole(Console):
-    """`tacit list | head` is no error: the command decides what a reader that went away means, not rich. Whatever is printed is
-    `visible`: models and worlds wrote much of it."""
+    """Raises BrokenPipeError instead of exiting (`tacit list | head`), and prints everything through `visible`."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -43,11 +42,11 @@ class PipedConsole(Console):
 
 
 def visible(text: str) -> str:
-    """Whatever a terminal would obey rather than show (escapes, changes of direction, half characters) as its code; lines, tabs
-    and all kinds of spaces and joiners stay.
+    r"""Escape what a terminal would interpret: control characters, direction marks, lone surrogates. Newlines, tabs, spaces and
+    joiners stay.
 
     >>> print(visible("clear" + chr(27) + "[2J"))
-    clear\\x1b[2J
+    clear\x1b[2J
     """
     if text.isprintable():
         return text
@@ -62,7 +61,7 @@ def make_console(file: IO[str] | None = None) -> Console:
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """One line as it is: no markup is read in it, and the terminal, not rich, decides where it breaks."""
+    """Print one line without markup or wrapping."""
     console.print(Text(text, style=style), soft_wrap=True)
 
 
@@ -82,7 +81,7 @@ def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], numbers: Sequence[str] = ()) -> Table:
-    """A table in which the first column and those named in `numbers` are never broken or cut."""
+    """A table whose first column and `numbers` columns are never wrapped or cut."""
     cells = [[cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row] for row in rows]
     made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
@@ -109,7 +108,7 @@ def interval(low_high: Sequence[float]) -> str:
 
 
 def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """The last evaluation of each stage, and the best of practice where it was not the last: (stage, success, interval, n)."""
+    """(stage, success, interval, episodes) of the last evaluation per stage, and of the best in RL if it was not the last."""
     last = {e["stage"]: e for e in evaluations}
     rows = [(after(e), e) for e in last.values()]
     practised = [e for e in evaluations if e["stage"] == "rl"]
@@ -119,11 +118,10 @@ def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, st
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
 
 
-# A command that is told to stop: SIGTERM (a batch system, a container that ends) and SIGHUP (a terminal that is closed) are
-# answered as ^C is. What is open is closed, and whoever has begun something says how it goes on.
+# Stopping: SIGTERM and SIGHUP act like ^C, so that open files are closed and the command can say how to continue.
 
 SIGNALED = 128
-"""a shell's exit status of a command that signal n ended is so much more than n"""
+"""exit status of a command ended by signal n is 128 + n"""
 
 
 class StopSignal(KeyboardInterrupt):
@@ -134,7 +132,7 @@ class StopSignal(KeyboardInterrupt):
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[None]:
-    """Only signals that would end this process at once: one that is ignored, as by `nohup`, stays ignored."""
+    """Only for signals with the default action; one ignored by `nohup` stays ignored."""
 
     def stop(number: int, frame: Any) -> None:
         raise StopSignal(number)
@@ -155,7 +153,7 @@ def exit_status(stop: KeyboardInterrupt) -> int:
     return SIGNALED + (stop.number if isinstance(stop, StopSignal) else signal.SIGINT)
 
 
-# Flags of the commands that open a player: who it is, what it reads, how it is sampled.
+# Shared flags of commands that open an agent.
 
 RUN_SETTINGS = ("seed", "max_tokens", "workers", "workers_at", "world_timeout_s")
 
@@ -175,7 +173,7 @@ def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
 
 
 def add_shared_options(parser: Parser, method: str) -> None:
-    """What such commands have in common: the world, what the agent reads, and the engine."""
+    """Flags for the world, the prompt and the engine."""
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.name in ("world", "method")])
     parser.add_options(
         f"method {method}",
@@ -191,7 +189,7 @@ def add_shared_options(parser: Parser, method: str) -> None:
 
 
 def peek_method(argv: Sequence[str], command: str) -> str:
-    """The method decides which flags there are: the one named, else the run's own."""
+    """The method whose flags to offer: the named one, else the run's."""
     glance = Parser(command, "", add_help=False)
     glance.add_argument("--method")
     seen, rest = glance.parse_known_args(argv)

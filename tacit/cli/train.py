@@ -1,4 +1,4 @@
-"""`tacit train`: from a recipe to a run."""
+"""`tacit train`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TrainParser(Parser):
 
 
 def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> Parser:
-    """Every setting as a flag: those of the method, the model's size and the engine are the ones of whatever was named."""
+    """All settings as flags; those of method, model size and engine depend on the named ones."""
     parser = TrainParser(
         "train",
         SUMMARY_LINE,
@@ -117,7 +117,7 @@ def add_training_options(
 
 
 def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
-    """(method, model, engine), which decide what other flags there are."""
+    """(method, model, engine), which decide the other flags."""
     peek_arguments = Parser("train", "", add_help=False)
     peek_arguments.add_argument("--config", type=run_recipe)
     peek_arguments.add_argument("--resume", type=Path)
@@ -240,19 +240,19 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
 
 
 def measured_where(score: Mapping[str, Any]) -> str:
-    """`on alfworld/unseen/96`, and under which condition, where it was not the plain one."""
+    """`on alfworld/unseen/96`, and the condition unless it is plain."""
     name = score.get("condition", {}).get("name", PLAIN.name)
     return f"on {score['panel']}" + ("" if name == PLAIN.name else f", under condition {name}")
 
 
-# Progress, live in a terminal: a bar for the stage, the numbers a person watches, and evaluations above.
+# Live progress in a terminal: a bar, the main metrics, and evaluations above.
 
 RECENT = 20
-"""steps over which the time left is estimated"""
+"""steps used to estimate the time left"""
 
 
 def make_reporter(console: Console) -> Reporter:
-    """Live where there is a terminal to redraw, plain lines everywhere else."""
+    """Live in a terminal, plain lines elsewhere."""
     return LiveReporter(console) if can_redraw(console) else PlainReporter(cast(TextIO, console.file))
 
 
@@ -279,7 +279,7 @@ class LiveReporter:
     def step(self, step: int, metrics: dict[str, float]) -> None:
         now = self._clock()
         last_step, last_time = self._ticks[-1] if self._ticks else (step - 1, now)
-        # A supervised stage counts its tokens but not its speed.
+        # Imitation reports tokens but no rate.
         if "tokens_per_s" not in metrics and "tokens" in metrics and now > last_time:
             metrics = {**metrics, "tokens_per_s": metrics["tokens"] * (step - last_step) / (now - last_time)}
         self._step, self._metrics, self._now = step, metrics, ""
@@ -298,7 +298,7 @@ class LiveReporter:
         self._live.stop()
 
     def seconds_left(self) -> float | None:
-        """The pace of the last steps, evaluations among them included; None before the first."""
+        """From the pace of the last steps, including evaluations; None before the first."""
         if len(self._ticks) < 2 or self._ticks[-1][0] == self._ticks[0][0]:
             return None
         (first, began), (last, now) = self._ticks[0], self._ticks[-1]
@@ -325,7 +325,7 @@ def _lines(lines: Sequence[str]) -> RenderableType:
 
 
 def pack(parts: Sequence[str], width: int) -> list[str]:
-    """Parts on as few lines as they need. A line breaks between parts and never inside one."""
+    """Join parts into as few lines as fit; never break inside a part."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= width:

@@ -1,4 +1,4 @@
-"""Play a panel with a policy, and say how it went."""
+"""Play a panel with an agent and score it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, Sa
 from tacit.rollout.worlds import WorldPool
 
 BATCH = 256
-"""episodes played side by side"""
+"""concurrent episodes"""
 
 
 class Route(Protocol):
-    """Who plays which task."""
+    """Assigns an agent to each task."""
 
     def name(self, task: Task) -> str:
-        """Whose task this is."""
+        """The name of the task's agent."""
         ...
 
     def agent(self, name: str) -> tuple[Context, SamplingPolicy]:
-        """Who that is, and what it reads; the one asked for before need not be there any more."""
+        """Its prompt and policy. The previously requested agent may be unloaded."""
         ...
 
 
 @dataclass(frozen=True)
 class Alone:
-    """One player for all tasks."""
+    """One agent for all tasks."""
 
     context: Context
     policy: SamplingPolicy
@@ -56,7 +56,7 @@ def evaluate(
     policy: SamplingPolicy,
     observer: RolloutObserver = NO_OBSERVER,
 ) -> tuple[PanelScore, list[Trajectory]]:
-    """Play all of it, and score it."""
+    """Play and score the whole panel."""
     played = play_panel(panel, rules, worlds, Alone(context, policy), observer=observer)
     return score_panel(panel, played, rules), played
 
@@ -73,13 +73,12 @@ def play_panel(
     observer: RolloutObserver = NO_OBSERVER,
     settle: Callable[[Trajectory], Trajectory] | None = None,
 ) -> list[Trajectory]:
-    """The panel's episodes in order, repeat after repeat. An episode's randomness is its place in the panel, its repeat and the
-    rules' seed: batching changes nothing, and two conditions meet the same luck.
+    """Play the panel's episodes; returns them in order, repeat after repeat.
 
-    Each task is played by the player that `route` names, all of one player's before the next one's. What the journal holds is
-    not played again; `begun` is told how much that is. Each episode is in the journal when it is over, and each turn before
-    that, but none that was lost: an episode whose world broke or that has an unusable answer is played again next time.
-    `settle` makes the last change to an episode before it is kept.
+    The seed of an episode depends on its index, its repeat and the rules' seed, so batching changes nothing and two conditions
+    see the same randomness. Tasks are grouped by agent (`route`). Episodes in the journal are not played again; `begun`
+    receives their number. Finished episodes and single turns are written to the journal, except those with a crash or an
+    unusable completion, which are played again next time. `settle` makes the final change to an episode.
     """
     places = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
     played = journal.read(panel, rules.repeats) if journal else {}
@@ -101,12 +100,12 @@ def play_panel(
 
 
 def says_nothing(trajectory: Trajectory) -> bool:
-    """Of the policy, or not all of it: the world broke, or an answer was lost."""
+    """The world crashed, or a completion was unusable: the episode is no evidence about the policy."""
     return trajectory.stop.crashed or trajectory.unusable > 0
 
 
 class _Keeper(RolloutObserver):
-    """Keeps each episode at its place when it is over."""
+    """Stores each finished episode at its place."""
 
     def __init__(
         self,
@@ -133,14 +132,14 @@ class _Keeper(RolloutObserver):
 
 
 def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:
-    """(player, places to play) with at most `batch` places, the players in the order in which they come first."""
+    """(agent, places) with at most `batch` places each; agents in order of first appearance."""
     for player in dict.fromkeys(players):
         own = [place for place, whose in zip(places, players, strict=True) if whose == player]
         for start in range(0, len(own), batch):
             yield player, own[start : start + batch]
 
 
-# Where a policy is looked at while it practises: the tasks, the prompts, the sampling and the groups of its training.
+# Rollouts as in training, to measure a policy: tasks, prompts, sampling and groups.
 
 
 @dataclass(frozen=True)
@@ -149,23 +148,23 @@ class RolloutSetup:
     worlds: WorldPool
     context: Context
     policy: Any
-    """samples, reads and gives hidden states"""
+    """samples, scores and returns hidden states"""
     tasks: Sequence[Task]
-    """the pool that practice draws from"""
+    """the training tasks"""
     sampling: Sampling
     """as in training"""
     max_steps: int
     group_size: int
     seed: int
     iteration: int
-    """the one that this policy would play next, counted from 1"""
+    """the next training iteration, from 1"""
     collect: Callable[[int], Sequence[Group]]
-    """the groups of an iteration, as training would play them; crashed episodes are left out"""
+    """the groups of an iteration as in training, without crashed episodes"""
     run: Path | None = None
-    """where its recorded episodes lie"""
+    """directory of its recorded episodes"""
 
     def play(self, tasks: Sequence[Task], members: int, seed: int) -> list[Group]:
-        """Groups of other tasks than the next iteration's, in the same manner."""
+        """Groups of other tasks, rolled out in the same way."""
         played = rollout_groups(
             tasks, members, seed, Alike(), self.context, self.worlds, self.policy, self.sampling, self.max_steps
         )

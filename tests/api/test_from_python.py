@@ -325,7 +325,7 @@ def test_a_recipe_by_name_with_something_else_said(tmp_path, monkeypatch):
     import tacit.api.runs as training
 
     told = []
-    monkeypatch.setattr(training, "carry_out", lambda prepared, *more: told.append(prepared.recipe))
+    monkeypatch.setattr(training, "run_training", lambda prepared, *more: told.append(prepared.recipe))
     (tmp_path / "run").mkdir()
     monkeypatch.setattr(training, "OpenRun", lambda path: path)
     tacit.train(config="quickstart", out=tmp_path / "run", iterations=3, sft={"steps": 5})

@@ -1,4 +1,4 @@
-"""`tacit inspect clusters`: the steps of one group, cluster by cluster, as a person would want to judge them."""
+"""`tacit inspect clusters`: the steps of one group by cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tacit.runs.trajectories import list_recordings
 
 SUMMARY_LINE = "Show which steps of a group were put together, what was done there, and the credit it got."
 WIDTH = 76
-"""characters of an observation shown"""
+"""characters shown of an observation"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -105,7 +105,7 @@ def _show(
 
 
 def _show_cluster(console: Any, number: int, cluster: Sequence[Seen]) -> None:
-    """What was seen, numbered; then who did what on seeing which."""
+    """The numbered observations, then each member's action."""
     from rich.text import Text
 
     from tacit.cli.terminal import say

@@ -1,4 +1,4 @@
-"""`tacit inspect credit`: how well each estimator's credit agrees with what a step was worth, by Monte Carlo."""
+"""`tacit inspect credit`: how well each estimator's credit agrees with Monte Carlo advantages."""
 
 from __future__ import annotations
 

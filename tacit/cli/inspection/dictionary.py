@@ -1,7 +1,7 @@
-"""`tacit inspect dictionary`: the phrases a run's successes are made of, how they came and went, and how it behaves.
+"""`tacit inspect dictionary`: the phrases of a run's successes, their history, and the run's behavior.
 
-A run whose method keeps a dictionary has saved it with its checkpoints. For any other run the dictionary is extracted from its
-recorded episodes, iteration by iteration, as ReuseRL would have done: so a GRPO run can be read in the same way.
+A method with a dictionary saves it in its checkpoints. For any other run it is extracted from the recorded episodes, iteration
+by iteration, as ReuseRL would do.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.report.dictionary import Inspected, Reading, Story, inspect_dictionary, plot_dictionary
 
-# How a skill dictionary is shown in a terminal: phrases with their uses, readings by step, episodes cut into phrases.
+# Terminal output: phrases with their counts, metrics by step, episodes split into phrases.
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
            "bright_magenta", "bright_blue", "red")  # fmt: skip
 LEVELS = "▁▂▃▄▅▆▇█"
 ROWS = 12
-"""steps shown of a long training"""
+"""steps shown of a long run"""
 WIDTH = 24
-"""characters of a phrase's life"""
+"""characters of a sparkline"""
 GONE = 6
-"""phrases named that are no longer there"""
+"""removed phrases listed"""
 
 
 def show(console: Console, found: Inspected, top: int, plot: Path | None) -> None:
@@ -97,7 +97,7 @@ def show_phrases(console: Console, story: Story, top: int, colours: Mapping[Phra
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Its own highest value is a full block; a dot where the phrase was not in the dictionary. Long lives are averaged."""
+    """The highest value is a full block; a dot means the phrase was not in the dictionary. Long histories are averaged."""
     pieces = min(WIDTH, len(values))
     cuts = [round(i * len(values) / pieces) for i in range(pieces + 1)] if pieces else []
     means = []
@@ -109,7 +109,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def step_table(readings: Sequence[Reading]) -> Table:
-    """Up to a dozen steps, evenly spread, the last included."""
+    """Up to twelve evenly spaced steps, including the last."""
     chosen = sorted({round(i * (len(readings) - 1) / max(1, ROWS - 1)) for i in range(ROWS)})
     columns = ("step", "successes", "phrases", "bits", "by skill", "segments", "per phrase", "loss", "bound")
     rows = [
@@ -131,7 +131,7 @@ def show_episode(console: Console, trajectory: Trajectory, segments: Sequence[Ph
 
 
 def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:
-    """`[EXPLORE→TAKE] TRANSPORT …`: a merged phrase has its colour wherever it stands; single skills are dim."""
+    """`[EXPLORE→TAKE] TRANSPORT …`: each merged phrase has its color; single skills are dim."""
     line = Text("" if segments else "no skill")
     for segment in segments:
         if len(segment) == 1:
@@ -143,7 +143,7 @@ def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:
 
 
 def phrase_colours(story: Story) -> dict[Phrase, str]:
-    """The phrases used most have a colour to themselves."""
+    """The most used phrases get their own colors."""
     used = [tuple(found["phrase"]) for found in story.phrases()]
     others = [phrase for phrase in story.companion.dictionary.merged if phrase not in used]
     return {phrase: COLOURS[i % len(COLOURS)] for i, phrase in enumerate([*used, *others])}
@@ -154,7 +154,7 @@ def joined(phrase: Phrase) -> str:
 
 
 def behaviour_table(behaviours: Mapping[str, Behaviour]) -> Table:
-    """One column for each set of episodes. A kind of failure or skill that only one of them has is zero in the others."""
+    """One column per set of episodes; kinds missing from a set are zero."""
     lines = {name: behaviour_lines(found) for name, found in behaviours.items()}
     labels = {label: text for found in lines.values() for label, text in found.items()}
     rows = []
@@ -183,7 +183,7 @@ def behaviour_lines(found: Behaviour) -> dict[str, str]:
 
 
 def _none(found: Behaviour, label: str, other: str) -> str:
-    """Zero, written like the other set's value; a dash where there is no success, or no failure, to take a share of."""
+    """Zero in the format of the other set's value; a dash if there are no successes or failures to count."""
     counted = found.episodes - found.successes if label.startswith("failures: ") else found.successes
     return ("0.0%" if other.endswith("%") else "0.00") if counted else "-"
 

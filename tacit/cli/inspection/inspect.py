@@ -1,4 +1,4 @@
-"""`tacit inspect`: look into what a run has made. Each kind is a file of its own with a `run`."""
+"""`tacit inspect`: one subcommand per module."""
 
 from __future__ import annotations
 

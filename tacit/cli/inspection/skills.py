@@ -1,5 +1,5 @@
-"""`tacit inspect skills`: an episode with what hindsight taught of it and every token coloured by its shift; or, with
-`--probe`, whether a policy can read a skill at all."""
+"""`tacit inspect skills`: an episode with its hindsight skills and every token colored by its shift; with `--probe`, whether
+a policy can read a skill at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SUMMARY_LINE = "Show what hindsight's skills say of each token of an episode, or probe whether a policy reads skills."
 STRONG = 2.0
-"""a shift of this much has the full colour"""
+"""shift with full color"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -52,7 +52,7 @@ def make_parser(method: str) -> Parser:
 
 
 def taught_records(run: Path, iteration: int | None) -> tuple[Path, list[dict[str, Any]]]:
-    """The recorded episodes of an iteration that have skills."""
+    """Recorded episodes of an iteration that have skills."""
     files = list_recordings(run)
     if not files:
         raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
@@ -103,7 +103,7 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
 
 
 def coloured(turn: Mapping[str, Any]) -> Text:
-    """What was written, token by token."""
+    """The completion, token by token."""
     from rich.text import Text
 
     tokens = turn.get("shift_by_token")
