@@ -85,7 +85,7 @@ def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
     h, weight = drawn(tokens, shape.width), drawn(shape.width)
 
     def rotated_and_copied() -> None:
-        COMPILED_OPS.rotated_pairs(by_head[:, : shape.heads + shape.key_heads], turns)
+        COMPILED_OPS.apply_rope_interleaved(by_head[:, : shape.heads + shape.key_heads], turns)
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
 
@@ -98,7 +98,7 @@ def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
             rotated_and_copied,
             lambda: rope_into_cache(qkv, shape.heads, positions, rotations, slots, keys, values),
         ),
-        "norm": (lambda: COMPILED_OPS.normed(h, weight, 1e-5), lambda: rms_norm_forward(h, weight, 1e-5)),
+        "norm": (lambda: COMPILED_OPS.rms_norm(h, weight, 1e-5), lambda: rms_norm_forward(h, weight, 1e-5)),
     }
     return {
         what: {"torch": recorded_us(theirs, repeats), "ours": recorded_us(ours, repeats)}
@@ -114,7 +114,7 @@ def of_an_update(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
 
     def compiled() -> tuple[torch.Tensor, ...]:
         q, k, v = qkv.unflatten(1, (-1, shape.head_dim)).split(shape.sizes, 1)
-        return COMPILED_OPS.rotated(q, cos, sin), COMPILED_OPS.rotated(k, cos, sin), v
+        return COMPILED_OPS.apply_rope(q, cos, sin), COMPILED_OPS.apply_rope(k, cos, sin), v
 
     found: dict[str, dict[str, float]] = {"rotation": {}, "rotation, back": {}}
     for name, way in (("torch", compiled), ("ours", lambda: RopeQKV.apply(qkv, cos, sin, shape.sizes))):

@@ -44,7 +44,7 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
         @staticmethod
         def apply(gate_up):
             used.append(len(gate_up))
-            return EAGER_OPS.gated(gate_up)
+            return EAGER_OPS.swiglu(gate_up)
 
     decoder, pack = VarlenDecoder(hf), packs()[0]
     expected, expected_gradients = computed(decoder, hf, pack)
@@ -54,7 +54,7 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
     assert not used
     compiled = LayerOps(compiled=True)
     monkeypatch.setattr(fast_compiled._CompiledOp, "failed", True)  # a compiler is not what is tried here
-    monkeypatch.setattr(VarlenDecoder, "_pieces", lambda self, pack: compiled)
+    monkeypatch.setattr(VarlenDecoder, "_ops", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
     assert used == ([pack.num_tokens] * 4 + [len(pack.source_T)] if there else [])
     torch.testing.assert_close(found, expected)

@@ -32,10 +32,10 @@ def test_a_cpu_has_no_such_kernel() -> None:
 def test_a_step_norms_by_kernel_where_there_is_one(monkeypatch, there) -> None:
     monkeypatch.setattr(compiled, "has_rms_norm_kernel", lambda *of: there)
     monkeypatch.setattr(compiled, "rms_norm_forward", lambda *given: "by kernel")
-    monkeypatch.setattr(compiled.COMPILED_OPS, "normed", lambda *given: "compiled")
+    monkeypatch.setattr(compiled.COMPILED_OPS, "rms_norm", lambda *given: "compiled")
     norm = SimpleNamespace(weight=torch.ones(8), variance_epsilon=1e-5)
-    assert compiled.CompiledSamplerOps.normed(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
-    assert compiled.CompiledSamplerOps.normed(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
+    assert compiled.CompiledSamplerOps.rms_norm(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
+    assert compiled.CompiledSamplerOps.rms_norm(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
 
 
 def test_rows_too_wide_for_a_program_have_none(monkeypatch) -> None:

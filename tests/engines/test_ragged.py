@@ -52,8 +52,8 @@ def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
     monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
     x = torch.randn(5, 8)
-    with pytest.warns(UserWarning, match="does not compute what it should"):
-        assert torch.equal(LayerOps(compiled=True).gated(x), EAGER_OPS.gated(x))
+    with pytest.warns(UserWarning, match="differs from the eager one"):
+        assert torch.equal(LayerOps(compiled=True).swiglu(x), EAGER_OPS.swiglu(x))
 
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj", "down_proj"), ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")])
@@ -261,8 +261,8 @@ def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> Non
     monkeypatch.setattr(pieces_module._CompiledOp, "failed", False)
     compiled, x, weight = LayerOps(compiled=True), torch.randn(5, 8), torch.randn(8)
     with pytest.warns(UserWarning, match="runs uncompiled, more slowly: no C compiler found$"):
-        assert torch.equal(compiled.normed(x, weight, 1e-6), EAGER_OPS.normed(x, weight, 1e-6))
-    assert torch.equal(compiled.gated(x), EAGER_OPS.gated(x))
+        assert torch.equal(compiled.rms_norm(x, weight, 1e-6), EAGER_OPS.rms_norm(x, weight, 1e-6))
+    assert torch.equal(compiled.swiglu(x), EAGER_OPS.swiglu(x))
 
 
 def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
@@ -274,7 +274,7 @@ def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
     compiled, weight = LayerOps(compiled=True), torch.randn(8, requires_grad=True)
     for rows in (40, 41, 1000, 7):
         x = torch.randn(rows, 8, requires_grad=True)
-        found, expected = compiled.normed(x, weight, 1e-6), EAGER_OPS.normed(x, weight, 1e-6)
+        found, expected = compiled.rms_norm(x, weight, 1e-6), EAGER_OPS.rms_norm(x, weight, 1e-6)
         torch.testing.assert_close(found, expected)
         found.sum().backward()
     assert made.frame_count == 1

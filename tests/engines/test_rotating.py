@@ -42,7 +42,7 @@ for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
     pull[1] = pull[1].transpose(0, 1).contiguous().transpose(0, 1)  # as heads may come
     found = []
     for way in (lambda *given: RopeQKV.apply(*given, (heads, key_heads, key_heads)),
-                lambda *given: EAGER_OPS.by_head(*given, heads, key_heads)):
+                lambda *given: EAGER_OPS.split_qkv_rope(*given, heads, key_heads)):
         answer = way(qkv[:, :-8], angles.cos(), angles.sin())
         found.append([*answer, *torch.autograd.grad(answer, qkv, pull)])
     for ours, theirs in zip(*found, strict=True):
@@ -65,8 +65,8 @@ def test_an_update_rotates_by_kernel_where_there_is_one_and_it_is_compiled(monke
     monkeypatch.setattr(compiled, "has_rope_qkv_kernel", lambda *of: used.append(of[2:]) or True)
     monkeypatch.setattr(compiled, "RopeQKV", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
     given = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
-    assert compiled.LayerOps(compiled=True).by_head(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
-    assert [x.shape for x in EAGER_OPS.by_head(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
+    assert compiled.LayerOps(compiled=True).split_qkv_rope(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
+    assert [x.shape for x in EAGER_OPS.split_qkv_rope(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
 
 
 def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD):
@@ -74,7 +74,7 @@ def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD)
     key_heads, dim = keys_SGD.shape[1:]
     by_head = qkv_NF.unflatten(1, (-1, dim))
     rotated = heads + key_heads
-    by_head[:, :rotated] = SamplerOps.rotated(by_head[:, :rotated], torch.view_as_complex(rotations)[positions_N, None])
+    by_head[:, :rotated] = SamplerOps.apply_rope(by_head[:, :rotated], torch.view_as_complex(rotations)[positions_N, None])
     keys_SGD[slots_N], values_SGD[slots_N] = by_head[:, heads:rotated], by_head[:, rotated:]
 
 

@@ -135,8 +135,8 @@ def test_what_is_asked_for_ahead_of_time_is_asked_for_where_there_is_a_turn() ->
 def test_every_token_has_one_block_and_those_with_most_to_do_come_first() -> None:
     queries_B, keys_B = np.array([5, 0, 1, 9]), np.array([5, 3, 8, 11])
     spans = SequenceLayout.of(queries_B, keys_B, CPU)
-    table = spans.query_blocks(4)
-    assert table.dtype == torch.int32 and table is spans.query_blocks(4)
+    table = spans.get_blocks("queries", 4)
+    assert table.dtype == torch.int32 and table is spans.get_blocks("queries", 4)
     # first of its block, then the row: queries' start and number, keys' start and number
     assert table.tolist() == [
         [8, 6, 9, 16, 11],  # sees 11 keys
@@ -146,7 +146,7 @@ def test_every_token_has_one_block_and_those_with_most_to_do_come_first() -> Non
         [4, 0, 5, 0, 5],  # 5
         [0, 0, 5, 0, 5],  # 4
     ]
-    found = [(start + first, min(first + 4, keys) - first) for first, _, _, start, keys in spans.key_blocks(4).tolist()]
+    found = [(start + first, min(first + 4, keys) - first) for first, _, _, start, keys in spans.get_blocks("keys", 4).tolist()]
     assert found[0] == (16, 4) and found[-1] == (5, 3), "seen by nine queries, and by none"
     assert sorted(token for start, count in found for token in range(start, start + count)) == list(range(keys_B.sum()))
 

@@ -105,7 +105,7 @@ class LlamaLayer:
     def project_qkv(self, h: torch.Tensor, ops: type[SamplerOps], queries: bool = True) -> torch.Tensor:
         """[..., features] before RoPE; `queries=False`: keys and values only."""
         projection = self.qkv if queries else self.qkv.slice_outputs(self._heads * self._dim)
-        return projection(ops.normed(h, self.input_norm))
+        return projection(ops.rms_norm(h, self.input_norm))
 
     def split_heads(
         self, qkv: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps
@@ -117,13 +117,13 @@ class LlamaLayer:
         if self._qk_norms is not None and self._qk_weight is not None:
             weight = self._qk_weight[self._heads - queries :]
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * weight
-        q, k = (qk if rope is None else ops.rotated(qk, rope)).split((queries, self._kv_heads), dim=-2)
+        q, k = (qk if rope is None else ops.apply_rope(qk, rope)).split((queries, self._kv_heads), dim=-2)
         return q, k, v
 
     def finish(self, h: torch.Tensor, attended: torch.Tensor, ops: type[SamplerOps] = SamplerOps) -> torch.Tensor:
         """Everything after attention: output projection and MLP. Changes `h` in place and returns it."""
         h = self.out.add_to(h, attended)
-        return self.down.add_to(h, ops.gated(self.gate_up(ops.normed(h, self.mlp_norm)), self._activation))
+        return self.down.add_to(h, ops.swiglu(self.gate_up(ops.rms_norm(h, self.mlp_norm)), self._activation))
 
 
 @dataclass(frozen=True, eq=False)

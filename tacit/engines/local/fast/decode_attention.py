@@ -152,7 +152,7 @@ def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int
         same = torch.equal(there[0], keys) and torch.equal(there[1], values)
         if not (same and torch.allclose(other.float(), found.float(), atol=2e-2, rtol=2e-2)):
             return False
-    q, k = (SamplerOps.rotated(x, rope[:, None]) for x in (q, k))
+    q, k = (SamplerOps.apply_rope(x, rope[:, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
         close = torch.allclose(own_k[-1], k[row].float(), atol=2e-2, rtol=2e-2)
@@ -312,7 +312,7 @@ def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
     found = torch.full((tokens, q[0].numel()), float("nan"), dtype=dtype, device=device)
     new_keys, new_values = keys.clone(), values.clone()
     chunk_attention(q, k, v, new_keys, new_values, blocks_N4, torch.view_as_real(rope), scale, found)
-    q, k = (SamplerOps.rotated(x, rope[:, None]) for x in (q, k))
+    q, k = (SamplerOps.apply_rope(x, rope[:, None]) for x in (q, k))
     q, k, v, keys, values = (x.float() for x in (q, k, v, keys, values))
     expected = chunk_attention_reference(q, k, v, keys, values, blocks_N4, scale)
     return (

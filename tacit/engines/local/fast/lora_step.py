@@ -45,7 +45,7 @@ def lora_decode(
     ops: type[SamplerOps],
 ) -> torch.Tensor:
     """All layers and the final norm of `LlamaForward.decode_step`; changes `h_BD` in place."""
-    x = ops.normed(h_BD, layers[0].input_norm)
+    x = ops.rms_norm(h_BD, layers[0].input_norm)
     for depth, layer in enumerate(layers):
         q, k, v = layer.split_heads(layer.qkv(x), rope_B, ops)
         attended = cache.attend(depth, q, k, v, metadata)

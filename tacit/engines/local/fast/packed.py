@@ -1,13 +1,12 @@
-"""Training and scoring passes of the Llama family over flat tokens: no padding, shared prompts once, the top layer only
-where something is predicted, the bottom one's projections only of tokens that differ.
+"""Packed (varlen) forward passes of the Llama family for updates and scoring: `PackedDecoder` (CPU), `VarlenDecoder` (GPU).
 
-Four things a padded forward pass computes for nothing:
-  * padding: here every token of a micro-batch is one row of a matrix [N, D]; only attention sees rectangles;
-  * the same prompt again for every completion sampled from it, as group-relative methods do;
-  * the first layer's queries, keys and values again for every place of a token: they know of no place before they are rotated;
-  * the last layer's queries and feed-forward at positions that predict no completion token.
+They skip what a padded forward pass computes for nothing:
+  * padding: tokens are rows of one matrix [N, D];
+  * prompts that several rows share, as the rows of a group do: computed once;
+  * the top layer's queries and MLP at positions that predict no completion token;
+  * (CPU) the first layer's projections of repeated tokens, which do not depend on the position before RoPE.
 
-Linear layers are called as modules, so LoRA (and its dropout) is inside, and autograd does the rest.
+Linear layers are called as modules, so LoRA and its dropout are included.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tacit.engines.local.projections import fused_linear
 
 
 class PackedDecoder:
-    """The decoder of one transformers model of the family. `supports` says whether it is one."""
+    """The decoder of one transformers model of the Llama family. Attention runs on padded rows, everything else on [N, D]."""
 
     def __init__(self, hf: Any):
         body = hf.model
@@ -58,69 +57,69 @@ class PackedDecoder:
             return False
         return hf.model.rotary_emb.rope_type in ("default", "linear", "llama3")
 
-    def __call__(self, pack: PackedBatch) -> torch.Tensor:
-        """[T, D] states after the final norm, at the positions that predict the completion tokens."""
+    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+        """[T, D] hidden states after the final norm, at the positions that predict the completion tokens."""
         device = self.body.embed_tokens.weight.device
-        distinct_U, which_N = np.unique(pack.tokens_N, return_inverse=True)
+        distinct_U, which_N = np.unique(batch.tokens_N, return_inverse=True)
         embedded_UD, of_N = self.body.embed_tokens(to_device(distinct_U, device)), to_device(which_N, device)
         hidden_ND = embedded_UD.index_select(0, of_N)
-        rotation_N = self._rotation(to_device(pack.positions_N, device))
-        inner = [_PaddedAttention(attention, hidden_ND) for attention in pack.lower_attention]
+        rotation_N = self._rotation(to_device(batch.positions_N, device))
+        attentions = [_PaddedAttention(attention, hidden_ND) for attention in batch.lower_attention]
         for depth, layer in enumerate(self.layers[:-1]):
             if depth == 0 and not _has_active_dropout(layer):
-                q, k, v = (x.index_select(0, of_N) for x in self._projected(layer, embedded_UD, embedded_UD))
+                q, k, v = (x.index_select(0, of_N) for x in self._project_qkv(layer, embedded_UD, embedded_UD))
             else:
-                q, k, v = self._projected(layer, hidden_ND, hidden_ND)
+                q, k, v = self._project_qkv(layer, hidden_ND, hidden_ND)
             q, k = _apply_rope(q, rotation_N), _apply_rope(k, rotation_N)
-            attended = [self._attend(q, k, v, rectangle) for rectangle in inner]
-            hidden_ND = self._rest(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
-        top, predicts_T = self.layers[-1], to_device(pack.source_T, device)
-        hidden_TD = hidden_ND.index_select(0, predicts_T)
-        q, k, v = self._projected(top, hidden_TD, hidden_ND)
-        q, k = _apply_rope(q, rotation_N.index_select(0, predicts_T)), _apply_rope(k, rotation_N)
-        hidden_TD = self._rest(top, hidden_TD, self._attend(q, k, v, _PaddedAttention(pack.top_attention, hidden_ND)))
+            attended = [self._attend(q, k, v, padded) for padded in attentions]
+            hidden_ND = self._finish_layer(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
+        top, source_T = self.layers[-1], to_device(batch.source_T, device)
+        hidden_TD = hidden_ND.index_select(0, source_T)
+        q, k, v = self._project_qkv(top, hidden_TD, hidden_ND)
+        q, k = _apply_rope(q, rotation_N.index_select(0, source_T)), _apply_rope(k, rotation_N)
+        hidden_TD = self._finish_layer(top, hidden_TD, self._attend(q, k, v, _PaddedAttention(batch.top_attention, hidden_ND)))
         return _rms_norm(self.body.norm, hidden_TD)
 
-    def _projected(
+    def _project_qkv(
         self, layer: Any, queries_QD: torch.Tensor, keys_ND: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values, not yet rotated: [·, heads, head_dim]."""
+        """Queries, keys and values before RoPE: [·, heads, head_dim]."""
         attention, shape = layer.self_attn, (-1, self.head_dim)
         x_N = _rms_norm(layer.input_layernorm, keys_ND)
         x_Q = x_N if queries_QD is keys_ND else _rms_norm(layer.input_layernorm, queries_QD)
         if x_Q is x_N:
-            qkv = _fused_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
+            qkv = _concat_linear(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
             q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         else:
             q = attention.q_proj(x_Q).unflatten(-1, shape)
-            k, v = _fused_linear(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
+            k, v = _concat_linear(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
         if self.has_qk_norm:
             q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
         return q, k, v
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rectangle: _PaddedAttention) -> torch.Tensor:
-        """[slots, heads · head_dim]"""
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, padded: _PaddedAttention) -> torch.Tensor:
+        """[outputs, heads · head_dim]"""
         attended = scaled_dot_product_attention(
-            rectangle.queries(q),
-            self._per_query_head(rectangle.keys(k)),
-            self._per_query_head(rectangle.keys(v)),
-            attn_mask=rectangle.mask,
-            is_causal=rectangle.mask is None,
+            padded.queries(q),
+            self._per_query_head(padded.keys(k)),
+            self._per_query_head(padded.keys(v)),
+            attn_mask=padded.mask,
+            is_causal=padded.mask is None,
             scale=self.scale,
         )
-        return rectangle.flat(attended)
+        return padded.flat(attended)
 
     def _per_query_head(self, x: torch.Tensor) -> torch.Tensor:
         repeats = self.heads // self.kv_heads
         return x if repeats == 1 else x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
 
-    def _rest(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def _finish_layer(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
         x = _rms_norm(layer.post_attention_layernorm, hidden)
-        return hidden + layer.mlp.down_proj(_swiglu(_fused_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
+        return hidden + layer.mlp.down_proj(_swiglu(_concat_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
 
     def _rotation(self, positions_N: torch.Tensor) -> torch.Tensor:
-        """[N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
+        """RoPE factors [N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
         sample = torch.zeros(1, device=positions_N.device)
         cos, sin = self.body.rotary_emb(sample, positions_N[None])
         half = self.head_dim // 2
@@ -128,14 +127,14 @@ class PackedDecoder:
 
 
 class _PaddedAttention:
-    """One attention call: which tokens ask, which are looked at, and where the answers go."""
+    """An AttentionPlan on the device, for scaled_dot_product_attention on padded rows."""
 
     def __init__(self, attention: AttentionPlan, like: torch.Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
         self._queries = None if attention.queries_in_order else to_device(attention.queries.ravel(), device)
         self._keys = None if attention.keys_in_order else to_device(attention.keys.ravel(), device)
-        self._slots = None if attention.outputs_in_order else to_device(attention.outputs, device)
+        self._outputs = None if attention.outputs_in_order else to_device(attention.outputs, device)
         self.mask: torch.Tensor | None = None
         if attention.diagonal is not None:
             reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
@@ -150,20 +149,19 @@ class _PaddedAttention:
 
     def flat(self, attended_BHQD: torch.Tensor) -> torch.Tensor:
         x = attended_BHQD.transpose(1, 2).flatten(2).flatten(0, 1)
-        return x if self._slots is None else x.index_select(0, self._slots)
+        return x if self._outputs is None else x.index_select(0, self._outputs)
 
 
-def _fused_linear(x: torch.Tensor, *modules: Any) -> torch.Tensor:
-    """What linear layers make of the same input, side by side; one product where they are plain: fewer and larger matrix
-    products, above all in the backward pass, where the gradients to `x` need not be added up. With adapters each module speaks
-    for itself."""
+def _concat_linear(x: torch.Tensor, *modules: Any) -> torch.Tensor:
+    """Outputs of linear layers with the same input, concatenated. Plain layers become one product, which saves most in the
+    backward pass (one gradient for `x`). Layers with adapters run one by one."""
     if not all(type(module) is nn.Linear and module.bias is None for module in modules):
         return torch.cat([module(x) for module in modules], dim=-1)
     return linear(x, torch.cat([module.weight for module in modules]))
 
 
 def _has_active_dropout(layer: Any) -> bool:
-    """Whether an adapter in there drops some of what it reads: then every place of a token is read by itself."""
+    """With dropout, repeated tokens differ, so the first layer cannot share their projections."""
     return any(isinstance(module, nn.Dropout) and module.training for module in layer.self_attn.modules())
 
 
@@ -174,8 +172,8 @@ def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...])
 
 
 def _apply_rope(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves, left side by side: queries and keys alike, so that every
-    dot product stays what it was."""
+    """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves. The pairs stay interleaved in queries and keys alike, which
+    leaves every dot product unchanged."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (2, -1)).transpose(-1, -2).contiguous())
     return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
 
@@ -183,12 +181,12 @@ def _apply_rope(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
 def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     if gate_up.dtype == torch.float32:
         return _SwiGLU.apply(gate_up)
-    gate, up = gate_up.chunk(2, dim=-1)  # torch rounds silu to half precision once
+    gate, up = gate_up.chunk(2, dim=-1)  # as transformers does: silu is rounded to half precision
     return silu(gate) * up
 
 
 class _SwiGLU(torch.autograd.Function):
-    """y = silu(g) · u of [g; u]. The exponential is what costs, so it is kept for the gradient.
+    """y = silu(g) · u of [g; u]. The sigmoid is the expensive part, so it is saved for the gradient.
 
     With s = σ(g) and a = g · s = silu(g):  dL/dg = dL/dy · u · (s + a · (1 − s)),  dL/du = dL/dy · a
     """
@@ -217,7 +215,7 @@ def _rms_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """y = w · x / √(mean x² + ε), with its gradient in few passes: at small widths the passes are what costs.
+    """y = w · x / √(mean x² + ε), with a gradient in few passes over memory.
 
     With n = x / √(…) and g = w · dL/dy:  dL/dx = (g − n · mean(g · n)) / √(…),  dL/dw = Σ n · dL/dy
     """
@@ -240,134 +238,131 @@ class _RMSNorm(torch.autograd.Function):
         return scaled.addcmul_(wide, shared, value=-1).mul_(inverse).to(normed.dtype), for_weight, None
 
 
-# The flat pass on a GPU: what lies between two matrix products is one launch, and attention runs over rows of any length.
-#
-# It computes what `LeanDecoder` does, which is what the model itself does; on a CPU that one is quicker.
-
-
 class VarlenDecoder(PackedDecoder):
+    """The same on a GPU: varlen attention without padding, and one launch for everything between two matrix products."""
+
     @staticmethod
     def can_run(hf: Any) -> bool:
-        """Whether this machine has the kernels for such a model."""
+        """Whether flash attention is available for this model."""
         weight, attention = hf.model.embed_tokens.weight, hf.model.layers[0].self_attn
         return has_flash_attention(weight.device, weight.dtype, int(attention.head_dim))
 
     def __init__(self, hf: Any, regions: bool = False):
-        """`regions`: where there is a compiler, what lies between two attentions is compiled as one."""
+        """`regions`: compile everything between two attentions as one (--engine.compile)."""
         super().__init__(hf)
         self.device: torch.device = hf.model.embed_tokens.weight.device
         self._compiles = can_compile(self.device)
         self._regions = CompiledRegions(self.layers, self.head_dim) if regions and self._compiles else None
 
-    def __call__(self, pack: PackedBatch) -> torch.Tensor:
-        hidden_ND, normed_ND, rotation_N = self._below(pack, len(self.layers) - 1)
-        pieces, top, predicts_T = self._pieces(pack), self.layers[-1], to_device(pack.source_T, self.device)
-        rotation_T = tuple(part.index_select(0, predicts_T) for part in rotation_N)
-        (q,) = self._heads(normed_ND.index_select(0, predicts_T), top.self_attn.q_proj)
-        k, v = self._heads(normed_ND, top.self_attn.k_proj, top.self_attn.v_proj)
-        q, k = self._rotated(pieces, top, "q_norm", q, rotation_T), self._rotated(pieces, top, "k_norm", k, rotation_N)
-        attended_TF = _VarlenAttention(pack.top_attention, self.device).attend(q, k, v, self.scale)
-        hidden_TD, normed_TD = self._after_attention(pieces, top, hidden_ND.index_select(0, predicts_T), attended_TF)
-        return self._fed_forward(pieces, top, hidden_TD, normed_TD, self.body.norm)[1]
+    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+        hidden_ND, normed_ND, rotation_N = self._lower_layers(batch, len(self.layers) - 1)
+        ops, top, source_T = self._ops(batch), self.layers[-1], to_device(batch.source_T, self.device)
+        rotation_T = tuple(part.index_select(0, source_T) for part in rotation_N)
+        (q,) = self._project(normed_ND.index_select(0, source_T), top.self_attn.q_proj)
+        k, v = self._project(normed_ND, top.self_attn.k_proj, top.self_attn.v_proj)
+        q, k = self._norm_and_rope(ops, top, "q_norm", q, rotation_T), self._norm_and_rope(ops, top, "k_norm", k, rotation_N)
+        attended_TF = _VarlenAttention(batch.top_attention, self.device).attend(q, k, v, self.scale)
+        hidden_TD, normed_TD = self._after_attention(ops, top, hidden_ND.index_select(0, source_T), attended_TF)
+        return self._mlp(ops, top, hidden_TD, normed_TD, self.body.norm)[1]
 
-    def states(self, pack: PackedBatch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
-        """[N, D] states of every token after each of these layers: 0 is the embeddings, the last is after the final norm."""
-        found: dict[int, torch.Tensor] = {}
-        _, normed_ND, _ = self._below(pack, max(layers), found)
-        return found | ({len(self.layers): normed_ND} if len(self.layers) in layers else {})
+    def states(self, batch: PackedBatch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+        """[N, D] hidden states of every token after these layers: 0 is the embeddings, the last is after the final norm."""
+        states: dict[int, torch.Tensor] = {}
+        _, normed_ND, _ = self._lower_layers(batch, max(layers), states)
+        return states | ({len(self.layers): normed_ND} if len(self.layers) in layers else {})
 
-    def _below(
-        self, pack: PackedBatch, depth: int, found: dict[int, torch.Tensor] | None = None
+    def _lower_layers(
+        self, batch: PackedBatch, depth: int, states: dict[int, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
-        """The first `depth` layers: their states, these as the next layer (or the head) reads them, and the rotation. All
-        states are left in `found`, where they are asked for."""
-        pieces = self._pieces(pack)
-        hidden_ND = self.body.embed_tokens(to_device(pack.tokens_N, self.device))
-        rotation_N = self._angles(to_device(pack.positions_N, self.device))
-        inner = [_VarlenAttention(attention, self.device) for attention in pack.lower_attention]
+        """The first `depth` layers: (hidden states, the same after the next RMSNorm, RoPE factors). Stores the hidden states of
+        every layer in `states` if given."""
+        ops = self._ops(batch)
+        hidden_ND = self.body.embed_tokens(to_device(batch.tokens_N, self.device))
+        rotation_N = self._cos_sin(to_device(batch.positions_N, self.device))
+        attentions = [_VarlenAttention(attention, self.device) for attention in batch.lower_attention]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
-        normed_ND = pieces.normed(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
-        small = pack.num_tokens < MIN_TOKENS_FOR_REGIONS
+        normed_ND = ops.rms_norm(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
+        small = batch.num_tokens < MIN_TOKENS_FOR_REGIONS
         regions = None if self._regions is None or small else self._regions.bind_weights(depth - 1)
         for i, layer in enumerate(self.layers[:depth]):
-            if found is not None:
-                found[i] = hidden_ND
+            if states is not None:
+                states[i] = hidden_ND
             if i == 0 or regions is None:
-                q, k, v = self._asked(pieces, layer, normed_ND, rotation_N)
-            asking = q.split([rows.queries for rows in inner])
-            attended = [rows.attend(part, k, v, self.scale) for rows, part in zip(inner, asking, strict=True)]
+                q, k, v = self._rope_qkv(ops, layer, normed_ND, rotation_N)
+            queries = q.split([rows.queries for rows in attentions])
+            attended = [rows.attend(part, k, v, self.scale) for rows, part in zip(attentions, queries, strict=True)]
             attended_NF = attended[0] if len(attended) == 1 else torch.cat(attended)
             if regions is not None and i < depth - 1:
                 hidden_ND, q, k, v = regions(i, hidden_ND, attended_NF, *rotation_N)
                 continue
-            hidden_ND, normed_ND = self._after_attention(pieces, layer, hidden_ND, attended_NF)
-            hidden_ND, normed_ND = self._fed_forward(pieces, layer, hidden_ND, normed_ND, norms[i + 1])
-        if found is not None:
-            found[depth] = hidden_ND
+            hidden_ND, normed_ND = self._after_attention(ops, layer, hidden_ND, attended_NF)
+            hidden_ND, normed_ND = self._mlp(ops, layer, hidden_ND, normed_ND, norms[i + 1])
+        if states is not None:
+            states[depth] = hidden_ND
         return hidden_ND, normed_ND, rotation_N
 
-    def _pieces(self, pack: PackedBatch) -> LayerOps:
-        return COMPILED_OPS if self._compiles and pack.num_tokens >= MIN_TOKENS_TO_COMPILE else EAGER_OPS
+    def _ops(self, batch: PackedBatch) -> LayerOps:
+        return COMPILED_OPS if self._compiles and batch.num_tokens >= MIN_TOKENS_TO_COMPILE else EAGER_OPS
 
-    def _asked(
-        self, pieces: LayerOps, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
+    def _rope_qkv(
+        self, ops: LayerOps, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A layer's queries, keys and values, rotated."""
+        """A layer's queries, keys and values, with RoPE."""
         modules = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
         if not self.has_qk_norm:
             (cos, sin), sizes = rotation, [module.out_features // self.head_dim for module in modules]
-            q, k, v = pieces.by_head(fused_linear(normed, *modules), cos, sin, sizes[0], sizes[1])
+            q, k, v = ops.split_qkv_rope(fused_linear(normed, *modules), cos, sin, sizes[0], sizes[1])
             return q, k, v
-        q, k, v = self._heads(normed, *modules)
-        q, k = (self._rotated(pieces, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
+        q, k, v = self._project(normed, *modules)
+        q, k = (self._norm_and_rope(ops, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
         return q, k, v
 
-    def _heads(self, x: torch.Tensor, *modules: Any) -> list[torch.Tensor]:
+    def _project(self, x: torch.Tensor, *modules: Any) -> list[torch.Tensor]:
         """[N, heads, head_dim] of each projection."""
         sizes = [module.out_features for module in modules]
         return [y.unflatten(-1, (-1, self.head_dim)) for y in fused_linear(x, *modules).split(sizes, dim=-1)]
 
-    def _rotated(
-        self, pieces: LayerOps, layer: Any, norm: str, x: torch.Tensor, rotation: tuple[torch.Tensor, ...]
+    def _norm_and_rope(
+        self, ops: LayerOps, layer: Any, norm: str, x: torch.Tensor, rotation: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
         if self.has_qk_norm:
             module = getattr(layer.self_attn, norm)
-            x = pieces.normed(x, module.weight, module.variance_epsilon)
-        return pieces.rotated(x, *rotation)
+            x = ops.rms_norm(x, module.weight, module.variance_epsilon)
+        return ops.apply_rope(x, *rotation)
 
     def _after_attention(
-        self, pieces: LayerOps, layer: Any, hidden: torch.Tensor, attended: torch.Tensor
+        self, ops: LayerOps, layer: Any, hidden: torch.Tensor, attended: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         norm = layer.post_attention_layernorm
-        return pieces.added(hidden, fused_linear(attended, layer.self_attn.o_proj), norm.weight, norm.variance_epsilon)
+        return ops.add_rms_norm(hidden, fused_linear(attended, layer.self_attn.o_proj), norm.weight, norm.variance_epsilon)
 
-    def _fed_forward(
-        self, pieces: LayerOps, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
+    def _mlp(
+        self, ops: LayerOps, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = pieces.gated(fused_linear(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
-        return pieces.added(hidden, fused_linear(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
+        x = ops.swiglu(fused_linear(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
+        return ops.add_rms_norm(hidden, fused_linear(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
 
-    def _angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin, [N, 1, head_dim / 2] each, from the model's own rotary module."""
+    def _cos_sin(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [N, 1, head_dim / 2] of RoPE, from the model's own rotary module."""
         cos, sin = self.body.rotary_emb(torch.zeros(1, device=positions_N.device), positions_N[None])
         half = self.head_dim // 2
         return cos[0, :, None, :half].float().contiguous(), sin[0, :, None, :half].float().contiguous()
 
 
 class _VarlenAttention:
-    """One attention of a pack, on the device: its rows, and the tokens that are their keys."""
+    """An AttentionPlan on the device, for varlen attention without padding."""
 
     def __init__(self, attention: AttentionPlan, device: torch.device):
         self.queries = int(attention.query_lengths.sum())
-        self._spans = SequenceLayout.of(attention.query_lengths, attention.key_lengths, device)
+        self._layout = SequenceLayout.of(attention.query_lengths, attention.key_lengths, device)
         keys = attention.flat_keys
-        self._first, in_order = len(keys), np.array_equal(keys, np.arange(len(keys)))
+        self._num_keys, in_order = len(keys), np.array_equal(keys, np.arange(len(keys)))
         self._keys = None if in_order else to_device(keys, device)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """[queries, heads · head_dim]"""
         if self._keys is not None:
             k, v = k.index_select(0, self._keys), v.index_select(0, self._keys)
-        elif self._first < len(k):
-            k, v = k[: self._first], v[: self._first]
-        return attend_varlen(q, k, v, self._spans, scale).flatten(1)
+        elif self._num_keys < len(k):
+            k, v = k[: self._num_keys], v[: self._num_keys]
+        return attend_varlen(q, k, v, self._layout, scale).flatten(1)
