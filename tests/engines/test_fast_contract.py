@@ -68,7 +68,7 @@ def test_a_cpu_samples_the_same_tokens(make_policy, rows, settings, sampling) ->
     for ours, theirs in zip(fast.sample(requests, sampling), plain.sample(requests, sampling), strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
-    assert plain.engine.sampler._lean is None, "the plain path decodes with transformers"
+    assert plain.engine.sampler._llama is None, "the plain path decodes with transformers"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

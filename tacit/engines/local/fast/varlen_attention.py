@@ -2,7 +2,7 @@
 
     query i of a sequence sees its keys 0 … (number of keys − number of queries) + i
 
-so the queries are the last tokens of a sequence whose keys may start earlier, e.g. in a shared prompt. Uses the Triton kernels here
+so the queries are the last tokens of a sequence whose keys may start earlier, e.g. in a shared prompt. Runs the Triton kernels
 (Hopper), torch's flash attention (other GPUs, half precision), or a loop over sequences in plain torch.
 """
 
@@ -51,7 +51,7 @@ class SequenceLayout:
     def in_cache(
         queries_B: np.ndarray, keys_B: np.ndarray, starts_B: np.ndarray, block: int, device: torch.device
     ) -> SequenceLayout:
-        """Sequences whose keys start at these positions of a KV cache. `block` is the kernel's query block size (0: no kernel)."""
+        """Sequences whose keys start at these positions of a KV cache. `block`: the kernel's query block size, or 0."""
         starts_q, starts_k, number_B = (
             to_device(x.astype(np.int32), device) for x in (_cumulative(queries_B), starts_B, keys_B)
         )
@@ -79,8 +79,8 @@ def max_blocks(tokens: int, rows: int, size: int) -> int:
 def split_into_blocks(
     queries_B: np.ndarray, keys_B: np.ndarray, what: str, size: int, starts_k: np.ndarray | None = None
 ) -> np.ndarray:
-    """[blocks, 5]: first token of the block within its sequence, start and number of the sequence's queries, start and number of
-    its keys. `what` is blocked: "queries" or "keys". No block is empty. Blocks with the most work come first, so that the last
+    """[blocks, 5]: first token of the block within its sequence, start and number of the sequence's queries, start and number
+    of its keys. `what` is blocked: "queries" or "keys". No block is empty. Blocks with the most work come first, so the last
     programs to finish are short ones."""
     lengths_B = queries_B if what == "queries" else keys_B
     counts_B = -(-lengths_B // size)
@@ -326,7 +326,7 @@ class _FlashVarlenAttention(torch.autograd.Function):
 
 @contextmanager
 def _strict_determinism() -> Iterator[None]:
-    """In deterministic mode, torch's flash backward is only deterministic with `warn_only` off; with it on, it warns and is not."""
+    """Torch's flash backward is only deterministic with `warn_only` off; with it on, it warns and is not."""
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     if warns:
         torch.use_deterministic_algorithms(True)
