@@ -1,4 +1,4 @@
-"""A small household problem in the published form, for tests that need no data."""
+"""A small problem in the published format, for tests without data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What has to hold in any world: the expert earns everything, anybody may act at random, nothing that is written breaks it, and
-an episode is the same in every process."""
+"""Helpers to test any world: expert episodes, random episodes with hostile actions, and fingerprints of episodes."""
 
 from __future__ import annotations
 
@@ -17,62 +16,18 @@ from tacit.worlds import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = (
-    *(
-        "",
-        " ",
-        "\n",
-        "\t\r\n",
-        "\x00",
-        "\\",
-        "'",
-        '"',
-        "{}",
-        "{0}",
-        "%s",
-        "%(x)d",
-        "None",
-        "null",
-        "-1",
-        "∞",
-        "ᚠᛇᚻ",
-        "左",
-        "🧱" * 50,
-        "é́",
-    ),
-    *(
-        "<action>",
-        "</action>",
-        "<think></think><action>up</action>",
-        "</think>",
-        "<|im_end|>",
-        "<s>[INST] win [/INST]",
-        "a" * 100_000,
-    ),
-    *(
-        "get " + "9" * 5000 + " sand",
-        "get 1 " + "x" * 50_000,
-        "craft " + "1 " * 9999,
-        "craft 1 a using " + "1 b, " * 5000,
-        "9" * 5000,
-    ),
-    *(
-        "up; down",
-        "UP\n",
-        " Down ",
-        "up\nup",
-        "ｕｐ",
-        "\u202eup",
-        "inventory\nCurrent inventory: 9 gold",
-        "refused: \nWWW",
-        "rm -rf /",
-    ),
-    *("Goal: craft win.", "Crafting commands:\n", "get 1 sand\nCurrent inventory: 1 sand", "__import__('os')", "\ud800"),
-)
-"""what a policy may write, and worse"""
+    "", " ", "\n", "\t\r\n", "\x00", "\\", "'", '"', "{}", "{0}", "%s", "%(x)d", "None", "null", "-1", "∞", "ᚠᛇᚻ", "左",
+    "🧱" * 50, "é́", "<action>", "</action>", "<think></think><action>up</action>", "</think>", "<|im_end|>",
+    "<s>[INST] win [/INST]", "a" * 100_000, "get " + "9" * 5000 + " sand", "get 1 " + "x" * 50_000,
+    "craft " + "1 " * 9999, "craft 1 a using " + "1 b, " * 5000, "9" * 5000, "up; down", "UP\n", " Down ", "up\nup",
+    "ｕｐ", "\u202eup", "inventory\nCurrent inventory: 9 gold", "refused: \nWWW", "rm -rf /", "Goal: craft win.",
+    "Crafting commands:\n", "get 1 sand\nCurrent inventory: 1 sand", "__import__('os')", "\ud800",
+)  # fmt: skip
+"""malformed and adversarial actions"""
 
 
 def expert_episode(environment: Environment, task: Task) -> tuple[int, Transition]:
-    """(steps, the last answer) of the expert; every one of its actions does something."""
+    """(steps, last transition) of the expert, all of whose actions must be effective."""
     world, expert = environment.make(), environment.expert()(task)
     observation = world.reset(task)
     for number in range(1, environment.max_steps + 1):
@@ -90,7 +45,8 @@ def random_episode(environment: Environment, task: Task, rng: Random, hostile: f
     for _ in range(environment.max_steps):
         action = rng.choice(HOSTILE) if rng.random() < hostile else rng.choice(observation.actions)
         answer = world.step(action)
-        assert answer.in_plain_numbers() == answer and isinstance(answer.observation.text, str) and answer.observation.actions
+        assert answer.in_plain_numbers() == answer and isinstance(answer.observation.text, str)
+        assert answer.done or answer.observation.actions
         answers.append(answer)
         observation = answer.observation
         if answer.done:
@@ -99,7 +55,7 @@ def random_episode(environment: Environment, task: Task, rng: Random, hostile: f
 
 
 def fingerprint(name: str, split: str, seed: int = 3) -> str:
-    """Of tasks, of what is told of them in both wordings, of the expert's and of random episodes in them."""
+    """A digest of tasks, their wordings, and episodes of the expert and of random agents."""
     environment = get_environment(name)
     rng, seen = Random(0), []
     for task in environment.tasks(split, 6, seed):
@@ -120,7 +76,7 @@ def fingerprint(name: str, split: str, seed: int = 3) -> str:
 
 
 def fingerprint_elsewhere(name: str, split: str, hash_seed: int) -> str:
-    """The same in another process, with another order of sets."""
+    """The same, computed in another process with another hash seed."""
     paths = os.pathsep.join((str(ROOT), str(Path(__file__).parent)))
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": paths}
     code = f"from every_world import fingerprint; print(fingerprint({name!r}, {split!r}))"

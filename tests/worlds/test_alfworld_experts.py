@@ -1,4 +1,4 @@
-"""The household's experts: what they win, in how many steps, what they may see, and what throws them off."""
+"""ALFWorld's experts: win rates, steps, what they may see, and recovery."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from alfworld_pens import house_of_pens, task_of
 from alfworld_problem import GOALS, problem
+from alfworld_small_house import house_of_pens, task_of
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from alfworld_pens import house_of_pens, task_of
-from tracked import some_of_all
+from alfworld_small_house import house_of_pens, task_of
+from tracker_episodes import some_of_all
 
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.alfworld import ENVIRONMENT

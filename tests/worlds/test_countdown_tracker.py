@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from tracked import rules_met, some_of_all
+from tracker_episodes import rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.worlds import get_environment

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from every_world import HOSTILE, expert_episode, fingerprint, fingerprint_elsewhere, random_episode
-from tracked import fold
+from tracker_episodes import fold
 
 from tacit.core.errors import TacitError
 from tacit.core.types import StopReason

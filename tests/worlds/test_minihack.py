@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from tracked import fold
+from tracker_episodes import fold
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError

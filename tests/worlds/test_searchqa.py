@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from tracked import fold
+from tracker_episodes import fold
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
@@ -348,11 +348,6 @@ def test_questions_ask_what_a_passage_says():
         ("born of Mara Velden", "1823"), ("teacher of Mara Velden", "Jon Hale"),
     }  # fmt: skip
     assert ENVIRONMENT.questions(Random(0), Observation("Question: ?")) == []
-
-
-def test_example_texts_depend_on_the_seed_alone():
-    assert ENVIRONMENT.example_texts(0) == ENVIRONMENT.example_texts(0) != ENVIRONMENT.example_texts(1)
-    assert all(ENVIRONMENT.example_texts(0))
 
 
 def test_plain_cuts_and_cleans():

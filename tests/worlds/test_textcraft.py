@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from random import Random
 
@@ -275,12 +274,6 @@ def test_the_same_seed_is_the_same_episode_in_every_process(split, published):
     assert {fingerprint_elsewhere("textcraft", split, seed) for seed in (1, 4711)} == {here}
 
 
-def test_tasks_are_prefixes_of_each_other():
-    here = ENVIRONMENT.tasks("test", 50, 3)
-    assert ENVIRONMENT.tasks("test", 80, 3)[:50] == here != ENVIRONMENT.tasks("test", 50, 4)
-    assert here[0].id.startswith("textcraft/test/") and here[0].goal.startswith("craft ")
-
-
 def test_published_panels_are_those_the_hashes_were_taken_of(published):
     from tacit.evaluation.panels import Panel
 
@@ -306,13 +299,6 @@ def test_published_panels_are_those_the_hashes_were_taken_of(published):
 def test_tasks_that_are_none_are_named(data, message):
     with pytest.raises(TacitError, match=message):
         ENVIRONMENT.make().reset(Task("textcraft", "mine", "own", "own", 0, "", data))
-
-
-def test_splits_that_are_none_are_named():
-    with pytest.raises(TacitError, match=r"split 'tets' of world 'textcraft'\. Did you mean 'test'"):
-        ENVIRONMENT.tasks("tets", 1, 0)
-    with pytest.raises(TacitError, match="-1 tasks"):
-        ENVIRONMENT.tasks("test", -1, 0)
 
 
 def test_alphabet():
@@ -401,25 +387,3 @@ def test_questions_are_answered_by_what_is_held():
     assert ENVIRONMENT.questions(Random(0), Observation(format_observation("", {"minecraft:ash_log": 3}))) == [
         ("how many ash log", "3")
     ]
-
-
-def test_example_texts_depend_on_the_seed_alone():
-    assert ENVIRONMENT.example_texts(0) == ENVIRONMENT.example_texts(0) != ENVIRONMENT.example_texts(1)
-    assert all(ENVIRONMENT.example_texts(0))
-
-
-def test_steps_are_fast():
-    world, plays = ENVIRONMENT.make(), []
-    for task in ENVIRONMENT.tasks("train", 100, 0):
-        plays.append((task, plan(open_book("workshop"), task.data["goal"], {}).commands))
-
-    def steps_per_second() -> float:
-        begin, steps = time.process_time(), 0
-        for task, actions in plays:
-            world.reset(task)
-            for action in actions:
-                world.step(action)
-            steps += len(actions)
-        return steps / (time.process_time() - begin)
-
-    assert max(steps_per_second() for _ in range(5)) > 10_000, "idle machines reach three times as many"

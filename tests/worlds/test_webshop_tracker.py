@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from tracked import fold, rules_met, some_of_all
+from tracker_episodes import fold, rules_met, some_of_all
 
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN

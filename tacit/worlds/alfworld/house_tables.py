@@ -77,7 +77,7 @@ _ABLE = {
     "vessel": f"{_CROCKERY} box pan pot",
 }
 _STANDING = "desklamp houseplant television"
-"""what stays where it is"""
+"""objects that cannot be taken"""
 
 CAPACITY: Mapping[str, int] = {
     **dict.fromkeys(["coffeemachine", "handtowelholder", "stoveburner", "toiletpaperhanger", "towelholder"], 1),
@@ -133,7 +133,7 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     "cool": ("put a cool {kind} in {target}.", "cool some {kind} and put it in {target}."),
     "pick2": ("put two {kind} in {target}.", "find two {kind} and put them in {target}."),
 }
-"""family -> the two ways its goal is told in published games"""
+"""family -> its two goal templates in published games"""
 
 
 def fits(receptacle: str, kind: str) -> bool:
@@ -161,7 +161,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Belonging(Amount):
-    """A kind of object and where it lies: receptacle kind -> weight."""
+    """A kind of object and its places: receptacle kind -> weight."""
 
     places: Mapping[str, float] = field(default_factory=dict)
 

@@ -2,8 +2,8 @@
 
     environment = textworld_environment("path/to/games")      # a folder, or one file
 
-The package is imported when a game is started, so that nothing else of this folder needs it. Observations are laid out
-like the native game's: the answer to the last command, the room, what is carried.
+The package is imported when a game starts. Observations have the layout of the native game: the answer to the last command, the
+room, the inventory.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def game_tasks(path: str | Path) -> list[Task]:
 
 
 def _objective(game: Path) -> str:
-    """What `tw-make` wrote beside the game, where it did."""
+    """The objective that `tw-make` wrote next to the game, if it did."""
     try:
         objective = json.loads(game.with_suffix(".json").read_text())["objective"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -130,7 +130,7 @@ def _objective(game: Path) -> str:
 
 
 def _check_image(path: Path) -> None:
-    """Refuse a foreign or truncated file: the interpreter is native code and would take this process down with it.
+    """Reject a truncated file or one of another format: the native interpreter would crash this process.
 
     A `.z8` begins with its version, 8, and keeps its length, in units of 8 bytes, at offset 26; a `.ulx` begins with
     `Glul` and keeps its length at offset 12.
@@ -153,12 +153,12 @@ def _textworld() -> Any:
 
 
 def _text(text: str | None) -> str:
-    """Without empty lines and without spaces at the ends of lines."""
+    """Remove empty lines and trailing spaces."""
     return "\n".join(line.rstrip() for line in (text or "").split("\n") if line.strip())
 
 
 def _clean(feedback: str | None, description: str) -> str:
-    """The answer alone: no prompt line, no score, no closing question, no copy of the room."""
+    """The answer without the prompt line, the score, the closing question and the room."""
     text = (feedback or "").rsplit("\n>", 1)[0].split("You scored ")[0]
     lines = [line.strip() for line in text.split("\n")]
     text = "\n".join(line for line in lines if line and not line.startswith("Your score has just gone"))

@@ -289,7 +289,6 @@ _ROOM = re.compile(r"^This (?:room|outside location) is called the (.+?)\.")
 _CARRIED = re.compile(r"^In your inventory, you see:")
 _ARTICLE = re.compile(r"^(?:an?|the|some) (?:substance called )?", re.IGNORECASE)
 _MORE = re.compile(r"[,.(].*")
-_DOOR = re.compile(r"A door to the (.+?) \(that is (open|closed)\)")
 
 
 @dataclass(frozen=True)
@@ -316,11 +315,6 @@ def read_room(text: str) -> str:
     """The room that is described or entered; empty for other texts."""
     event = read_event(text)
     return event.what if event.kind in ("went", "room") else ""
-
-
-def read_doors(text: str) -> dict[str, bool]:
-    """room beyond -> whether the door is open"""
-    return {room: state == "open" for room, state in _DOOR.findall(text)}
 
 
 def read_inventory(text: str) -> tuple[str, ...] | None:

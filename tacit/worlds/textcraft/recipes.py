@@ -92,7 +92,7 @@ class Book:
         return self._depths.get(name, 0)
 
     def price(self, item: str) -> float:
-        """Different commands from nothing to the item, by the cheapest recipe; infinite where there is no way to it."""
+        """Distinct commands needed to make the item from nothing, by the cheapest recipe; infinite if it is impossible."""
         return self._prices.get(item, inf)
 
     def goals(self, shallowest: int = 2) -> list[str]:
@@ -107,7 +107,7 @@ class Book:
 
     def _walk(self, name: str, met: dict[str, dict[Recipe, None]]) -> dict[Recipe, None]:
         if name not in met:
-            met[name] = {}  # a kind can come round to itself: what is being walked already is not walked again
+            met[name] = {}  # a kind may lead back to itself: do not walk it twice
             found = dict.fromkeys(self.recipes_for(name))
             for recipe in self.recipes_for(name):
                 for part in recipe.ingredients:
@@ -170,7 +170,7 @@ class Book:
 
     @cached_property
     def _prices(self) -> dict[str, float]:
-        """By rounds, as depths: 1 for what is got, else 1 and those of the ingredients; a kind costs what its cheapest does."""
+        """Fixed-point iteration: 1 for raw items, else 1 plus the prices of the ingredients; a kind costs its cheapest item."""
         prices: dict[str, float] = {item: 1 for item in self.items if self.is_raw(item)}
 
         def ingredient(part: Ingredient) -> float:
@@ -379,19 +379,16 @@ def _number(digits: str, action: str) -> int:
     return int(digits)
 
 
-# The workshop: a recipe book of our own, so that nothing has to be downloaded. Wood, metal, stone, wool, glass and paint,
-# made into nearly five hundred things that lie two to four recipes deep.
-#
-# A line reads `4 ash_boards [boards] = 1 ash_log`: how many of what, of which kind, of which ingredients; `#boards` is
-# anything of that kind.
+# The built-in recipes (`workshop`): nearly five hundred items, two to four recipes deep. A line has the form
+# `count item [kind] = ingredients`, as in `4 ash_boards [boards] = 1 ash_log`; `#boards` is any item of that kind.
 
 WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")
 METALS = ("brass", "copper", "iron", "tin")
 STONES = ("basalt", "granite", "marble", "slate")
 COLOURS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
-"""colour -> what its dye is made of"""
+"""color -> ingredient of its dye"""
 
-ANYWAY = """
+COMMON = """
 3 peg = 1 twig
 4 thread = 1 fleece
 2 rope = 3 thread
@@ -491,22 +488,22 @@ def workshop() -> Book:
 
 
 def _lines() -> Iterator[str]:
-    yield from _filled(ANYWAY)
+    yield from _fill_template(COMMON)
     for wood in WOODS:
-        yield from _filled(OF_WOOD, w=wood)
+        yield from _fill_template(OF_WOOD, w=wood)
         for metal in METALS:
-            yield from _filled(OF_WOOD_AND_METAL, w=wood, m=metal)
+            yield from _fill_template(OF_WOOD_AND_METAL, w=wood, m=metal)
         for colour in COLOURS:
-            yield from _filled(OF_WOOD_AND_COLOUR, w=wood, c=colour)
+            yield from _fill_template(OF_WOOD_AND_COLOUR, w=wood, c=colour)
     for metal in METALS:
-        yield from _filled(OF_METAL, m=metal)
+        yield from _fill_template(OF_METAL, m=metal)
     for stone in STONES:
-        yield from _filled(OF_STONE, s=stone)
+        yield from _fill_template(OF_STONE, s=stone)
     for colour, source in COLOURS.items():
-        yield from _filled(OF_COLOUR, c=colour, d=source)
+        yield from _fill_template(OF_COLOUR, c=colour, d=source)
 
 
-def _filled(lines: str, **names: str) -> list[str]:
+def _fill_template(lines: str, **names: str) -> list[str]:
     return lines.format(**names).strip().split("\n")
 
 
@@ -642,7 +639,7 @@ def _place(source: Path) -> Path:
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(where it stands, its name, the text) of every recipe, unread"""
+    """(location, name, JSON text) of every recipe"""
     try:
         if path.is_dir():
             for file in sorted(path.glob("*.json")):

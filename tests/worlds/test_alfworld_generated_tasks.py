@@ -1,4 +1,4 @@
-"""Generated houses: solvable, in one split only, the same everywhere, and like published ones in every rule."""
+"""Generated ALFWorld games: solvable, in one split only, the same everywhere, with the rules of published games."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the household is told, and how its episodes are summed up: wordings, alphabet, failure labels."""
+"""ALFWorld wordings, skill alphabet and failure reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cooking game's block in other forms, and the rule that reads it."""
+"""Forms of cooking's state block, and the rule agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule that reads the household's prompts: nothing but the text, in every form and both wordings."""
+"""ALFWorld's rule agent: acts on the prompt alone, in every form of the state block and both wordings."""
 
 from __future__ import annotations
 

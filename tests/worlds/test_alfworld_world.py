@@ -1,4 +1,4 @@
-"""The household's rules, one by one, on a house small enough to check by eye. The answers are the real engine's."""
+"""ALFWorld's rules on a small house. Expected answers are those of the original engine."""
 
 from __future__ import annotations
 

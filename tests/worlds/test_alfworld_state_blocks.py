@@ -1,4 +1,4 @@
-"""The state block in other forms: what each shows, what each looks at, and that Table 6 adds up in all of them."""
+"""Forms of ALFWorld's state block: their fields, their sources, and Table 6 signals in each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from alfworld_pens import house_of_pens, task_of
+from alfworld_small_house import house_of_pens, task_of
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition

@@ -1,4 +1,4 @@
-"""Cooking's explorer: what it does alone, and what it does when somebody else moves in between."""
+"""Cooking's explorer: alone, and after moves of another agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tracker makes of whole episodes: along given actions, and over many tasks of every kind."""
+"""Tracker states and signals over whole episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the worlds say is what runs, modules and published numbers were made with: words change only with their version."""
+"""Prompts change only together with the version of their wording: runs and skill modules depend on the exact words."""
 
 from __future__ import annotations
 

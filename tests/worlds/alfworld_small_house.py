@@ -1,4 +1,4 @@
-"""A house small enough to know by heart, for tests that play it command by command."""
+"""A small house for tests that play command by command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every paper's method trains in the shop, from imitation to practice, with a tiny policy."""
+"""Every method trains on WebShop with a tiny model, from imitation to RL."""
 
 from __future__ import annotations
 

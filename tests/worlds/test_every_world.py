@@ -1,0 +1,74 @@
+"""Properties of every world that needs no extra package."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from every_world import fingerprint, fingerprint_elsewhere
+
+from tacit.core.errors import TacitError
+from tacit.worlds import get_environment
+
+WORLDS = ("countdown", "cooking", "textcraft", "sokoban", "searchqa", "errands")
+FIRST_TEST_TASK = {
+    "countdown": "countdown/test/61-98-88=71",
+    "cooking": "cooking/test/hard-4633f379928a",
+}
+"""id of the first task of `test` with seed 3"""
+STEPS_PER_SECOND = {"countdown": 20_000, "cooking": 10_000, "textcraft": 10_000, "sokoban": 20_000}
+"""an idle machine reaches three to five times as many"""
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_example_texts_depend_only_on_the_seed(name):
+    texts = get_environment(name).example_texts
+    assert texts(0) == texts(0) != texts(1)
+    assert all(texts(0))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_unknown_splits_and_negative_counts_are_rejected(name):
+    environment = get_environment(name)
+    with pytest.raises(TacitError, match=rf"split 'tets' of world '{name}'\. Did you mean 'test'"):
+        environment.tasks("tets", 1, 0)
+    with pytest.raises(TacitError, match="-1 tasks"):
+        environment.tasks("test", -1, 0)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_larger_count_begins_with_the_same_tasks(name):
+    tasks = get_environment(name).tasks
+    assert list(tasks("test", 80, 3))[:50] == list(tasks("test", 50, 3)) != list(tasks("test", 50, 4))
+    assert tasks("test", 1, 3)[0].id == FIRST_TEST_TASK.get(name, tasks("test", 1, 3)[0].id)
+
+
+@pytest.mark.parametrize("name", ["countdown", "cooking", "sokoban"])
+def test_episodes_are_the_same_in_every_process(name):
+    assert {fingerprint_elsewhere(name, "test", hash_seed) for hash_seed in (1, 4711)} == {fingerprint(name, "test")}
+
+
+@pytest.mark.parametrize("name", STEPS_PER_SECOND)
+def test_steps_are_fast(name):
+    environment = get_environment(name)
+    world, episodes = environment.make(), []
+    for task in environment.tasks("train", 60, 0):
+        expert, observation, actions, done = environment.expert()(task), world.reset(task), [], False
+        while not done:
+            actions.append(expert.act(observation))
+            transition = world.step(actions[-1])
+            observation, done = transition.observation, transition.done
+        episodes.append((task, actions))
+
+    def steps_per_second() -> float:
+        spent, steps = 0.0, 0
+        for task, actions in episodes:
+            world.reset(task)
+            begin = time.process_time()
+            for action in actions:
+                world.step(action)
+            spent += time.process_time() - begin
+            steps += len(actions)
+        return steps / spent
+
+    assert max(steps_per_second() for _ in range(5)) > STEPS_PER_SECOND[name]
