@@ -1,4 +1,4 @@
-"""An audit set: prompts of played episodes, by task and family, to look at a policy's geometry with."""
+"""An audit set: prompts of played episodes by task and family, to examine a policy's hidden states."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tacit.evaluation.evaluate import RolloutSetup
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
-Player = Callable[[Task, int], Expert]
-"""(task, member of its group) -> who plays it"""
-FEWEST = 2
-"""tasks of each family that are played however many steps they take: one to learn from, one to be asked about"""
+MakeAgent = Callable[[Task, int], Expert]
+"""(task, member of its group) -> the agent that plays it"""
+MIN_TASKS = 2
+"""tasks per family that are always played: one to train the probe, one to test it"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Audit:
 
     @classmethod
     def of(cls, steps: Sequence[tuple[np.ndarray, Task, int]]) -> Audit:
-        """From (prompt tokens, task, episode of all) of every step."""
+        """From (prompt tokens, task, episode number) of every step."""
         families = tuple(dict.fromkeys(task.family for _, task, _ in steps))
         numbers = {name: i for i, name in enumerate(dict.fromkeys(task.id for _, task, _ in steps))}
         return cls(
@@ -52,28 +52,28 @@ class Audit:
 
     @classmethod
     def of_groups(cls, groups: Sequence[Group]) -> Audit:
-        """What was read in these episodes."""
+        """The prompts of these episodes."""
         episodes = [trajectory for group in groups for trajectory in group.trajectories]
         return cls.of([(step.prompt_tokens, t.task, number) for number, t in enumerate(episodes) for step in t.steps])
 
 
-class Noisy:
-    """Someone who plays, and now and then does something else that the world admits."""
+class NoisyAgent:
+    """An agent that sometimes takes a random admissible action."""
 
-    def __init__(self, player: Expert | None, noise: float, rng: random.Random) -> None:
-        self._player, self._noise, self._rng = player, noise, rng
+    def __init__(self, agent: Expert | None, noise: float, rng: random.Random) -> None:
+        self._agent, self._noise, self._rng = agent, noise, rng
 
     def act(self, observation: Observation) -> str:
-        action = self._player.act(observation) if self._player else ""
-        if self._player is not None and (self._rng.random() >= self._noise or not observation.actions):
+        action = self._agent.act(observation) if self._agent else ""
+        if self._agent is not None and (self._rng.random() >= self._noise or not observation.actions):
             return action
         if not observation.actions:
             raise TacitError("this world lists no actions, so it cannot be played at random; let its expert play.")
         return self._rng.choice(observation.actions)
 
 
-class Again:
-    """Repeats recorded actions."""
+class ReplayAgent:
+    """Replays recorded actions."""
 
     def __init__(self, actions: Sequence[str]) -> None:
         self._actions = iter(actions)
@@ -87,17 +87,16 @@ def audit(
     tasks: Sequence[tuple[Task, int]],
     context: Context,
     tokenizer: Tokenizer,
-    player: Player,
+    agent: MakeAgent,
     room: int,
     lengths: Callable[[Task, int], int] | None = None,
     most: int | None = None,
     at_least: int = 0,
 ) -> Audit:
-    """Play each task as many times as it is paired with; keep every prompt that leaves `room` for a completion.
+    """Play each task once per pair; keep every prompt that leaves `room` for a completion.
 
-    `lengths` bounds single episodes (of a recording); an episode in which the world or the player raises is left out. After
-    `most` steps no further task is begun, but for the first `at_least` of them: steps that were played are counted, not those
-    an episode might have had, and a task is played whole or not at all.
+    `lengths` bounds single episodes (of a recording). Episodes that raise are dropped. After `most` steps no new task starts,
+    except for the first `at_least`; a task is played completely or not at all.
     """
     steps: list[tuple[np.ndarray, Task, int]] = []
     episode = 0
@@ -108,7 +107,7 @@ def audit(
         for member in range(members):
             limit = lengths(task, member) if lengths else world.max_steps
             try:
-                course = play_episode(live, task, player(task, member), limit)
+                course = play_episode(live, task, agent(task, member), limit)
                 read = [
                     turn.tokens for turn in render_turns(context, task, course, tokenizer=tokenizer, room=room) if turn.fits
                 ]
@@ -126,45 +125,42 @@ def audit(
 
 
 def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:
-    """The first `each` tasks of every family in turn: one of each family, then the second of each, …
-
-    So wherever the list is cut off, families have been dealt with alike.
-    """
+    """The first `each` tasks of every family, interleaved, so that any prefix covers the families evenly."""
     by_family: dict[str, list[Task]] = {}
     for task in tasks:
         by_family.setdefault(task.family, []).append(task)
     return [members[i] for i in range(each) for members in by_family.values() if i < len(members)]
 
 
-# Who plays the episodes that layers are compared on: the policy itself, or a recording, the expert, or chance.
+# Sources of the audited episodes.
 
 NOISE = 0.3
-"""share of random actions when an expert plays: episodes of one task must differ to be compared"""
+"""share of random actions of an expert: episodes of a task must differ"""
 SOURCES = {
     "policy": "episodes played by the policy itself",
     "recorded": "recorded episodes",
     "expert": f"episodes played by the expert, {NOISE:.0%} of the actions at random",
     "random": "episodes played at random",
 }
-"""how each is told"""
+"""source -> description"""
 
 
 def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, most: int) -> Audit:
-    """`tasks_each` tasks of every family, `members` episodes each, from one of the SOURCES. Once `most` steps have been played
-    no further task is begun; every family has been dealt with alike by then, and has its first two."""
+    """`tasks_each` tasks per family with `members` episodes each. No new task starts after `most` steps; every family has at
+    least its first two."""
     if source not in SOURCES:
-        raise unknown("audit player", source, SOURCES)
+        raise unknown("audit agent", source, SOURCES)
     if source == "recorded":
         return _recorded(setup, most)
     tasks = spread_over_families(setup.tasks, tasks_each)
-    at_least = FEWEST * len({task.family for task in tasks})
+    at_least = MIN_TASKS * len({task.family for task in tasks})
     if source == "policy":
         return _by_policy(setup, tasks, members, most, at_least)
     expert = setup.world.expert() if source == "expert" else None
 
     def noisy(task: Task, member: int) -> Expert:
         rng = random.Random(derive(setup.seed, "audit", task.id, member))
-        return Noisy(expert(task) if expert else None, NOISE, rng)
+        return NoisyAgent(expert(task) if expert else None, NOISE, rng)
 
     def limit(task: Task, member: int) -> int:
         return setup.max_steps
@@ -175,9 +171,9 @@ def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, 
 
 
 def _by_policy(setup: RolloutSetup, tasks: Sequence[Task], members: int, most: int, at_least: int) -> Audit:
-    """The first tasks of all families side by side, then the second ones, …: one batch for the sampler each time."""
+    """The first task of all families in one batch, then the second, …"""
     groups: list[Group] = []
-    width = max(1, at_least // FEWEST)
+    width = max(1, at_least // MIN_TASKS)
     for start in range(0, len(tasks), width):
         if start >= at_least and sum(len(group.steps) for group in groups) >= most:
             break
@@ -193,12 +189,12 @@ def recordings(run: Path | None) -> list[Path]:
 
 
 def _recorded(setup: RolloutSetup, most: int) -> Audit:
-    """The newest recorded iterations, told again in the present context."""
+    """The newest recorded iterations, rendered with the present prompt."""
     actions = _recorded_actions(setup, most)
     by_task = {task.id: episodes for task, episodes in actions}
 
     def replay(task: Task, member: int) -> Expert:
-        return Again(by_task[task.id][member])
+        return ReplayAgent(by_task[task.id][member])
 
     pairs = [(task, len(episodes)) for task, episodes in actions]
     room = setup.sampling.max_tokens
@@ -208,7 +204,7 @@ def _recorded(setup: RolloutSetup, most: int) -> Audit:
 
 
 def _recorded_actions(setup: RolloutSetup, most: int) -> list[tuple[Task, list[list[str]]]]:
-    """Tasks with the actions of their episodes, family by family in turn, up to about `most` steps."""
+    """Tasks with their recorded actions, interleaved by family, up to about `most` steps."""
     files = recordings(setup.run)
     if not files:
         raise TacitError("there are no recorded episodes of practice; let the policy play (--play policy).")

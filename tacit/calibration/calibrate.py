@@ -1,9 +1,8 @@
-"""A calibration: layer and pooling by the probe (appendix H), the radius by the policy's own first iteration (appendix F).
+"""Calibration: layer and pooling by a probe (appendix H), radius by the policy's first iteration (appendix F).
 
-The two are found on different episodes, since they ask different things. The probe asks which layer knows one kind of task
-from another, so it wants every family and whole tasks to hold out; anybody may play them. The radius asks how many steps of
-one group will lie together when training compares them, so it wants those very groups: played by this policy, of the size
-that training plays. An expert's episodes are alike where the policy's are not, and would give a radius for another world.
+They use different episodes. The probe asks which layer separates task families, so it needs all families and held-out tasks;
+anyone may play them. The radius must cluster the groups that training compares, so it needs groups of that size played by this
+policy.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from tacit.runs.alarms import DEFAULTS
 
 @dataclass(frozen=True)
 class FoundRadius:
-    """What the search came to for one embedder, over all groups of an iteration."""
+    """The searched radius of one embedder over an iteration's groups."""
 
     epsilon: float
     median_cluster: float
     singleton_steps: float
-    """share of steps that stand alone"""
+    """share of steps in no cluster"""
     largest_cluster: float
-    """mean over groups of the share of steps in the largest cluster"""
+    """mean over groups of the largest cluster's share of steps"""
 
     @property
     def warning(self) -> str:
@@ -55,7 +54,7 @@ class Calibration:
     """by embedder: actor, ngram"""
 
     def to_json(self) -> dict[str, Any]:
-        """Layer, pooling and epsilon are those of the actor's states, which is what training looks for first."""
+        """Layer, pooling and epsilon are the actor's, which training reads first."""
         return {
             "layer": self.chosen.layer,
             "pooling": self.chosen.pooling,
@@ -75,14 +74,14 @@ class Calibration:
 def scan_layers(
     policy: Any, played: Audit, layers: Sequence[int] = (), poolings: Sequence[str] = (), epsilons: Sequence[float] = ()
 ) -> list[Slice]:
-    """One pass over the audit's prompts; every layer and pooling at every radius. What is not said is the paper's."""
+    """One pass over the audit's prompts: every layer and pooling at every radius. Defaults are the paper's."""
     wanted = list(layers) or layers_to_scan(policy.engine.model.layers)
     features = policy.hidden_scan(played.prompts, wanted, list(poolings) or list(policy.poolings))
     return scan(features, played.family_N, played.task_N, tuple(epsilons) or EPSILONS)
 
 
 def finish(policy: Any, slices: Sequence[Slice], first: Sequence[Group], min_clusters: int = MIN_CLUSTERS) -> Calibration:
-    """The layer by the rule, and each embedder's radius on the groups of the policy's first iteration."""
+    """Choose the layer, and each embedder's radius on the policy's first iteration."""
     chosen = choose(slices, policy.engine.model.layers, min_clusters)
     embedders: dict[str, Embedder] = {"actor": ActorHidden(chosen.layer, chosen.pooling), "ngram": HashNgram()}
     return Calibration(chosen, slices, {name: find_radius(phi, first, policy) for name, phi in embedders.items()})
@@ -95,21 +94,20 @@ def find_radius(embedder: Embedder, groups: Sequence[Group], policy: Any) -> Fou
     return FoundRadius(epsilon, median, told["parts_singleton_steps"], told["parts_largest"])
 
 
-# Calibrations on disk: what `tacit calibrate` found for one model, in one world and one context, by embedder.
+# Calibration files, one per model, world and prompt.
 
 GEOMETRY = {"layer": int, "pooling": str, "epsilon": float}
 
 
-def place_of(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
-    """The file for what has this identity, a hash of which ends its name; what it begins with is for people, and stays as it
-    was when the same is asked for by another name."""
+def calibration_file(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
+    """The file for this identity: a readable name and a hash. An existing file with the same hash keeps its name."""
     digest, folder = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12], root / "calibrations"
     known = sorted(folder.glob(f"*-{digest}.json"))
     return known[0] if known else folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{digest}.json"
 
 
 def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
-    """Embedder -> layer and pooling (of the actor's hidden state) and epsilon; empty where nothing was calibrated."""
+    """Embedder -> layer, pooling and epsilon; empty without a calibration."""
     if not place.exists():
         return {}
     try:
@@ -122,12 +120,8 @@ def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
         raise TacitError(f"cannot read the calibration {place}: {error}. Delete it, or run `tacit calibrate` again.") from error
 
 
-# The scan as a picture: probe accuracy, clusters and steps alone against the layer.
-
-
 def draw(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) -> Path | None:
-    """Probe accuracy by pooling; clusters and steps alone of the chosen pooling by radius. Nothing where matplotlib is
-    missing."""
+    """Plot probe accuracy by pooling, and clusters and singletons by radius. Does nothing without matplotlib."""
     try:
         import matplotlib
 

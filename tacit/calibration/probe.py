@@ -1,9 +1,8 @@
-"""Which layer and pooling make a good geometry for a model: appendix H's scan and its rule.
+"""Which layer and pooling to use: appendix H's scan and rule.
 
-The rule: take the layer whose features best tell the task families apart (a linear probe), among those whose clusters are
-neither one giant nor all singletons and number at least five. The probe is asked about tasks it has never seen: the steps of
-one task resemble each other whatever the layer, and with the same task on both sides every layer reads 1.000. What the probe
-cannot tell apart (within a standard error over tasks) goes to the last token and to a late layer that is not the final one.
+The rule takes the layer whose features best separate the task families (linear probe), among those with at least five clusters
+that are neither one giant nor all singletons. The probe is tested on unseen tasks: steps of one task resemble each other in
+every layer. Ties within one standard error go to the last token and to a late layer before the final one.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ EPSILONS = (0.05, 0.10, 0.15, 0.20)
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 MIN_CLUSTERS = 5
 DEGENERATE = 0.95
-"""one cluster with more than this share of the steps is a giant; more than this share standing alone is all singletons"""
+"""a cluster above this share of steps is a giant; more singletons than this are all singletons"""
 LATE = 8 / 28
-"""how far from the end a late layer lies: the published −8 of 28"""
+"""distance of a late layer from the end: the published −8 of 28"""
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class Slice:
     """One point of the scan."""
 
     layer: int
-    """counted from the end: −1 is the last"""
+    """from the end: −1 is the last"""
     pooling: Pooling
     epsilon: float
     probe: float
-    """held-out accuracy of the linear probe; the same for every epsilon"""
+    """held-out accuracy of the probe; the same for every epsilon"""
     clusters: int
     singletons: float
     """share of clusters with one member"""
@@ -47,7 +46,7 @@ class Slice:
     """standard error of the accuracy over tasks"""
 
     def refusal(self, min_clusters: int = MIN_CLUSTERS) -> str:
-        """Why this geometry cannot be used, or nothing."""
+        """Why this geometry is unusable; empty if it is usable."""
         if self.largest > DEGENERATE:
             return "one giant cluster"
         if self.singleton_steps > DEGENERATE:
@@ -66,7 +65,7 @@ def layers_to_scan(layers: int) -> list[int]:
 
 
 def late_layer(layers: int) -> int:
-    """The published depth in a model of any number of layers, short of the final one.
+    """The published depth scaled to any number of layers, before the final one.
 
     >>> late_layer(28), late_layer(4)
     (-8, -2)
@@ -77,14 +76,13 @@ def late_layer(layers: int) -> int:
 def probe_accuracy(
     features_ND: np.ndarray, label_N: np.ndarray, task_N: np.ndarray, folds: int = 5, ridge: float = 1e-2
 ) -> tuple[float, float]:
-    """(accuracy, its standard error over tasks) of a ridge classifier (one-hot targets, argmax) on tasks it has not seen.
+    """(accuracy, standard error over tasks) of a ridge classifier (one-hot targets, argmax) on unseen tasks.
 
-    W = (XᵀX + λ I)⁻¹ Xᵀ Y on centred unit features, λ = ridge · mean squared length. Folds are whole tasks, dealt out label by
-    label so that each fold leaves something of every label to learn from; a label with a single task cannot be asked about
-    and is left out. Accuracy is the mean over tasks of the share of their steps told right. One label alone is told by
-    anybody: (1, 0).
+    W = (XᵀX + λ I)⁻¹ Xᵀ Y on centered unit features, λ = ridge · mean squared length. Folds are whole tasks, dealt out label by
+    label, so that every fold leaves tasks of every label for training; labels with one task are dropped. Accuracy is the mean
+    over tasks of their share of correct steps. A single label gives (1, 0).
     """
-    known_N = _tellable(label_N, task_N)
+    known_N = _has_two_tasks(label_N, task_N)
     if len(np.unique(label_N)) < 2:
         return 1.0, 0.0
     if len(np.unique(label_N[known_N])) < 2:
@@ -114,7 +112,7 @@ def scan(
     task_N: np.ndarray,
     epsilons: Sequence[float] = EPSILONS,
 ) -> list[Slice]:
-    """Every (layer, pooling) of `features` at every radius, clustered over the whole audit set."""
+    """Every (layer, pooling) at every radius, clustered over the audit set."""
     slices = []
     for (layer, pooling), features_ND in features.items():
         probe, error = probe_accuracy(features_ND, label_N, task_N)
@@ -127,10 +125,10 @@ def scan(
 
 
 def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTERS) -> Slice:
-    """The best probe among geometries that can be used, in a model of so many layers.
+    """The best probe among usable geometries of a model with so many layers.
 
-    Whatever is within a standard error of the best is its equal. Of equals one of the last token, whose state the sampler has
-    anyway; then one that is not of the final layer, nearest to the published depth; then the one with the fewest steps alone.
+    Geometries within a standard error are equal; prefer the last token (the sampler returns its state anyway), then a layer
+    before the final one nearest to the published depth, then fewer singletons.
     """
     usable = [s for s in slices if not s.refusal(min_clusters)]
     if not usable:
@@ -145,14 +143,14 @@ def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTER
     return max(equals, key=lambda s: (s.pooling == "last", s.layer != -1, -abs(s.layer - late), s.layer, -s.singleton_steps))
 
 
-def _tellable(label_N: np.ndarray, task_N: np.ndarray) -> np.ndarray:
+def _has_two_tasks(label_N: np.ndarray, task_N: np.ndarray) -> np.ndarray:
     """[N] whether a step's label has at least two tasks."""
     tasks_of = {label: len(np.unique(task_N[label_N == label])) for label in np.unique(label_N)}
     return np.array([tasks_of[label] >= 2 for label in label_N], bool)
 
 
 def _folds(label_N: np.ndarray, task_N: np.ndarray, folds: int) -> np.ndarray:
-    """[N] the fold of each step: the tasks of a label are dealt out in turn."""
+    """[N] fold of each step: a label's tasks are dealt out in turn."""
     label_K = np.zeros(task_N.max() + 1, np.int64)
     label_K[task_N] = label_N
     turn_K = np.array([(label_K[:task] == label_K[task]).sum() for task in range(len(label_K))])
@@ -160,7 +158,7 @@ def _folds(label_N: np.ndarray, task_N: np.ndarray, folds: int) -> np.ndarray:
 
 
 def _ridge(x_ND: np.ndarray, y_NC: np.ndarray, ridge: float) -> np.ndarray:
-    """[D, C] the minimiser of ‖XW − Y‖² + λ‖W‖²; solved in whichever of steps and dimensions there are fewer of."""
+    """[D, C] minimizer of ‖XW − Y‖² + λ‖W‖², solved in the smaller of steps and dimensions."""
     n, d = x_ND.shape
     damping = ridge * max(float((x_ND * x_ND).sum()) / n, 1e-12)
     if d <= n:

@@ -12,7 +12,7 @@ from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
 from tacit.config.checks import EXPERT, RULE_AGENT
 from tacit.config.flags import Parser, options_of
-from tacit.config.resources import calibration_place
+from tacit.config.resources import calibration_path
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
@@ -73,7 +73,7 @@ def run(argv: Sequence[str]) -> int:
         "radius_group_size": setup.group_size,
         **found.to_json(),
     }
-    place = arguments.out or calibration_place(target.recipe, target.world)
+    place = arguments.out or calibration_path(target.recipe, target.world)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, result)
     picture = draw(slices, found.chosen, arguments.min_clusters, place.with_suffix(".png"))
@@ -153,7 +153,7 @@ def _check(arguments: Any) -> None:
     if arguments.target in (EXPERT, RULE_AGENT):
         raise TacitError(f"the {arguments.target} has no hidden states to calibrate; name a run or a model.")
     if arguments.play not in SOURCES:
-        raise unknown("audit player", arguments.play, SOURCES)
+        raise unknown("audit agent", arguments.play, SOURCES)
 
 
 def _show(console: Any, slices: Sequence[Slice], chosen: Slice | None, min_clusters: int) -> None:

@@ -41,7 +41,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import after, duration, heard, number_of, reminded
 from tacit.core.resources import Prices
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
-from tacit.evaluation.behaviour import Behaviour, ending_in_words
+from tacit.evaluation.behaviour import Behaviour, describe_ending
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
 from tacit.modules.router import open_agent
@@ -209,7 +209,7 @@ def _failures(how: Behaviour) -> Pairs:
         return []
     count = how.episodes - how.successes
     ranked = sorted(how.failures.items(), key=lambda item: -item[1])
-    return [("failures", f"{count}: " + ", ".join(f"{ending_in_words(label)} {percent(share)}" for label, share in ranked))]
+    return [("failures", f"{count}: " + ", ".join(f"{describe_ending(label)} {percent(share)}" for label, share in ranked))]
 
 
 def _crashes(measured: EvaluationResult) -> Pairs:

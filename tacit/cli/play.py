@@ -18,7 +18,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
-from tacit.evaluation.behaviour import ending_in_words
+from tacit.evaluation.behaviour import describe_ending
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool
@@ -50,8 +50,8 @@ def run(argv: Sequence[str]) -> int:
     say(console, f"{task.goal}  ({task.family}, at most {number_of(target.rules.max_steps, 'step')})")
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
-    context, player = target.route.agent(name)
-    policy = Listening(player, watch, console if arguments.prompts else None)
+    context, agent = target.route.agent(name)
+    policy = Listening(agent, watch, console if arguments.prompts else None)
     try:
         (played,) = rollout([plan], context, watch, policy, target.sampling, target.rules.max_steps)
     except Quit:
@@ -177,4 +177,4 @@ def _show_end(console: Console, played: Trajectory) -> None:
         return
     # Print the world's reason only if it adds something.
     detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
-    say(console, f"no success after {turns}: {ending_in_words(played.stop.value)}{detail}", style="bold red")
+    say(console, f"no success after {turns}: {describe_ending(played.stop.value)}{detail}", style="bold red")

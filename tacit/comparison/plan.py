@@ -229,7 +229,7 @@ def played_document(method: str, shared: Document, own: Document) -> Document:
     """Of a row that learns nothing, from its own table and what all rows of the world share."""
     plays = own[PLAYS]
     if plays not in AGENTS:
-        raise unknown(f"player of method {method!r}", str(plays), AGENTS)
+        raise unknown(f"agent of method {method!r}", str(plays), AGENTS)
     if section := next((key for key, value in own.items() if isinstance(value, Mapping)), ""):
         raise TacitError(f"method {method!r} says {section!r}, but plays = {plays!r} learns nothing that it could be for.")
     name = own.get("name", READ_BY[plays])

@@ -20,6 +20,7 @@ from tacit.evaluation.statistics import (
     area,
     bounded_interval,
     crossed_bootstrap,
+    effective_episodes,
     holm,
     mcnemar,
     median_steps_to,
@@ -28,7 +29,6 @@ from tacit.evaluation.statistics import (
     sign_flip,
     steps_to,
     t_interval,
-    worth,
 )
 from tacit.runs.directory import open_checkpoints, read_summary, versions
 from tacit.runs.files import write_json, write_text
@@ -264,7 +264,7 @@ def _share(evaluations: Sequence[Found | None]) -> Found | None:
     shares, tries_T = [e["success"] for e in once], _tries(once)
     p, episodes = float(np.mean(shares)), float(once[0]["episodes"])  # where tasks cannot be told apart, one seed's
     if tries_T is not None:
-        episodes = worth([sum(own) / len(own) for own in tries_T], p * (1 - p), sum(map(len, tries_T)))
+        episodes = effective_episodes([sum(own) / len(own) for own in tries_T], p * (1 - p), sum(map(len, tries_T)))
     low, high = share_interval(shares, episodes, CONFIDENCE)
     per_seed = [e["success"] for e in there]
     return {"mean": float(np.mean(per_seed)), "low": low, "high": high, "per_seed": per_seed}

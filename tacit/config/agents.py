@@ -25,7 +25,7 @@ from tacit.core.world import Environment, Expert
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.evaluation.evaluate import Alone, Route
+from tacit.evaluation.evaluate import Route, SingleAgent
 from tacit.evaluation.panels import Rules
 from tacit.methods import get_method
 from tacit.rollout.encoding import check_chat_support
@@ -139,7 +139,7 @@ class Target:
 
     @property
     def route(self) -> Route:
-        return self.several or Alone(self.context, self.policy)
+        return self.several or SingleAgent(self.context, self.policy)
 
     @property
     def rules(self) -> Rules:

@@ -22,7 +22,7 @@ from tacit.evaluation.evaluate import play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
 from tacit.evaluation.scores import PanelScore, in_world, score_panel
-from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, plot_tokens, react_contexts
+from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, plot_tokens, react_contexts, replay_observations
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver
 from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
@@ -124,7 +124,7 @@ class PanelEvaluation:
         self.directory = out or _directory_for(target)
         self.journal = Journal(self.directory, self.measurement) if self.directory else None
         if self.journal and fresh:
-            self.journal.start_afresh()
+            self.journal.reset_files()
 
     @property
     def episodes(self) -> int:
@@ -218,7 +218,11 @@ def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
     """
     live = target.world.make()
     try:
-        whole = [t if any(s.observation.actions for s in t.steps) else as_played(t, live) for t in played if not t.stop.crashed]
+        whole = [
+            t if any(s.observation.actions for s in t.steps) else replay_observations(t, live)
+            for t in played
+            if not t.stop.crashed
+        ]
     finally:
         live.close()
     shares: dict[str, list[Trajectory]] = {}
@@ -229,7 +233,7 @@ def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
         context, policy = target.route.agent(name)
         wording = context.wording or target.world.wording(target.recipe.settings.wording)
         parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
-    return [joined(uses) for uses in zip(*parts, strict=True)]
+    return [join_uses(uses) for uses in zip(*parts, strict=True)]
 
 
 def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.calibration.calibrate import place_of, read_calibration
+from tacit.calibration.calibrate import calibration_file, read_calibration
 from tacit.companions.experience.retrieval import parse_endpoint_model
 from tacit.config.recipe import PolicyRecipe, Recipe
 from tacit.config.values import to_data
@@ -35,10 +35,10 @@ HASHED_BYTES = 1 << 16
 
 def describe_model(recipe: Recipe, world: Environment) -> Base:
     small = recipe.tiny is not None or is_small(recipe.model)
-    return Base(recipe.model, small, _layers(recipe), read_calibration(calibration_place(recipe, world)))
+    return Base(recipe.model, small, _layers(recipe), read_calibration(calibration_path(recipe, world)))
 
 
-def calibration_place(recipe: Recipe, world: Environment) -> Path:
+def calibration_path(recipe: Recipe, world: Environment) -> Path:
     """A calibration belongs to a model, a world and a prompt: another prompt has other hidden states."""
     base = base_named(recipe.model)
     path = Path(base or recipe.model).expanduser()
@@ -51,7 +51,7 @@ def calibration_place(recipe: Recipe, world: Environment) -> Path:
         "world": world.name,
         "context": _identity(recipe.settings.context(world)),
     }
-    return place_of(cache_root(), f"{path.name}-{world.name}", identity)
+    return calibration_file(cache_root(), f"{path.name}-{world.name}", identity)
 
 
 def _digest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""How a policy behaves beside how often it succeeds (ReuseRL Tables 2 and 4–9): pure functions over trajectories."""
+"""Behavior statistics besides success (ReuseRL Tables 2 and 4–9): pure functions over trajectories."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tacit.core.types import Observation, Step, Trajectory
 from tacit.core.world import Alphabet
 
 Places = Callable[[str, Observation], str]
-"""(action, what was then seen) -> the place it led to, as a world's `Environment.place` says"""
+"""(action, next observation) -> the place reached, as `Environment.place`"""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Shares and means over episodes whose world did not break; None where there is nothing to take them over."""
+    """Shares and means over episodes without crashes; None if there is nothing to average."""
 
     episodes: int
     successes: int
@@ -26,31 +26,31 @@ class Behaviour:
     failure_length: float | None
     """mean steps of a failure"""
     invalid: float | None
-    """share of the steps of successes that did not parse or that the world refused ("Nothing happens")"""
+    """share of the steps of successes that did not parse or were refused ("Nothing happens")"""
     repeats: float | None
-    """share of the steps of successes whose action had been taken before in the episode; what does not parse is not one"""
+    """share of the steps of successes that repeat an earlier action; unparsed steps do not count"""
     unparsed: float | None = None
     """share of the steps of successes that did not parse"""
     refused: float | None = None
     """share of the steps of successes that parsed and that the world refused"""
     revisits: float | None = None
-    """mean number of times a success goes where it has already been; 0 in worlds without places"""
+    """mean number of returns to a visited place per success; 0 in worlds without places"""
     all_repeats: float | None = None
-    """share of all steps, of failures too, whose action had been taken before in the episode"""
+    """share of all steps, including failures, that repeat an earlier action"""
     failures: Mapping[str, float] = field(default_factory=dict)
-    """share of the failures by label: `burned`, `stuck`, `timeout`, …"""
+    """share of failures by label: `burned`, `stuck`, `timeout`, …"""
     failure_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """family -> label -> how many failures"""
+    """family -> label -> number of failures"""
     per_success: Mapping[str, float] = field(default_factory=dict)
-    """mean number of skills of each kind in a success"""
+    """mean number of skills of each kind per success"""
     without: Mapping[str, float] = field(default_factory=dict)
-    """share of the successes without any skill of the kind: `RESET` gives the straight-through solutions"""
+    """share of successes without a skill of the kind; for `RESET`, the straight solutions"""
     operators: Mapping[str, float] = field(default_factory=dict)
-    """share of each operator among the operations of successes"""
+    """share of each operator in the operations of successes"""
     operators_per_success: float | None = None
-    """mean number of different operators in a success; None in worlds without any"""
+    """mean number of distinct operators per success; None in worlds without operators"""
     closings: Mapping[str, int] = field(default_factory=dict)
-    """how many successes end with a skill of each kind"""
+    """number of successes that end with each kind of skill"""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,8 +62,7 @@ def behaviour(
     failure: Callable[[Trajectory], str] | None = None,
     place: Places | None = None,
 ) -> Behaviour:
-    """Statistics of the episodes; those of skills need the world's alphabet, failures are named by its own labels, and where an
-    action led it knows itself."""
+    """Statistics of episodes. Skill statistics need the world's alphabet; failure labels and places come from the world."""
     sound = [t for t in played if not t.stop.crashed]
     won, lost = [t for t in sound if t.success], [t for t in sound if not t.success]
     steps = [step for t in won for step in t.steps]
@@ -100,14 +99,13 @@ def behaviour(
 IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}
 
 
-def ending_in_words(label: str) -> str:
-    """How people read it; `timeout`, which the papers have in their tables, was no matter of time."""
+def describe_ending(label: str) -> str:
+    """A label in words; `timeout`, the papers' term, means the step limit."""
     return IN_WORDS.get(label, label.replace("_", " "))
 
 
 def repeated(trajectory: Trajectory) -> list[bool]:
-    """For each step, whether its action had been taken before in the episode, well written or not. A turn that did not parse
-    counts as unparsed, and not as a repetition besides."""
+    """For each step, whether its action was taken before in the episode. Unparsed turns do not count."""
     seen: set[str] = set()
     again = []
     for step in trajectory.steps:
@@ -118,7 +116,7 @@ def repeated(trajectory: Trajectory) -> list[bool]:
 
 
 def revisits(trajectory: Trajectory, place: Places | None) -> int:
-    """How often the episode goes where it has already been. Only movements that the world carried out count."""
+    """Number of returns to a visited place; only executed movements count."""
     steps = trajectory.steps
     if place is None or not steps:
         return 0
@@ -133,7 +131,7 @@ def revisits(trajectory: Trajectory, place: Places | None) -> int:
 
 @dataclass(frozen=True)
 class ThoughtAndAction:
-    """Whether what is thought of is done (ReuseRL Table 5)."""
+    """How often a thought about something is followed by doing it (ReuseRL Table 5)."""
 
     mentions: float | None
     """share of steps whose thought mentions it"""
@@ -144,8 +142,8 @@ class ThoughtAndAction:
 
 
 def thought_and_action(played: Sequence[Trajectory], thought: str, action: str) -> ThoughtAndAction:
-    """`thought` and `action` are regular expressions: the first is looked for in what was written before the action, the second
-    must match the whole action. Table 5: `r"cook|roast|fry|grill|stove|oven"` and `r"cook .*"`, over the games it names."""
+    """`thought` is searched in the text before the action, `action` must match the whole action (regular expressions). Table
+    5 uses `r"cook|roast|fry|grill|stove|oven"` and `r"cook .*"`."""
     mention, does = re.compile(thought, re.IGNORECASE), re.compile(action, re.IGNORECASE)
     steps = [step for t in played for step in t.steps]
     thinking = [step for step in steps if mention.search(_thought(step))]
@@ -161,7 +159,7 @@ def _thought(step: Step) -> str:
 
 
 def kind(skill: str) -> str:
-    """What a skill is without its details: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
+    """A skill without its details: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
     return skill.partition("-")[0]
 
 

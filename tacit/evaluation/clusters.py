@@ -1,7 +1,7 @@
-"""The steps of one recorded group, cluster by cluster: who was compared with whom, and what came of it.
+"""The steps of one recorded group by cluster.
 
-Runs whose method compares steps have recorded which cluster each step was in, its return, and PACE's Q̂, V̂ and branch. For any
-other run, or to see what another partition would have done, clusters are made again from the observations; the rest follows.
+Methods that compare steps record each step's cluster, return, and PACE's Q̂, V̂ and branch. For other runs, or for another
+partition, clusters are computed from the observations.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tacit.runs.trajectories import read_records
 
 BY = ("recorded", "identity", "ngram")
 GAMMA = 0.95
-"""discount of the returns of a run whose method has none"""
+"""discount for runs whose method has none"""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClusterStep:
     """One step of the group."""
 
     member: int
@@ -41,7 +41,7 @@ class Seen:
 
     @property
     def credit(self) -> float:
-        """The step-level part of a step's credit; all of it where the method recorded no such part."""
+        """The step-level part of the credit; all of it if the method recorded no parts."""
         return float(self.record.get("step_credit", self.record.get("credit", 0.0)))
 
     def to_json(self) -> dict[str, Any]:
@@ -50,22 +50,22 @@ class Seen:
         return {"member": self.member, "turn": self.turn, "won": self.won, **self.record, **numbers, "branch": self.branch}
 
 
-def read_groups(path: Path) -> dict[str, list[Seen]]:
-    """Trained-on steps by task, in the order they were credited."""
-    groups: dict[str, list[Seen]] = {}
+def read_groups(path: Path) -> dict[str, list[ClusterStep]]:
+    """Trained-on steps by task, in credit order."""
+    groups: dict[str, list[ClusterStep]] = {}
     members: dict[str, int] = {}
     for record in read_records(path):
         if not any("credit" in turn for turn in record["turns"]):
             continue  # crashed, or not selected
         member = members[record["task"]] = members.get(record["task"], -1) + 1
         steps = groups.setdefault(record["task"], [])
-        steps += [Seen(member, t, turn, record["success"]) for t, turn in enumerate(record["turns"])]
+        steps += [ClusterStep(member, t, turn, record["success"]) for t, turn in enumerate(record["turns"])]
     if not groups:
         raise TacitError(f"{path} holds no episode that was trained on.")
     return groups
 
 
-def partition(steps: Sequence[Seen], by: str, epsilon: float = 0.25) -> np.ndarray:
+def partition(steps: Sequence[ClusterStep], by: str, epsilon: float = 0.25) -> np.ndarray:
     if by not in BY:
         raise unknown("partition", by, BY)
     if by == "recorded":
@@ -78,9 +78,9 @@ def partition(steps: Sequence[Seen], by: str, epsilon: float = 0.25) -> np.ndarr
     return by_key(texts) if by == "identity" else by_cosine(HashNgram().texts(texts), epsilon)
 
 
-def valued(steps: Sequence[Seen], cluster_N: np.ndarray, gamma: float = GAMMA) -> list[Seen]:
-    """The steps with R and PACE's Q̂, V̂ and branch: as recorded where these are the recorded clusters, else computed from the
-    returns and the actions (Q form). A step in cluster −1 stands alone."""
+def value_steps(steps: Sequence[ClusterStep], cluster_N: np.ndarray, gamma: float = GAMMA) -> list[ClusterStep]:
+    """The steps with R and PACE's Q̂, V̂ and branch: recorded values for recorded clusters, else computed from returns and
+    actions (Q form). Cluster −1 is a single step."""
     returns_N = returns_of(steps, gamma)
     if all("branch" in s.record for s in steps) and all(
         int(s.record["part"]) == p for s, p in zip(steps, cluster_N, strict=True)
@@ -98,8 +98,8 @@ def valued(steps: Sequence[Seen], cluster_N: np.ndarray, gamma: float = GAMMA) -
     return [replace(s, value=value, q=q, v=v, branch=BRANCHES[branch]) for s, value, q, v, branch in told]
 
 
-def returns_of(steps: Sequence[Seen], gamma: float) -> np.ndarray:
-    """[N] R of each step: as recorded, or discounted from the recorded rewards."""
+def returns_of(steps: Sequence[ClusterStep], gamma: float) -> np.ndarray:
+    """[N] R of each step: recorded, or discounted from the recorded rewards."""
     if all("return" in s.record for s in steps):
         return np.array([float(s.record["return"]) for s in steps])
     returns_N = np.array([float(s.record.get("reward", 0.0)) for s in steps])
@@ -109,22 +109,22 @@ def returns_of(steps: Sequence[Seen], gamma: float) -> np.ndarray:
     return returns_N
 
 
-def list_clusters(steps: Sequence[Seen], cluster_N: np.ndarray) -> list[list[Seen]]:
-    """The clusters, largest first; members by what they got, then by what they did."""
-    clusters: dict[int, list[Seen]] = {}
+def list_clusters(steps: Sequence[ClusterStep], cluster_N: np.ndarray) -> list[list[ClusterStep]]:
+    """Clusters, largest first; members sorted by return, then action."""
+    clusters: dict[int, list[ClusterStep]] = {}
     for step, label in zip(steps, cluster_N.tolist(), strict=True):
         clusters.setdefault(label, []).append(step)
     ordered = sorted(clusters.values(), key=len, reverse=True)
     return [sorted(cluster, key=lambda s: (-s.credit, s.record["action"])) for cluster in ordered]
 
 
-def as_json(task: str, steps: Sequence[Seen], cluster_N: np.ndarray, by: str, path: Path) -> dict[str, Any]:
+def as_json(task: str, steps: Sequence[ClusterStep], cluster_N: np.ndarray, by: str, path: Path) -> dict[str, Any]:
     clusters = [[s.to_json() for s in cluster] for cluster in list_clusters(steps, cluster_N)]
     return {"file": str(path), "task": task, "by": by, **partition_metrics([cluster_N]), "members": clusters}
 
 
-def choose_group(groups: Mapping[str, list[Seen]], name: str, path: Path) -> str:
-    """By task id or number; unnamed, the largest of those whose outcomes differ."""
+def choose_group(groups: Mapping[str, list[ClusterStep]], name: str, path: Path) -> str:
+    """By task id or number; by default the largest group with differing outcomes."""
     if not name:
         return max(groups, key=lambda task: (len({s.won for s in groups[task]}), len(groups[task])))
     if name.isdigit() and int(name) < len(groups):

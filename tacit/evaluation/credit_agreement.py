@@ -1,8 +1,7 @@
-"""The estimators whose credit is measured: episode and step terms as the methods put them together, by name.
+"""Estimators of step credit, and how well they agree with Monte Carlo advantages.
 
-An estimator is a tuple of credit terms whose credits add up; whatever a method of your own trains with can stand beside these.
-Rewards are the outcome alone, worth what the methods have it worth: a term that is not divided by a deviation (Eqs. 4–7 of
-BiPACE) weighs more against the episode's the more success is worth.
+An estimator is a tuple of credit terms whose credits add up. Rewards are the outcome alone, scaled as in the methods: the scale
+matters for terms without a standard deviation (Eqs. 4–7 of BiPACE).
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from tacit.evaluation.credit_truth import Truth
 from tacit.rewards.outcome import Outcome
 
 SUCCESS = 10.0
-"""what success is worth to the methods"""
+"""reward of success in the methods"""
 Estimators = Mapping[str, tuple[CreditTerm, ...]]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What steps are near each other by: a layer's states, within a radius; without one it is searched on the groups."""
+    """How steps are compared: hidden states of a layer within a radius; without a radius it is searched on the groups."""
 
     layer: int
     pooling: Pooling = "last"
@@ -55,8 +54,8 @@ class Geometry:
             raise TacitError(f"{text!r} is no geometry such as -2:last or -1:mean:0.0675 (LAYER:POOLING[:EPSILON]).") from error
 
 
-class Remembered(Embedder):
-    """An embedder asked once: several partitions rest on the same features."""
+class CachedEmbedder(Embedder):
+    """Caches an embedder's features for several partitions."""
 
     def __init__(self, embedder: Embedder, groups: Sequence[Group], policy: Encoder | None) -> None:
         self._groups, self._features = groups, embedder(groups, policy)
@@ -72,28 +71,28 @@ class Remembered(Embedder):
 def partitions(
     groups: Sequence[Group], policy: Encoder | None, geometries: Sequence[Geometry]
 ) -> tuple[dict[str, Partition], dict[str, float]]:
-    """(partitions by name, radii that were searched): exact ones, n-grams, and the actor's states by each geometry."""
+    """(partitions by name, searched radii): exact, n-gram, and hidden states by geometry."""
     found: dict[str, Partition] = {"exact observation": Same(), "exact state": Same("state"), "exact prompt": Same("prompt")}
     searched: dict[str, float] = {}
 
-    def cluster(name: str, features: Remembered, epsilon: float | None) -> None:
+    def cluster(name: str, features: CachedEmbedder, epsilon: float | None) -> None:
         whole = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
         if epsilon is None:
             epsilon = searched[whole] = features.searched()
         found[whole] = Clusters(features, Fixed(epsilon))
 
-    cluster("n-grams", Remembered(HashNgram(), groups, policy), None)
-    states: dict[tuple[int, Pooling], Remembered] = {}
+    cluster("n-grams", CachedEmbedder(HashNgram(), groups, policy), None)
+    states: dict[tuple[int, Pooling], CachedEmbedder] = {}
     for geometry in geometries:
         place = (geometry.layer, geometry.pooling)
         if place not in states:
-            states[place] = Remembered(ActorHidden(*place), groups, policy)
+            states[place] = CachedEmbedder(ActorHidden(*place), groups, policy)
         cluster(f"layer {geometry.layer} {geometry.pooling}", states[place], geometry.epsilon)
     return found, searched
 
 
 def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> dict[str, tuple[CreditTerm, ...]]:
-    """The methods by name, over these partitions. `history` is how many past turns the agent reads, for HGPO's depth."""
+    """The methods by name, over these partitions. `history`: past turns in the prompt, for HGPO's depth."""
     episode = EpisodeRelative()
     depth = None if history is None else history + 1
     exact, state = parts["exact observation"], parts["exact state"]
@@ -118,7 +117,7 @@ def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int |
 def credit_per_step(
     terms: Sequence[CreditTerm], groups: Sequence[Group], policy: Any, rewards: Sequence[Rewards] | None = None
 ) -> list[np.ndarray]:
-    """[N] for each group: the terms' credits added up, and the mean over each step's tokens."""
+    """[N] per group: the summed credits, averaged over each step's tokens."""
     earned = Outcome(SUCCESS)(groups) if rewards is None else rewards
     totals: list[Credit] = [Credit.zeros(group) for group in groups]
     for term in terms:
@@ -126,7 +125,7 @@ def credit_per_step(
     return [np.array([float(np.mean(tokens)) if len(tokens) else 0.0 for tokens in total.steps()]) for total in totals]
 
 
-# One group's credits beside its truth, as plain numbers: what is kept of a measurement, and all that `agreement` reads.
+# Credit and truth of a group as plain numbers.
 
 Ending = Literal["mixed", "all won", "all lost"]
 ENDINGS: tuple[Ending, ...] = ("mixed", "all won", "all lost")
@@ -135,12 +134,12 @@ STAGES = ("first third", "second third", "last third")
 
 @dataclass(frozen=True, eq=False)
 class Credited:
-    """A group as the estimators saw it."""
+    """A group's credit by estimator."""
 
     task: str
     ending: Ending
     stage_N: np.ndarray
-    """which third of its episode each step lies in"""
+    """third of the episode of each step"""
     credits: Mapping[str, np.ndarray]
     parts: Mapping[str, np.ndarray]
 
@@ -162,14 +161,14 @@ class Credited:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """And what its steps were worth: each half of the continuations says it apart."""
+    """With the measured values; each half of the continuations gives its own."""
 
     group: Credited
     a_HN: np.ndarray
     """[2, N] Q − V"""
     v_HN: np.ndarray
     episodes: int = 0
-    """continuations it took"""
+    """continuations played"""
     steps: int = 0
     per_state: float = 0.0
 
@@ -194,7 +193,7 @@ def credit_groups(
     partitions: Mapping[str, Partition],
     others: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[Credited]:
-    """What every estimator says of every step. `others` are credits that came about elsewhere, one array per group."""
+    """Every estimator's credit for every step. `others`: precomputed credit, one array per group."""
     credits = {name: credit_per_step(terms, groups, policy) for name, terms in estimators.items()}
     credits |= {name: list(values) for name, values in (others or {}).items()}
     parts = {name: partition(groups, policy) for name, partition in partitions.items()}
@@ -216,41 +215,36 @@ def ending_of(group: Group) -> Ending:
 
 
 def stages_of(group: Group) -> np.ndarray:
-    """[N] 0, 1 or 2: the third of its episode that a step lies in. An episode of one step is all beginning."""
+    """[N] 0, 1 or 2: the step's third of its episode. A one-step episode is in the first third."""
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(n) * 3 // n for n in group.lengths.tolist() if n)])
 
 
-# How well credit agrees with the truth: correlation and cosine over steps, freed of the truth's own noise.
+# Agreement: correlation and cosine over steps, corrected for the Monte Carlo noise of the truth.
 #
-# The truth is measured, Â = A + noise, once by each half of the continuations: Â₁ and Â₂, with Â their mean. Credit c knows
-# nothing of that noise, nor does one half of the other's, so over many steps
+# The truth is measured twice, by each half of the continuations: Â₁ and Â₂, with mean Â = A + noise. Credit c is independent of
+# that noise, and so are the halves of each other, so over many steps
 #
 #     cov(c, Â) = cov(c, A)        cov(Â₁, Â₂) = var A        and likewise for the plain second moments
 #
 #     correlation = cov(c, Â) / √(var c · cov(Â₁, Â₂))         cosine = Σ cÂ / √(Σ c² · Σ Â₁Â₂)
 #
-# which are the correlation and the cosine with A itself: the classical correction for attenuation, with the reliability of Â,
-# cov(Â₁, Â₂) / var Â, taken from the two halves. Without it all estimators would look worse by one factor, √reliability.
+# estimate the correlation and cosine with A itself (correction for attenuation, with reliability cov(Â₁, Â₂) / var Â).
 #
-# Of a partition: the share of V's variance that is left inside its parts, Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂) over the same
-# about the group's mean. A baseline taken within parts can be no better. A step alone leaves nothing, and learns nothing.
+# For a partition: the share of V's variance inside its clusters, Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂) over the same about the
+# group mean. No baseline computed within clusters can do better. A singleton leaves nothing.
 #
-# Steps of one task are alike, so intervals come from drawing tasks, not steps, again and again: one for each number, and one
-# for its difference from a baseline's, drawn with the same tasks.
-#
-# A sum of squares that is nothing but rounding counts as none. Where the halves share so little that noise carries a figure out
-# of [−1, 1] it is unknown; a draw of tasks that it carries there counts as ±1.
+# Intervals resample tasks, not steps, since steps of a task are correlated; differences from the baseline use the same draws.
+# Sums of squares at rounding level count as 0. A figure that noise carries out of [−1, 1] is unknown; a resample counts as ±1.
 
 RESAMPLES = 2000
 BASELINE = "GRPO"
 ROUNDING = 1e-12
-"""a variance below this share of the squares it is the difference of is rounding; so is an advantage below it, Q and V being
-around one"""
+"""a variance below this share of its terms is rounding, and so is an advantage below it"""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its 95% interval over tasks; None where it cannot be said."""
+    """A number with its 95% interval over tasks; None if unknown."""
 
     value: float | None
     low: float | None = None
@@ -272,7 +266,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one estimator, on some of the steps."""
+    """One estimator on a subset of the steps."""
 
     estimator: str
     on: str
@@ -281,9 +275,9 @@ class Agreement:
     correlation: Figure
     cosine: Figure
     raw: float | None
-    """the correlation with what was measured, noise and all"""
+    """correlation with the measured values, without correction"""
     gain: Figure
-    """its correlation minus the baseline's"""
+    """correlation minus the baseline's"""
 
     def to_json(self) -> dict[str, Any]:
         numbers = {"correlation": self.correlation.to_json(), "cosine": self.cosine.to_json(), "gain": self.gain.to_json()}
@@ -291,8 +285,8 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Left:
-    """What a partition leaves unexplained of V."""
+class Unexplained:
+    """V's variance that a partition leaves unexplained."""
 
     partition: str
     unexplained: Figure
@@ -305,11 +299,11 @@ class Left:
 @dataclass(frozen=True)
 class Quality:
     agreements: Sequence[Agreement]
-    partitions: Sequence[Left]
+    partitions: Sequence[Unexplained]
     reliability: float | None
-    """of the measured advantage: the share of its variance that is not Monte Carlo noise"""
+    """share of the measured advantage's variance that is not Monte Carlo noise"""
     noise: float | None
-    """standard error of one step's measured advantage, beside `spread`"""
+    """standard error of one step's measured advantage"""
     spread: float | None
     """standard deviation of the true advantage over steps"""
     groups: int
@@ -331,14 +325,14 @@ class Quality:
 
 
 def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
-    """Everything there is to say of some groups."""
+    """All agreement figures of some groups."""
     tasks = list(dict.fromkeys(m.group.task for m in measured))
     weights_BT = _draws(len(tasks), resamples, seed)
     names = list(measured[0].group.credits) if measured else []
     agreements: list[Agreement] = []
     for on in ("all", *ENDINGS, *STAGES):
         sums = {name: _sums(measured, tasks, name, on) for name in names}
-        correlations = {name: _drawn(_correlation, sums_TK, weights_BT) for name, sums_TK in sums.items()}
+        correlations = {name: _resample(_correlation, sums_TK, weights_BT) for name, sums_TK in sums.items()}
         for name, sums_TK in sums.items():
             whole, drawn_B = correlations[name]
             gain = Figure(None)
@@ -351,7 +345,7 @@ def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: i
                     on=on,
                     steps=int(total[0]),
                     correlation=Figure.of(whole, drawn_B),
-                    cosine=Figure.of(*_drawn(_cosine, sums_TK, weights_BT)),
+                    cosine=Figure.of(*_resample(_cosine, sums_TK, weights_BT)),
                     raw=_plain(_raw(total)),
                     gain=gain,
                 )
@@ -372,8 +366,7 @@ def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: i
 
 
 def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str) -> np.ndarray:
-    """[T, 9] over the steps of each task: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ₁² + Â₂². The rest follows from these,
-    and from their weighted sums where tasks are drawn again."""
+    """[T, 9] sums over each task's steps: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ₁² + Â₂²."""
     sums_TK = np.zeros((len(tasks), 9))
     for m in measured:
         chosen_N = _chosen(m, on)
@@ -390,15 +383,15 @@ def _chosen(m: Measured, on: str) -> np.ndarray:
     return np.full(len(m.group.stage_N), on in ("all", m.group.ending))
 
 
-def _drawn(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
-    """(the figure, and what it is when tasks are drawn again). One task with such steps says nothing about another."""
+def _resample(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
+    """(figure, resampled figures). A single task gives no interval."""
     value, several = float(ratio(sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
     drawn_B = ratio((weights_BT if several else weights_BT[:0]) @ sums_TK)
     return float(np.clip(value, -1, 1)) if abs(value) < 1 + 1e-9 else np.nan, np.clip(drawn_B, -1, 1)
 
 
 def _correlation(sums: np.ndarray) -> Any:
-    """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan where credit is all alike, or the truth shows no variance above its noise."""
+    """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan if credit is constant or the truth has no variance above its noise."""
     n, c, a, cc, ca, one, two, both, squares = np.moveaxis(sums, -1, 0)
     return _ratio(ca - c * a / _some(n), cc - c * c / _some(n), both - one * two / _some(n), cc, squares, n)
 
@@ -417,7 +410,7 @@ def _raw(sums: np.ndarray) -> float:
 def _ratio(
     product: np.ndarray, credit: np.ndarray, truth: np.ndarray, credits: np.ndarray, squares: np.ndarray, n: np.ndarray
 ) -> Any:
-    """`credits` and `squares`: the sums of squares that `credit` and `truth` are differences of."""
+    """`credits` and `squares`: the sums of squares behind `credit` and `truth`, to detect rounding."""
     sound = (credit > ROUNDING * np.maximum(credits, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
     return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
 
@@ -434,7 +427,7 @@ def _draws(tasks: int, resamples: int, seed: int) -> np.ndarray:
     return rng.multinomial(tasks, np.full(tasks, 1.0 / tasks), size=resamples).astype(float)
 
 
-def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Left:
+def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Unexplained:
     within_T, about_T, squares_T = np.zeros((3, len(tasks)))
     for m in measured:
         task = tasks.index(m.group.task)
@@ -443,7 +436,7 @@ def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights
         squares_T[task] += float((m.v_HN**2).sum())
     drawn_B = _share(weights_BT @ within_T, weights_BT @ about_T, weights_BT @ squares_T)
     metrics = partition_metrics([m.group.parts[name] for m in measured])
-    return Left(name, Figure.of(float(_share(within_T.sum(), about_T.sum(), squares_T.sum())), drawn_B), metrics)
+    return Unexplained(name, Figure.of(float(_share(within_T.sum(), about_T.sum(), squares_T.sum())), drawn_B), metrics)
 
 
 def _scatter(v_HN: np.ndarray, cluster_N: np.ndarray) -> float:
@@ -461,7 +454,7 @@ def _share(within: Any, about: Any, squares: Any) -> Any:
 
 
 def _truth(measured: Sequence[Measured]) -> tuple[float | None, float | None, float | None]:
-    """(reliability of Â, its standard error, standard deviation of A) over all steps. Halves that share nothing have none."""
+    """(reliability of Â, its standard error, standard deviation of A) over all steps; None if the halves share nothing."""
     if not measured:
         return None, None, None
     one_N, two_N = np.concatenate([m.a_HN for m in measured], axis=1)
@@ -475,12 +468,3 @@ def _truth(measured: Sequence[Measured]) -> tuple[float | None, float | None, fl
 
 def _plain(value: float) -> float | None:
     return round(float(value), 5) if np.isfinite(value) else None
-
-
-# Credit, measured directly: what estimators say a step was worth, against what it was worth.
-#
-# midway       begin an episode in the middle: replay its first actions, then let the policy go on
-# truth        Q and V of every step of a group under the present policy, by Monte Carlo
-# estimators   GRPO, GiGPO, HGPO, BiGPO, BiPACE, … as credit per step, and the partitions they rest on
-# measured     one group's credits beside its truth, as plain numbers that can be kept
-# agreement    correlation and cosine, freed of the Monte Carlo noise, with intervals over tasks

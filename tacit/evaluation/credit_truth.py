@@ -1,20 +1,16 @@
-"""What every step of a group was worth under the policy that played it, by Monte Carlo.
+"""Monte Carlo values of every step of a group under the policy that played it.
 
-    V(s)    = E[γ^{n−1} 1{success in n more steps}]         the policy goes on from s
-    Q(s, a) = γ V(s′), or 1{success} where a ended it        s′: the state the recorded action led to
+    V(s)    = E[γ^{n−1} 1{success in n more steps}]         the policy continues from s
+    Q(s, a) = γ V(s′), or 1{success} if a ended the episode    s′: the state after the recorded action
     A(s, a) = Q(s, a) − V(s)
 
-From every state that the group visited the policy plays on to the end, M times, with randomness of its own: nothing of what
-the group itself earned is used, so its estimators and this truth share no noise. The world is the same for the same
-actions, so Q at one step is V at the next, and steps with the same turns before them are one state, valued once.
+From every visited state the policy plays M continuations with fresh seeds, so truth and estimators share no noise. Worlds are
+deterministic: Q at one step is V at the next, and steps with the same history are one state, valued once.
 
-A continuation that does for a while what a member did comes through the states that member visited, and from each of them on it
-is one more continuation of that state: what happens after a state does not depend on how it was begun. A policy that knows
-what it wants mostly does the same, so states far into an episode are valued by many times M; and Q and V of a step that it
-takes almost always rest on nearly the same episodes, whose noise their difference then does not have.
+A continuation that passes through other visited states also counts for those, so late states have many more than M, and Q and V
+of a step the policy nearly always takes share most of their noise.
 
-Continuations are dealt out to two halves. Each half gives an A of its own, and the two agree as far as they measure something:
-what they share is the truth, what they do not is Monte Carlo noise (`agreement`).
+Continuations are split into two halves with separate estimates of A; what the halves share is signal, the rest is noise.
 """
 
 from __future__ import annotations
@@ -36,33 +32,32 @@ from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.replay import Interaction
 from tacit.rollout.worlds import InProcessPool
 
-# Begin an episode in the middle. A world that shows the same for the same actions can be brought to any state it has been in:
-# reset it and repeat what was done. So a rollout needs to know nothing of it: the task carries the turns that come first, the
-# world takes their actions on reset, and the context is told of them, as a rollout tells it, before it writes its first prompt.
+# Start an episode in the middle: reset the world and replay the first actions. The task carries these turns, the world replays
+# them on reset, and the context records them before its first prompt.
 
 AFTER = "after these turns"
-"""where a task that begins midway keeps them, among its data"""
-Done = tuple[str, str | None]
-"""the action, and what was really written where it was none: a conversation tells an agent its own words"""
+"""key of these turns in the task's data"""
+TakenTurn = tuple[str, str | None]
+"""(action, completion text if it did not parse)"""
 
 
-def done_in(step: Step) -> Done:
+def done_in(step: Step) -> TakenTurn:
     return step.action, None if step.valid else step.completion.text
 
 
-def midway(task: Task, done: Sequence[Done]) -> Task:
-    """The task, begun after these turns."""
+def start_midway(task: Task, done: Sequence[TakenTurn]) -> Task:
+    """The task, starting after these turns."""
     return replace(task, data={**task.data, AFTER: tuple(done)})
 
 
-def apart(task: Task) -> tuple[Task, tuple[Done, ...]]:
-    """(the task from its beginning, the turns that come first)"""
+def split_midway(task: Task) -> tuple[Task, tuple[TakenTurn, ...]]:
+    """(the task from its start, the first turns)"""
     return replace(task, data={k: v for k, v in task.data.items() if k != AFTER}), tuple(task.data.get(AFTER, ()))
 
 
 @dataclass(frozen=True)
 class MidwayWorlds:
-    """Makes worlds whose tasks may begin midway. An episode ends after `limit` steps, those that came first included."""
+    """Worlds whose tasks may start midway. An episode has at most `limit` steps, including the replayed ones."""
 
     make: Callable[[], World]
     limit: int
@@ -76,7 +71,7 @@ class _MidwayWorld:
         self._world, self._limit, self._steps = world, limit, 0
 
     def reset(self, task: Task) -> Observation:
-        whole, done = apart(task)
+        whole, done = split_midway(task)
         observation = self._world.reset(whole)
         for action, _ in done:
             observation = self._world.step(action).observation
@@ -94,11 +89,11 @@ class _MidwayWorld:
 
 @dataclass(frozen=True)
 class MidwayContext(Context):
-    """A context that has been told of the turns that come first."""
+    """A context that has recorded the first turns."""
 
     context: Context
     make: Callable[[], World]
-    _last: dict[tuple[str, tuple[Done, ...]], list[Interaction]] = field(default_factory=dict, repr=False, compare=False)
+    _last: dict[tuple[str, tuple[TakenTurn, ...]], list[Interaction]] = field(default_factory=dict, repr=False, compare=False)
 
     style = property(lambda self: self.context.style)
 
@@ -107,22 +102,22 @@ class MidwayContext(Context):
         return self.context.format
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
-        whole, done = apart(task)
+        whole, done = split_midway(task)
         reader = self.context.begin(whole, condition)
         for observation, action, transition, wrote in self._happened(whole, done):
             reader.read(observation)
             reader.record(action, transition, wrote)
         return reader
 
-    def _happened(self, task: Task, done: tuple[Done, ...]) -> list[Interaction]:
-        """Many episodes begin at one state, one after another; it is gone to once."""
+    def _happened(self, task: Task, done: tuple[TakenTurn, ...]) -> list[Interaction]:
+        """Cached: consecutive episodes start from the same state."""
         if (task.id, done) not in self._last:
             self._last.clear()
             self._last[task.id, done] = happenings(self.make, task, done)
         return self._last[task.id, done]
 
 
-def happenings(make: Callable[[], World], task: Task, done: Sequence[Done]) -> list[Interaction]:
+def happenings(make: Callable[[], World], task: Task, done: Sequence[TakenTurn]) -> list[Interaction]:
     world = make()
     try:
         observation, found = world.reset(task), []
@@ -136,7 +131,7 @@ def happenings(make: Callable[[], World], task: Task, done: Sequence[Done]) -> l
 
 
 def check_replay(make: Callable[[], World], trajectory: Trajectory) -> None:
-    """Refuse a world that does not show the same again."""
+    """Refuse a world whose replay differs."""
     again = happenings(make, trajectory.task, [done_in(step) for step in trajectory.steps])
     for t, ((observation, *_), step) in enumerate(zip(again, trajectory.steps, strict=True)):
         if observation.text != step.observation.text:
@@ -148,16 +143,16 @@ def check_replay(make: Callable[[], World], trajectory: Trajectory) -> None:
 
 
 BATCH = 512
-"""episodes played side by side"""
-OFTEN = 4
-"""a state that many steps share is valued by up to this many times the continuations: its noise is in all of them"""
-State = tuple[Condition, tuple[Done, ...]]
-"""how a member was rolled out, and what it had done; and written, which it may read"""
+"""concurrent episodes"""
+MAX_FACTOR = 4
+"""a state shared by many steps gets up to this many times the continuations"""
+State = tuple[Condition, tuple[TakenTurn, ...]]
+"""condition of the member, its actions and completions"""
 
 
 @dataclass(frozen=True, eq=False)
 class Continuations:
-    """How the policy fared from one state: (won, steps until the end) of each episode that came through it, by half."""
+    """(won, steps to the end) of each continuation through a state, by half."""
 
     ends_H: tuple[list[tuple[bool, int]], list[tuple[bool, int]]] = field(default_factory=lambda: ([], []))
 
@@ -167,17 +162,17 @@ class Continuations:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Of the N flat steps of one group."""
+    """Values of the N flat steps of one group."""
 
     q_HN: np.ndarray
-    """[2, N], one row for each half"""
+    """[2, N], one row per half"""
     v_HN: np.ndarray
     episodes: int
-    """continuations that were played"""
+    """continuations played"""
     steps: int
-    """and their steps"""
+    """their steps"""
     per_state: float
-    """how many a state was valued by, on average"""
+    """mean continuations per state"""
 
 
 def value_group(
@@ -189,7 +184,7 @@ def value_group(
     batch: int = BATCH,
     progress: Callable[[int, int], None] | None = None,
 ) -> Truth:
-    """Q and V of every step, from `rollouts` continuations of each state (rounded up to an even number, at least 2)."""
+    """Q and V of every step from `rollouts` continuations per state (rounded up to an even number, at least 2)."""
     if group.trajectories:
         check_replay(setup.world.make, max(group.trajectories, key=len))
     found, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch, progress)
@@ -205,7 +200,7 @@ def value_group(
 
 
 def states_of(trajectory: Trajectory) -> list[State]:
-    """The states in which its steps were taken."""
+    """The states of the group's steps."""
     done = tuple(map(done_in, trajectory.steps))
     return [(trajectory.condition, done[:t]) for t in range(len(done))]
 
@@ -218,16 +213,15 @@ def continuations(
     batch: int = BATCH,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[dict[State, Continuations], int, int]:
-    """(for every state of the group how the policy fared from there, episodes played, their steps). An episode whose world
-    breaks is left out."""
+    """(continuations by state, episodes played, their steps). Crashed episodes are dropped."""
     visits = Counter(state for trajectory in group.trajectories for state in states_of(trajectory))
     plans: list[EpisodePlan] = []
     begun: list[tuple[State, int]] = []
     for (condition, done), count in visits.items():
         said = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
         place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, said)
-        for number in range(rollouts * min(count, OFTEN)):
-            plans.append(EpisodePlan(midway(group.task, done), derive(place, number), condition))
+        for number in range(rollouts * min(count, MAX_FACTOR)):
+            plans.append(EpisodePlan(start_midway(group.task, done), derive(place, number), condition))
             begun.append(((condition, done), number % 2))
     context = MidwayContext(setup.context, setup.world.make)
     worlds = InProcessPool(MidwayWorlds(setup.world.make, setup.max_steps))
@@ -254,7 +248,7 @@ def continuations(
 
 
 def _count(found: Mapping[State, Continuations], state: State, half: int, trajectory: Trajectory) -> None:
-    """One episode, for the state it began at and for every other that it came through while it did what a member had done."""
+    """Count one episode for its first state, and for every visited state it passes through."""
     condition, done = state
     for t, step in enumerate(trajectory.steps):
         if (condition, done) not in found:

@@ -12,7 +12,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion, Group, Task, Trajectory
 from tacit.core.world import Environment
-from tacit.evaluation.journal import Journal, Place, Remembering
+from tacit.evaluation.journal import CachedPolicy, Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel, Rules
 from tacit.evaluation.scores import PanelScore, score_panel
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout, rollout_groups
@@ -35,7 +35,7 @@ class Route(Protocol):
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleAgent:
     """One agent for all tasks."""
 
     context: Context
@@ -57,7 +57,7 @@ def evaluate(
     observer: RolloutObserver = NO_OBSERVER,
 ) -> tuple[PanelScore, list[Trajectory]]:
     """Play and score the whole panel."""
-    played = play_panel(panel, rules, worlds, Alone(context, policy), observer=observer)
+    played = play_panel(panel, rules, worlds, SingleAgent(context, policy), observer=observer)
     return score_panel(panel, played, rules), played
 
 
@@ -85,26 +85,26 @@ def play_panel(
     missing = [place for place in places if place not in played]
     if begun:
         begun(len(played))
-    for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
-        context, policy = route.agent(player)
+    for agent, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
+        context, policy = route.agent(agent)
         plans = [
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
         ]
-        keeper = _Keeper(chunk, played, journal, settle, observer)
-        remembering = Remembering(policy, journal.turns) if journal else policy
+        keeper = _EpisodeStore(chunk, played, journal, settle, observer)
+        remembering = CachedPolicy(policy, journal.turns) if journal else policy
         rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, observer=keeper)
     if journal:
-        journal.finish(lost=sum(map(says_nothing, played.values())))
+        journal.finish(lost=sum(map(is_lost, played.values())))
     return [played[place] for place in places]
 
 
-def says_nothing(trajectory: Trajectory) -> bool:
+def is_lost(trajectory: Trajectory) -> bool:
     """The world crashed, or a completion was unusable: the episode is no evidence about the policy."""
     return trajectory.stop.crashed or trajectory.unusable > 0
 
 
-class _Keeper(RolloutObserver):
+class _EpisodeStore(RolloutObserver):
     """Stores each finished episode at its place."""
 
     def __init__(
@@ -126,17 +126,17 @@ class _Keeper(RolloutObserver):
     def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
         where, settled = self._places[index], self._settle(trajectory) if self._settle else trajectory
         self._played[where] = settled
-        if self._journal and not says_nothing(settled):
+        if self._journal and not is_lost(settled):
             self._journal.write([(where, settled)])
         self._observer.on_episode_end(index, settled)
 
 
-def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:
+def _chunks(places: Sequence[Place], batch: int, agents: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:
     """(agent, places) with at most `batch` places each; agents in order of first appearance."""
-    for player in dict.fromkeys(players):
-        own = [place for place, whose in zip(places, players, strict=True) if whose == player]
+    for agent in dict.fromkeys(agents):
+        own = [place for place, whose in zip(places, agents, strict=True) if whose == agent]
         for start in range(0, len(own), batch):
-            yield player, own[start : start + batch]
+            yield agent, own[start : start + batch]
 
 
 # Rollouts as in training, to measure a policy: tasks, prompts, sampling and groups.

@@ -1,17 +1,17 @@
-"""Can a policy read a skill at all? One that cannot shows no shift, and then there is nothing to distil.
+"""Can a policy read a skill at all? If hints do not shift its log-probabilities, there is nothing to distill.
 
-At every turn of episodes that an expert plays with some noise, the expert's own choice a* is scored under the prompt as it is
-and with a hint in it, in the place of a step's skill or of an episode's:
+At every turn of a noisy expert's episodes, the expert's action a* is scored with and without a hint in the prompt, placed like
+a step's or an episode's skill:
 
     true         the hint names a*
-    false        it names another action that is possible here
+    false        it names another admissible action
     irrelevant   it is the hint of another task
     empty        it says nothing
 
     shift = log π(a* | H(h, hint)) − log π(a* | h)          summed over the action's tokens
 
-A reader shifts up by the true hint, and not by the others. Where a false hint shifts the action it names, the policy follows
-hints whether they help or not: that is reading, too.
+A policy that reads hints shifts up by the true hint and not by the others. If a false hint shifts the action it names, the
+policy follows hints whether they help or not.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Reader(Tokenizer, Scorer, Protocol): ...
 
 
 @dataclass(frozen=True)
-class Spot:
-    """One turn: what was read there, what the expert does, and what else could be done."""
+class ProbeTurn:
+    """One turn: the prompt, the expert's action, and the other admissible actions."""
 
     task: str
     prompt: Prompt
@@ -61,21 +61,21 @@ class Probed:
     interval: tuple[float, float]
     """95%, over tasks"""
     raised: float
-    """share of turns where the shift is above 0"""
+    """share of turns with a positive shift"""
     turns: int
 
 
-def spots(world: Environment, tasks: Sequence[Task], context: Context, seed: int) -> list[Spot]:
-    """Turns of a noisy expert's episodes at which more than one thing could be done."""
+def probe_turns(world: Environment, tasks: Sequence[Task], context: Context, seed: int) -> list[ProbeTurn]:
+    """Turns of a noisy expert's episodes with more than one admissible action."""
     found = []
     for task in tasks:
         live, rng = world.make(), Random(f"{seed}/{task.id}")
-        player = _Noisy(world.expert()(task), rng)
+        expert = _NoisyExpert(world.expert()(task), rng)
         try:
-            for turn in render_turns(context, task, play_episode(live, task, player, world.max_steps)):
-                others = [action for action in turn.observation.actions if action != player.best]
+            for turn in render_turns(context, task, play_episode(live, task, expert, world.max_steps)):
+                others = [action for action in turn.observation.actions if action != expert.best]
                 if others:
-                    found.append(Spot(task.id, turn.prompt, player.best, rng.choice(others)))
+                    found.append(ProbeTurn(task.id, turn.prompt, expert.best, rng.choice(others)))
         finally:
             live.close()
     if not found:
@@ -83,11 +83,11 @@ def spots(world: Environment, tasks: Sequence[Task], context: Context, seed: int
     return found
 
 
-def probe(policy: Reader, context: Context, found: Sequence[Spot], seed: int = 0) -> list[Probed]:
-    """What each kind of hint, in each place, does to the right action; and a false one to the action it names."""
+def probe(policy: Reader, context: Context, found: Sequence[ProbeTurn], seed: int = 0) -> list[Probed]:
+    """The shift of the expert's action for each kind and place of hint, and of the action a false hint names."""
     rng = Random(seed)
-    foreign = [[s.right for s in found if s.task != spot.task] or [spot.right] for spot in _firsts(found)]
-    by_task = dict(zip([spot.task for spot in _firsts(found)], foreign, strict=True))
+    foreign = [[s.right for s in found if s.task != spot.task] or [spot.right] for spot in _one_per_task(found)]
+    by_task = dict(zip([spot.task for spot in _one_per_task(found)], foreign, strict=True))
     hints = {
         "true": [spot.right for spot in found],
         "false": [spot.wrong for spot in found],
@@ -111,7 +111,7 @@ def probe(policy: Reader, context: Context, found: Sequence[Spot], seed: int = 0
 
 
 def _scores(policy: Reader, prompts: Sequence[Prompt], completions: Sequence[np.ndarray]) -> np.ndarray:
-    """[N] log π(completion | prompt); NaN where it does not fit."""
+    """[N] log π(completion | prompt); NaN if it exceeds the context."""
     fitted = [fit_prompt(prompt, policy, len(c)) for prompt, c in zip(prompts, completions, strict=True)]
     rows = [i for i, (_, _, fits) in enumerate(fitted) if fits]
     scored = policy.logprobs([fitted[i][1] for i in rows], [completions[i] for i in rows])
@@ -130,13 +130,13 @@ def _summed(kind: str, place: str, shift_N: np.ndarray, tasks: Sequence[str]) ->
     return Probed(kind, place, mean, interval, float((values > 0).mean()) if len(values) else 0.0, len(values))
 
 
-def _firsts(found: Sequence[Spot]) -> list[Spot]:
-    """One turn of each task."""
+def _one_per_task(found: Sequence[ProbeTurn]) -> list[ProbeTurn]:
+    """One turn per task."""
     return list({spot.task: spot for spot in found}.values())
 
 
-class _Noisy:
-    """Plays as the expert does but for now and then, and remembers what the expert would have done."""
+class _NoisyExpert:
+    """A noisy expert that remembers the intended actions."""
 
     def __init__(self, expert: Expert, rng: Random) -> None:
         self._expert, self._rng, self.best = expert, rng, ""

@@ -1,10 +1,9 @@
-"""An evaluation on disk while it runs: one line per episode, so that a killed one goes on with what is missing. Turns of
-episodes that are not over are in a file beside it (`turns.py`).
+"""An evaluation on disk while it runs: one line per episode, so that it can be resumed. Turns of unfinished episodes
+are in a second file.
 
-The first line says what is measured: panel, sampling, what the agent reads and under which condition, the model's fingerprint,
-what it computes with, and by which code. The file's name is a hash of all that but the code, so a file can only be continued by
-the same measurement; one begun by other code, or that cannot be read, is put aside under another name and never mixed with new
-episodes.
+The first line records panel, sampling, prompt settings, condition, model fingerprint, dtype and code version. The file name is
+a hash of all but the code, so only the same measurement continues a file. A file of other code, or an unreadable one, is
+renamed and never mixed with new episodes.
 """
 
 from __future__ import annotations
@@ -29,23 +28,21 @@ from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import explain_disk_errors
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
-# Completions of episodes that are not over yet, on disk: an evaluation that was killed asks nobody for them twice.
-#
-# An evaluation that goes on plays an unfinished episode from its beginning. What it asks has the seeds and the prompts it had
-# before, so the answers are taken from the file, and the world is soon where it was. Once the panel is played the file goes.
+# Completions of unfinished episodes. A resumed evaluation replays an episode from its start; its requests have the same seeds
+# and prompts, so their completions are read from the file. The file is deleted when the panel is done.
 
 
-class KeptTurns:
-    """The file: a line per completion, by its request."""
+class TurnCache:
+    """The file: one line per completion, keyed by request."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Completion] = {}
         self.used = 0
-        """how many were taken from the file"""
+        """completions read from the file"""
 
     def read(self) -> None:
-        """What is there. The half line of a killed write is asked for again."""
+        """Read the file. A truncated last line is ignored."""
         self._known = {}
         lines = self._path.read_text(encoding="utf-8").split("\n") if self._path.exists() else []
         for line in lines:
@@ -63,7 +60,7 @@ class KeptTurns:
     def keep(self, answers: Mapping[str, Completion]) -> None:
         usable = {name: completion for name, completion in answers.items() if completion.finish != "unusable"}
         if usable:
-            # A line feed first: the last write may have been cut off.
+            # Start with a newline: the last write may have been truncated.
             text = "".join(f"\n{json.dumps(_record(name, c), ensure_ascii=False)}" for name, c in usable.items())
             with explain_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
@@ -73,10 +70,10 @@ class KeptTurns:
         self._path.unlink(missing_ok=True)
 
 
-class Remembering:
-    """A policy that is not asked again for what it has said before."""
+class CachedPolicy:
+    """A policy that answers known requests from the file."""
 
-    def __init__(self, policy: SamplingPolicy, turns: KeptTurns) -> None:
+    def __init__(self, policy: SamplingPolicy, turns: TurnCache) -> None:
         self._policy, self._turns = policy, turns
         self.context_limit = policy.context_limit
         self.encode_prompt, self.encode_completion, self.decode = policy.encode_prompt, policy.encode_completion, policy.decode
@@ -91,11 +88,11 @@ class Remembering:
 
 
 class RememberingScheduler:
-    def __init__(self, scheduler: Scheduler, turns: KeptTurns) -> None:
+    def __init__(self, scheduler: Scheduler, turns: TurnCache) -> None:
         self._scheduler, self._turns, self._submitted = scheduler, turns, 0
         self._known: list[tuple[int, Completion]] = []
         self._asked: dict[int, tuple[int, str]] = {}
-        """the scheduler's request id -> ours, and the request's name"""
+        """the scheduler's request id -> (our id, key of the request)"""
 
     def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
@@ -118,7 +115,7 @@ class RememberingScheduler:
 
 
 def _name(request: Request) -> str:
-    """Its seed is its episode and turn; the prompt tells whether the turn is still the same."""
+    """The seed identifies episode and turn; the prompt checks that the turn is the same."""
     return f"{request.seed:x}-{hashlib.sha256(request.prompt.tobytes()).hexdigest()[:16]}"
 
 
@@ -134,17 +131,17 @@ def _record(name: str, completion: Completion) -> dict[str, Any]:
 
 
 def _completion(record: Mapping[str, Any]) -> Completion:
-    """As many tokens as there were, and what they had together; which they were is not kept."""
+    """Only the number of tokens and their summed log-probability are stored, not the tokens."""
     count = record["tokens"]
     each = np.full(count, record["logprob"] / max(1, count), np.float32)
     return Completion(np.zeros(count, np.int64), each, record["wrote"], record["finish"], read=record.get("read", 0))
 
 
 FORMAT = 1
-"""of the file; raised when a line of an older one would be misread"""
+"""file format; increase it if older lines would be misread"""
 
 Place = tuple[int, int]
-"""(repeat, task's place in the panel)"""
+"""(repeat, index in the panel)"""
 
 
 @dataclass(frozen=True)
@@ -155,20 +152,20 @@ class Measurement:
     panel_version: str
     panel_hash: str
     model: str
-    """what was measured, in words"""
+    """label of the agent"""
     fingerprint: str
-    """hash of its weights; for what has none here, what names it"""
+    """hash of the weights, or a name"""
     sampling: Mapping[str, Any]
     max_steps: int
     seed: int
     reads: Mapping[str, Any] = field(default_factory=dict)
-    """what the agent reads: the method's name and settings"""
+    """prompt settings: the method's name and settings"""
     numbers: str = ""
-    """what its weights compute with, as they did here: `float32 on cpu`; empty for what computes elsewhere or not at all"""
+    """dtype and device, such as `float32 on cpu`; empty for endpoints and experts"""
     code: str = ""
-    """version and commit of tacit"""
+    """tacit's version and commit"""
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
-    """how the episodes are told (`Rules.told`)"""
+    """the condition of the episodes (`Rules.told`)"""
 
     @classmethod
     def of(
@@ -189,8 +186,7 @@ class Measurement:
 
     @property
     def settings_hash(self) -> str:
-        """Of everything but the panel, the words for the model and the code. What computes elsewhere has no numbers to hash;
-        the plain condition goes without saying."""
+        """Hash of everything but the panel, the label and the code. Empty `numbers` and the plain condition are left out."""
         left_out = {"panel", "panel_version", "panel_hash", "model", "code", *(() if self.numbers else ("numbers",))}
         left_out |= {"condition"} if self.condition == {"name": PLAIN.name} else set()
         own = {k: v for k, v in asdict(self).items() if k not in left_out}
@@ -205,22 +201,21 @@ class Measurement:
 
 
 class Journal:
-    """The file of one measurement. Two processes that write it at once waste their time and spoil nothing: the same episode
-    twice is the same line twice."""
+    """The file of one measurement. Two processes may write it at once: duplicate lines are identical."""
 
     def __init__(self, directory: Path, measured: Measurement) -> None:
         self.path = directory / measured.file_name
         self.measured = measured
-        self.turns = KeptTurns(self.path.with_suffix(".turns"))
+        self.turns = TurnCache(self.path.with_suffix(".turns"))
         self.notes: list[str] = []
-        """what the user should know about a file that was there already"""
+        """notes for the user about an existing file"""
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TacitError(f"cannot make the directory {directory}: {error.strerror}. Name another with --out.") from error
 
     def read(self, panel: Panel, repeats: int) -> dict[Place, Trajectory]:
-        """The episodes already played, and the file made ready for more."""
+        """The finished episodes; prepares the file for more."""
         found: dict[Place, Trajectory] = {}
         lines = self._lines()
         if lines is None:
@@ -244,13 +239,13 @@ class Journal:
         return found
 
     def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:
-        """Append a batch in one write. The score is kept to its last digit, so that the table is too."""
+        """Append episodes in one write. Scores keep all digits."""
         self._append(
             {"repeat": repeat, "place": i, **trajectory_record(t), "score": t.score} for (repeat, i), t in episodes
         )  # fmt: skip
 
     def finish(self, lost: int) -> None:
-        """The panel is played, but for `lost` episodes that will be played again: what they have of turns is left to them."""
+        """The panel is done, except for `lost` episodes, which keep their turns for next time."""
         if self.turns.used:
             self.notes.append(f"kept from episodes that were not over: {number_of(self.turns.used, 'turn')}")
         if lost:
@@ -260,13 +255,13 @@ class Journal:
         else:
             self.turns.drop()
 
-    def start_afresh(self) -> None:
-        """Put aside what is there."""
+    def reset_files(self) -> None:
+        """Rename the existing files."""
         if self.path.exists():
             self.notes.append(f"the episodes played before are kept in {self._put_aside('earlier')}")
 
     def _lines(self) -> list[str] | None:
-        """The lines of a file that this measurement may continue; None where it must begin one."""
+        """The lines of a file that this measurement may continue; None if there is none."""
         if not self.path.exists():
             return None
         try:
@@ -306,6 +301,6 @@ class Journal:
 
 
 def split_lines(text: str) -> list[str]:
-    """At line feeds only, which are kept: what a model writes may hold any other line separator there is."""
+    """Split at line feeds only, keeping them: completions may contain other line separators."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

@@ -1,7 +1,7 @@
 """Panels: fixed, ordered lists of tasks with a hash. The same name and hash mean the same evaluation on every machine.
 
-Panel.of(world, "test", 128)      the first 128 tasks of a split, in the order every machine agrees on
-read_panel(Path("mine.jsonl"))    tasks of your own
+Panel.of(world, "test", 128)      the first 128 tasks of a split
+read_panel(Path("mine.jsonl"))    your own tasks
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.core.types import PLAIN, Condition, Task
 from tacit.core.world import Environment
 
 PANEL_SEED = 20261115
-"""Panels never depend on a run's seed: all runs are measured on the same tasks."""
+"""Panels do not depend on a run's seed: all runs are evaluated on the same tasks."""
 
 PANEL_FILES = (".json", ".jsonl")
 
@@ -31,17 +31,16 @@ class Panel:
     tasks: tuple[Task, ...]
     version: str = "1"
     published: Mapping[int, str] = field(default_factory=dict, compare=False)
-    """number of tasks -> hash, of the panels its world published under this name"""
+    """number of tasks -> hash of the panels its world published under this name"""
 
     @cached_property
     def hash(self) -> str:
-        """Of every task's identity and content, in order."""
+        """Hash of every task's id and content, in order."""
         return hash_tasks(self.tasks)
 
     @classmethod
     def of(cls, world: Environment, split: str, count: int, families: Sequence[str] = ()) -> Panel:
-        """The first `count` tasks of a split (of some families), in the order every machine agrees on. The world's own split
-        where none is named."""
+        """The first `count` tasks of a split, optionally of some families. The world's default split if none is named."""
         split = world.split_to_measure(split)
         tasks = tuple(world.tasks_of(split, count, PANEL_SEED, families))
         if not tasks:
@@ -50,15 +49,15 @@ class Panel:
         return cls(panel_name(world.name, split, len(tasks), families), tasks, world.panel_version).known_to(world)
 
     def known_to(self, world: Environment) -> Panel:
-        """The same with what its world published under this name and version."""
+        """The panel with the hashes its world published under this name and version."""
         place, _, count = self.name.rpartition("/")
         of, _, split = place.rpartition("/")
         known = count.isdigit() and (of, self.version) == (world.name, world.panel_version)
         return replace(self, published=world.panels.get(split, {}) if known else {})
 
     def difference(self) -> str:
-        """Empty, or how these tasks differ from the published ones of this name. Larger panels begin with smaller ones, so
-        every panel at least as large as a published one can be checked."""
+        """Empty, or how the tasks differ from the published ones. Larger panels start with smaller ones, so every panel at
+        least as large as a published one is checked."""
         known = [n for n in self.published if n <= len(self.tasks)]
         if not known:
             return ""
@@ -73,13 +72,12 @@ class Panel:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What `read_panel` reads."""
+        """The format of `read_panel`."""
         return {"name": self.name, "version": self.version, "tasks": [asdict(task) for task in self.tasks]}
 
 
 def choose_panel(world: Environment, split: str, count: int, families: Sequence[str] = (), file: str = "") -> Panel:
-    """The panel of a file where one is named, which must be of this world; else of the split, with the world's own number of
-    tasks where the count is 0."""
+    """The panel of a file, which must belong to this world, or of a split; count 0 is the world's default size."""
     if not file:
         return Panel.of(world, split, count or world.panel_size(world.split_to_measure(split)), families)
     panel = read_panel(Path(file).expanduser(), world.name)
@@ -109,7 +107,7 @@ def is_panel_file(name: str) -> bool:
 
 
 def read_panel(path: Path, world: str = "") -> Panel:
-    """A panel of the user's own; a task that names no world is of `world`.
+    """A user's panel; a task without a world belongs to `world`.
 
     JSON:         {"name": "mine", "version": "1", "tasks": [{"id": …, "goal": …, "data": {…}}, …]}
     JSON lines:   {"name": "mine", "version": "1"} on the first line, one task on each other line
@@ -134,7 +132,7 @@ def read_panel(path: Path, world: str = "") -> Panel:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], Iterator[tuple[str, Any]]]:
-    """(what stands at the head, (where it stands, what stands there) for each task)"""
+    """(header, [(position, task)])"""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -193,31 +191,28 @@ def _json(text: str, where: str) -> Any:
         raise TacitError(f"{where}: not valid JSON: {error}.") from error
 
 
-# How a panel is played.
-
-Told = Condition | Callable[[Task], Condition]
-"""how episodes are told: all alike, or each as its task has it"""
+TaskCondition = Condition | Callable[[Task], Condition]
+"""the condition of all episodes, or a function of the task"""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What an outcome depends on beside the tasks and the player."""
+    """What an outcome depends on besides the tasks and the agent."""
 
     sampling: Sampling
     max_steps: int
     seed: int = 0
-    """of the episodes; the tasks do not depend on it"""
+    """of the episodes; tasks do not depend on it"""
     repeats: int = 1
     """episodes per task"""
-    condition: Told = PLAIN
-    """how every episode is told: plain, with a note, or with what is to be told for its task"""
+    condition: TaskCondition = PLAIN
+    """condition of the episodes: plain, with a note, or by task"""
 
     def condition_of(self, task: Task) -> Condition:
         return self.condition if isinstance(self.condition, Condition) else self.condition(task)
 
     def told(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """The condition in words: `{"name": "plain"}`, with what was told where that is the same for every task, and with a
-        hash of it where it is not."""
+        """The condition as JSON: `{"name": "plain"}`, with its text if all tasks share it, else with a hash of the texts."""
         each = [self.condition_of(task) for task in tasks]
         names = "+".join(sorted({condition.name for condition in each})) or PLAIN.name
         if all(condition == PLAIN for condition in each):

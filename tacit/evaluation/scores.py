@@ -1,4 +1,4 @@
-"""What one panel said about one policy: every number is a function of the episodes, so stored ones give the same table."""
+"""Scores of one panel. Every number is a function of the episodes, so stored episodes give the same table."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ from tacit.core.progress import number_of
 from tacit.core.resources import Prices
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel, Rules
-from tacit.evaluation.statistics import mean_interval, wilson, worth
+from tacit.evaluation.statistics import effective_episodes, mean_interval, wilson
 
-# What several tries at a task say: pass@k and SC@k, unbiased, from n tries of which c succeeded; and how sure their mean is.
-#
-# A score of k tries is its mean over every choice of k among the n that were played, so that all of them count and n may be
-# larger than k. Written with exact fractions of binomials: no draw is made, and n = k is the plain rule.
+# pass@k and SC@k, unbiased, from n tries with c successes: the mean over all choices of k tries, with exact binomials.
 
 Rule = Callable[[int, int, int], float]
 """(k, tries, successes) -> share"""
 
 
 def pass_at(k: int, tries: int, successes: int) -> float:
-    """Chance that at least one of k tries succeeds:  1 − C(n−c, k) / C(n, k)."""
+    """Probability that at least one of k tries succeeds:  1 − C(n−c, k) / C(n, k)."""
     check_k(k, tries)
     return 1.0 - comb(tries - successes, k) / comb(tries, k)
 
 
 def majority_at(k: int, tries: int, successes: int) -> float:
-    """SC@k: chance that more than half of k tries succeed:  Σ_{j > k/2} C(c, j) C(n−c, k−j) / C(n, k).
+    """SC@k: probability that more than half of k tries succeed:  Σ_{j > k/2} C(c, j) C(n−c, k−j) / C(n, k).
 
     Half of an even k is no majority.
     """
@@ -43,24 +40,23 @@ def majority_at(k: int, tries: int, successes: int) -> float:
 
 
 def over_tasks(rule: Rule, k: int, outcomes: Sequence[Sequence[bool]]) -> float:
-    """The mean of a rule over tasks, each with the outcomes of its tries. No task: 0."""
+    """Mean of a rule over tasks, each with the outcomes of its tries. No tasks: 0."""
     shares = [rule(k, len(tries), sum(tries)) for tries in outcomes]
     return sum(shares) / len(shares) if shares else 0.0
 
 
 def interval_over_tasks(outcomes: Sequence[Sequence[bool]], rule: Rule = pass_at, k: int = 1) -> tuple[float, float]:
-    """The 95% interval of `over_tasks`, for T tasks with n tries each: Wilson's, as wide as tries at one task that are alike
-    demand. pass@1, the default, is the success rate.
+    """95% interval of `over_tasks` for T tasks with n tries each: Wilson's, widened because tries at one task are correlated.
 
-    All tries are worth so many independent tasks tried k times (`worth`), at most T n/k, of which no try is in two. k = n is
-    plain Wilson.
+    All tries together are worth at most T n/k independent tasks tried k times (`worth`). k = n is plain Wilson; pass@1 is the
+    success rate.
     """
     tries = sum(map(len, outcomes))
     if not tries:
         return wilson(0, 0)
     shares = [rule(k, len(own), sum(own)) for own in outcomes]
     p = sum(shares) / len(shares)
-    tasks = worth(shares, p * (1 - p), tries / k)
+    tasks = effective_episodes(shares, p * (1 - p), tries / k)
     return wilson(p * tasks, tasks)
 
 
@@ -73,7 +69,7 @@ def check_k(k: int, tries: int) -> None:
 
 @dataclass(frozen=True)
 class FamilyScore:
-    """The episodes of one family of tasks."""
+    """Scores of one task family."""
 
     episodes: int
     successes: int
@@ -81,12 +77,12 @@ class FamilyScore:
     score: float
     steps: float
     interval: tuple[float, float] = (0.0, 1.0)
-    """95%, of the success"""
+    """95%, of the success rate"""
 
 
 @dataclass(frozen=True)
 class PanelScore:
-    """Counts are episodes; a crashed world counts as a failure and is reported. Means over nothing are 0."""
+    """Counts are episodes; a crashed world counts as a failure and is reported. Empty means are 0."""
 
     panel: str
     panel_hash: str
@@ -101,7 +97,7 @@ class PanelScore:
     invalid: float
     """share of turns whose completion did not parse"""
     ineffective: float
-    """share of turns whose action parsed and was refused by the world"""
+    """share of turns whose action parsed but was refused by the world"""
     prompt_tokens: float
     """mean per turn"""
     completion_tokens: float
@@ -113,14 +109,14 @@ class PanelScore:
     repeats: int = 1
     """episodes per task"""
     macro: float = 0.0
-    """mean over families of their success: each family counts the same, however many of its tasks are on the panel"""
+    """mean success over families, weighting each family equally"""
     macro_interval: tuple[float, float] = (0.0, 1.0)
     """95%"""
     families: Mapping[str, FamilyScore] = field(default_factory=dict)
     pass_at: Mapping[int, float] = field(default_factory=dict)
-    """k -> chance that at least one of k tries succeeds, mean over tasks"""
+    """k -> probability that at least one of k tries succeeds, mean over tasks"""
     majority_at: Mapping[int, float] = field(default_factory=dict)
-    """SC@k: k -> chance that more than half of k tries succeed, mean over tasks"""
+    """SC@k: k -> probability that more than half of k tries succeed, mean over tasks"""
     pass_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """k -> 95%, of pass@k"""
     majority_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -130,13 +126,13 @@ class PanelScore:
     episode_completion_tokens: float = 0.0
     """mean per episode"""
     cost: float | None = None
-    """of all episodes; None where no price was given"""
+    """of all episodes; None without prices"""
     outcomes: tuple[str, ...] = ()
-    """one line per repeat, one digit per task in the panel's order: 1 where it succeeded"""
+    """one line per repeat, one digit per task in panel order: 1 for success"""
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
-    """how the episodes were told: the condition's name, and what was told beside the task"""
+    """the condition's name and text"""
     unusable: int = 0
-    """turns for which no completion came back; they count as not parsed, and say nothing about the policy"""
+    """turns without a completion; they count as not parsed and say nothing about the policy"""
 
     @property
     def success(self) -> float:
@@ -144,7 +140,7 @@ class PanelScore:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """95%, of the success; tries at one task count for less than as many tasks."""
+        """95%, of the success rate; repeated tries at a task count for less than new tasks."""
         if sum(map(len, self.outcomes)) != self.episodes or len(set(map(len, self.outcomes))) != 1:
             return wilson(self.successes, self.episodes)
         return interval_over_tasks([[digit == "1" for digit in tries] for tries in zip(*self.outcomes, strict=True)])
@@ -165,9 +161,9 @@ def score_panel(
     ks: Sequence[int] = (),
     prices: Prices | None = None,
 ) -> PanelScore:
-    """`played` is every task of the panel in order, then again for each further repeat.
+    """`played` holds every task of the panel in order, once per repeat.
 
-    pass@k and SC@k are taken for each k of `ks`; without any, for k = the number of repeats where there are several.
+    pass@k and SC@k are computed for each k of `ks`; by default for k = repeats, if there are several.
     """
     size = max(1, len(panel.tasks))
     repeats = max(1, len(played) // size)
@@ -214,7 +210,7 @@ def score_panel(
 
 
 def score_families(played: Sequence[Trajectory], size: int) -> dict[str, FamilyScore]:
-    """By family, in the order of their names; the same task comes again after `size` episodes."""
+    """By family name; a task repeats after `size` episodes."""
     found = {}
     for family in sorted({t.task.family for t in played}):
         own = [t for t in played if t.task.family == family]
@@ -226,14 +222,14 @@ def score_families(played: Sequence[Trajectory], size: int) -> dict[str, FamilyS
 
 
 def final_and_peak(evaluations: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the last evaluation of a run, the best of its practice): two numbers that are never mixed."""
+    """(last evaluation, best RL evaluation) of a run."""
     practised = [e for e in evaluations if e["stage"] == "rl"]
     return evaluations[-1], max(practised or evaluations, key=lambda e: e["success"])
 
 
 def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Evaluations of one moment in several worlds as one: every world counts the same, however large its panel, and its own
-    score stands under `worlds`. The interval takes the worlds' errors as independent."""
+    """Evaluations in several worlds at one step, combined with equal weights; single scores are under `worlds`. The interval
+    treats the worlds' errors as independent."""
     if len(scores) == 1:
         return dict(scores[0])
     mean: dict[str, float] = {
@@ -253,7 +249,7 @@ def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_world(score: dict[str, Any], world: str) -> dict[str, Any]:
-    """An evaluation as it was in one of its worlds; one that was in a single world is that."""
+    """The evaluation in one world."""
     return score.get("worlds", {}).get(world, score)
 
 

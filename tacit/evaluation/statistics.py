@@ -1,7 +1,4 @@
-"""How sure a proportion, or a mean over a few seeds, is. Plain numbers in, (low, high) out.
-
-SciPy is imported where a quantile is asked for: it takes longer to load than everything else here.
-"""
+"""Intervals and paired tests: plain numbers in, (low, high) or p out. SciPy is imported on use, since it loads slowly."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 
 RESAMPLES = 10_000
-"""of a bootstrap: its ends then move by a few hundredths of the interval's width from seed to seed"""
+"""bootstrap resamples: the interval's ends move by a few hundredths of its width between seeds"""
 
 
 def wilson(successes: float, trials: float, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -66,7 +63,7 @@ def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tup
     return wilson(p * trials, trials, _t_quantile(confidence, n - 1))
 
 
-def worth(shares_T: Sequence[float], variance: float, most: float) -> float:
+def effective_episodes(shares_T: Sequence[float], variance: float, most: float) -> float:
     """How many independent episodes the tries at T tasks amount to, from each task's own mean over its tries.
 
     Tries at one task are alike, whoever makes them: seven at an easy task tell little more than one. The variance of the mean
@@ -127,7 +124,7 @@ def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: flo
     gaps = [gap for own in gaps_TN for gap in own]
     if not gaps:
         return paired_interval(0, 0, 0, confidence)
-    pairs = worth([sum(own) / len(own) for own in gaps_TN], float(np.var(gaps)), len(gaps))
+    pairs = effective_episodes([sum(own) / len(own) for own in gaps_TN], float(np.var(gaps)), len(gaps))
     won, lost = gaps.count(1) / len(gaps), gaps.count(-1) / len(gaps)
     return paired_interval(won * pairs, lost * pairs, pairs, confidence)
 
@@ -167,7 +164,7 @@ def _check(values_S: Sequence[float], confidence: float) -> None:
         raise ValueError(f"confidence {confidence} must be between 0 and 1")
 
 
-# Whether two agents differ: paired tests without assumptions about distributions, and a correction for asking often.
+# Paired tests without distributional assumptions, and a correction for multiple comparisons.
 
 
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, float]:
@@ -226,7 +223,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-# What a learning curve says beside its end. A curve is [(step, value)] in the order of steps, as it was measured.
+# Learning curves as [(step, value)].
 
 Curve = Sequence[tuple[int, float]]
 

@@ -1,8 +1,7 @@
-"""What a context costs in tokens, counted on the same episodes for every context (constant context, Table 2).
+"""Token cost of prompts, counted on the same episodes for every context (constant context, Table 2).
 
-An episode is told again, turn by turn, to each context, which writes the prompt it would have shown there. So the contexts are
-compared on equal turns: what differs is what the agent would have read, not how well it played. Nothing is cut to fit a model,
-and no prompt is sampled from.
+Each context renders the prompts of recorded episodes turn by turn. So only what the agent would have read differs, not how well
+it played. Nothing is truncated or sampled.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from tacit.rollout.replay import iterate_trajectory, render_turns, replay_action
 from tacit.runs.files import explain_disk_errors
 
 REACT = {"ReAct-1step": 1, "ReAct-full": None}
-"""past turns that are read; None is all of them"""
+"""past turns in the prompt; None is all"""
 LISTED, UNLISTED = "with actions", "without actions"
 
 
 @dataclass(frozen=True, eq=False)
 class TokenUse:
-    """Tokens of one context, one array per episode with one number per turn."""
+    """Tokens of one context: one array per episode, one number per turn."""
 
     context: str
     prompts: tuple[np.ndarray, ...]
     actions: tuple[np.ndarray, ...]
-    """the action as this context has it written, without any reasoning before it"""
+    """the action in this context's format, without reasoning"""
 
     @property
     def episodes(self) -> int:
@@ -52,7 +51,7 @@ class TokenUse:
 
     @property
     def longest(self) -> int:
-        """of all prompts"""
+        """longest prompt"""
         return max((int(episode.max()) for episode in self.prompts if len(episode)), default=0)
 
     @property
@@ -61,18 +60,18 @@ class TokenUse:
 
     @property
     def per_episode(self) -> float:
-        """mean of prompt and action tokens together"""
+        """mean of prompt and action tokens"""
         return (_total(self.prompts) + _total(self.actions)) / self.episodes if self.episodes else 0.0
 
     @property
     def growth(self) -> float | None:
-        """Mean change of the prompt from one turn of an episode to the next, in tokens. It is taken from the second turn on:
-        the first has no past to show; None where no episode has a third."""
+        """Mean growth of the prompt per turn, from the second turn on (the first has no history). None if no episode has
+        three turns."""
         changes = [np.diff(episode[1:]) for episode in self.prompts if len(episode) > 2]
         return float(np.concatenate(changes).mean()) if changes else None
 
     def by_turn(self) -> list[tuple[int, float, int]]:
-        """(turn from 1, mean prompt tokens, episodes that got there)"""
+        """(turn from 1, mean prompt tokens, episodes that reached it)"""
         longest = max(map(len, self.prompts), default=0)
         reached = ([int(e[turn]) for e in self.prompts if len(e) > turn] for turn in range(longest))
         return [(turn, float(np.mean(tokens)), len(tokens)) for turn, tokens in enumerate(reached, start=1)]
@@ -92,8 +91,7 @@ class TokenUse:
 
 
 def react_contexts(wording: Wording) -> dict[str, Context]:
-    """The two contexts the paper compares with, the turn before or all of them and room to reason: each with the list of
-    actions, which most agents of this kind are shown, and without it, since the paper does not speak of one."""
+    """ReAct with one past turn and with all, each with and without the list of actions; the paper does not say which."""
     return {
         f"{name} {how}": History(wording, turns, admissible)
         for name, turns in REACT.items()
@@ -102,9 +100,9 @@ def react_contexts(wording: Wording) -> dict[str, Context]:
 
 
 def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], tokenizer: Tokenizer) -> list[TokenUse]:
-    """What each context would have needed on these episodes; those whose world broke are left out.
+    """Token use of each context on these episodes, without crashed ones.
 
-    Observations must be as the world gave them, with the actions it listed: `as_played` brings back those of a recording.
+    Observations need the world's list of actions: use `as_played` for recordings.
     """
     sound = [t for t in played if not t.stop.crashed and t.steps]
     uses = []
@@ -114,17 +112,14 @@ def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], 
     return uses
 
 
-def joined(uses: Sequence[TokenUse]) -> TokenUse:
-    """Several parts of one context's episodes as one."""
+def join_uses(uses: Sequence[TokenUse]) -> TokenUse:
+    """Concatenate the episodes of one context."""
     prompts = tuple(episode for use in uses for episode in use.prompts)
     return TokenUse(uses[0].context, prompts, tuple(episode for use in uses for episode in use.actions))
 
 
-def as_played(trajectory: Trajectory, world: World) -> Trajectory:
-    """The same episode with the world's own observations: a recording keeps their texts, not the actions they listed.
-
-    The world is played again with the recorded actions; where it says something else than it said then, that is an error.
-    """
+def replay_observations(trajectory: Trajectory, world: World) -> Trajectory:
+    """Replay a recorded episode to recover the actions the world listed. Raises if the world now answers differently."""
     texts = [*(step.observation.text for step in trajectory.steps), trajectory.final.text]
     again = list(replay_actions(world, trajectory.task, [step.action for step in trajectory.steps], texts))
     steps = tuple(replace(step, observation=h.observation) for step, h in zip(trajectory.steps, again, strict=True))
@@ -149,11 +144,8 @@ def _total(episodes: Sequence[np.ndarray]) -> int:
     return int(sum(int(episode.sum()) for episode in episodes))
 
 
-# What contexts cost as a picture: a context that does not grow is flat.
-
-
 def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
-    """Mean prompt tokens against the turn, one line per context, and how many episodes got there."""
+    """Plot mean prompt tokens by turn, one line per context, and the number of episodes."""
     import matplotlib
 
     matplotlib.use("Agg")

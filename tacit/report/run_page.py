@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from tacit.core.progress import number_of
 from tacit.core.types import PLAIN, Step, Trajectory
-from tacit.evaluation.behaviour import Behaviour, behaviour, ending_in_words
+from tacit.evaluation.behaviour import Behaviour, behaviour, describe_ending
 from tacit.evaluation.plots import COLOURS, Point, Series
 from tacit.report.charts import draw
 from tacit.report.method_sections import experience_charts, phrases_of, run_charts, skill_charts, standing_out
@@ -79,7 +79,7 @@ def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> dict
     for title, caption, field, show in BY_NAME:
         columns: list[Mapping[str, Any]] = [getattr(b, field) for b in told]
         names = sorted({name for column in columns for name in column})
-        body = [[ending_in_words(n), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
+        body = [[describe_ending(n), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
         tables.append((title, caption, body))
     return {"titles": [episodes.title for episodes in found], "rows": rows, "failures": tables[0], "skills": tables[1:]}
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tacit.core.method import Context
 from tacit.core.progress import number_of
 from tacit.core.types import PLAIN, Prompt
-from tacit.evaluation.behaviour import ending_in_words
+from tacit.evaluation.behaviour import describe_ending
 from tacit.report.method_sections import FIELDS, taught
 from tacit.report.page import clean, count, is_number, short
 from tacit.report.run_files import Episodes, Known, Record, Scene
@@ -123,7 +123,7 @@ def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
         for turn, prompt in zip(turns, prompts, strict=False):  # there may be none
             turn["prompt"] = [[name, kept(text)] for name, text in prompt]
         head = {name: str(record.get(name, "")) for name in ("task", "goal", "score", "stop", "detail", "condition")}
-        head["stop"] = ending_in_words(head["stop"])
+        head["stop"] = describe_ending(head["stop"])
         head |= {"from": clean(title), "family": family_of(record), "success": record["success"], "prompts": source}
         episodes.append({**head, "turns": turns, "final": kept(record["saw"])})
     return {"texts": list(texts), "episodes": episodes}

@@ -18,7 +18,7 @@ from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import Panel, Rules, Told
+from tacit.evaluation.panels import Panel, Rules, TaskCondition
 from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.rollout.episodes import describe_completion
 from tacit.rollout.worlds import describe_crashes, first_crash, refuse_if_all_crashed
@@ -303,7 +303,9 @@ class Trainer:
             return
         for collector, setup in zip(self.collectors, self.setups, strict=True):
             own, prefix = setup.tasks.panel, f"{setup.name}-" if len(self.setups) > 1 else ""
-            panels: list[tuple[str, Panel, Told]] = [(panel.tasks[0].split, panel, PLAIN) for panel in setup.tasks.further]
+            panels: list[tuple[str, Panel, TaskCondition]] = [
+                (panel.tasks[0].split, panel, PLAIN) for panel in setup.tasks.further
+            ]
             for name, condition in setup.method.conditions.evaluated.items():
                 # The plain condition was already evaluated. An empty bank, for example, has no other.
                 if any(condition(task) != PLAIN for task in own.tasks):
@@ -314,7 +316,7 @@ class Trainer:
                 self._write_trajectories(f"eval-{prefix}{name}-{stage}", step, episodes)
 
     def _play_panel(
-        self, collector: Collector, setup: WorldSetup, panel: Panel, stage: str, step: int, condition: Told = PLAIN
+        self, collector: Collector, setup: WorldSetup, panel: Panel, stage: str, step: int, condition: TaskCondition = PLAIN
     ) -> tuple[dict[str, Any], list[Trajectory]]:
         settings = setup.settings.evaluation
         sampling = evaluation_sampling(setup.settings, collector.max_tokens)

@@ -7,7 +7,7 @@ import random
 import pytest
 from scripted import ScriptedPolicy, Words, stumble_through_countdown
 
-from tacit.calibration.audit import Again, Audit, Noisy, audit, play_audit, spread_over_families
+from tacit.calibration.audit import Audit, NoisyAgent, ReplayAgent, audit, play_audit, spread_over_families
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation
@@ -27,7 +27,7 @@ def make(player, tasks=None, **more):
 
 
 def expert(task, member):
-    return Noisy(WORLD.expert()(task), 0.3, random.Random(f"{task.id}/{member}"))
+    return NoisyAgent(WORLD.expert()(task), 0.3, random.Random(f"{task.id}/{member}"))
 
 
 def test_every_step_knows_its_episode_task_and_family():
@@ -101,23 +101,23 @@ def test_recorded_actions_are_repeated():
     task = TASKS[0]
     actions = []
 
-    class Listening(Noisy):
+    class Listening(NoisyAgent):
         def act(self, observation):
             actions.append(super().act(observation))
             return actions[-1]
 
     first = audit(WORLD, [(task, 1)], CONTEXT, Words(), lambda t, m: Listening(None, 1.0, random.Random(0)), 8,
                   lambda t, m: 5)  # fmt: skip
-    again = audit(WORLD, [(task, 1)], CONTEXT, Words(), lambda t, m: Again(actions), 8, lambda t, m: len(actions))
+    again = audit(WORLD, [(task, 1)], CONTEXT, Words(), lambda t, m: ReplayAgent(actions), 8, lambda t, m: len(actions))
     assert [p.tolist() for p in first.prompts] == [p.tolist() for p in again.prompts] and len(first) == len(actions)
 
 
 def test_a_broken_episode_is_left_out_and_a_silent_world_says_so():
     def breaks(task, member):
-        return Again([]) if member == 0 else expert(task, member)
+        return ReplayAgent([]) if member == 0 else expert(task, member)
 
     assert len(set(make(breaks).episode_N.tolist())) == 8
     with pytest.raises(TacitError, match="could be played"):
-        make(lambda task, member: Again([]))
+        make(lambda task, member: ReplayAgent([]))
     with pytest.raises(TacitError, match="lists no actions"):
-        Noisy(None, 1.0, random.Random(0)).act(Observation("nothing to do"))
+        NoisyAgent(None, 1.0, random.Random(0)).act(Observation("nothing to do"))

@@ -21,12 +21,12 @@ from tacit.config.agents import open_target
 from tacit.config.checks import open_world, prepare
 from tacit.config.credit_quality import credit_as_trained, rollout_setup
 from tacit.config.recipe import Recipe
-from tacit.config.resources import calibration_place, describe_model
+from tacit.config.resources import calibration_path, describe_model
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.credit.embedders import ActorHidden, HashNgram
 from tacit.credit.geometry import search_radius
-from tacit.evaluation.clusters import Seen, partition, returns_of, valued
+from tacit.evaluation.clusters import ClusterStep, partition, returns_of, value_steps
 from tacit.evaluation.credit_agreement import Credited, Measured, quality
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.trajectories import read_records
@@ -163,12 +163,12 @@ def test_a_run_that_recorded_no_returns_is_valued_from_its_rewards():
         {"saw": "x", "wrote": "a", "action": a, "valid": True, "reward": r, "credit": 0.0}
         for a, r in zip("aab", (0, 1, 4), strict=True)
     ]
-    steps = [Seen(0, 0, turns[0], True), Seen(0, 1, turns[1], True), Seen(1, 0, turns[2], False)]
+    steps = [ClusterStep(0, 0, turns[0], True), ClusterStep(0, 1, turns[1], True), ClusterStep(1, 0, turns[2], False)]
     assert returns_of(steps, 0.5).tolist() == [0.5, 1.0, 4.0]
-    told = valued(steps, partition(steps, "identity"), 0.5)
+    told = value_steps(steps, partition(steps, "identity"), 0.5)
     assert [s.q for s in told] == [0.75, 0.75, 4.0] and {s.v for s in told} == {5.5 / 3}
     assert [s.branch for s in told] == ["PACE", "PACE", "leave one out"]
-    nobodys = valued(steps, np.array([-1, 0, -1]), 0.5)
+    nobodys = value_steps(steps, np.array([-1, 0, -1]), 0.5)
     assert [s.branch for s in nobodys] == ["zero"] * 3 and [s.v for s in nobodys] == [0.5, 1.0, 4.0]
 
 
@@ -234,7 +234,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     assert 0.02 <= result["epsilon"] <= 0.40 and result["epsilon"] == result["radii"]["actor"]["epsilon"]
     assert 0.02 <= result["radii"]["ngram"]["epsilon"] <= 0.40
     assert (result["radius_groups"], result["radius_group_size"]) == (3, 4), "as many as training plays"
-    place = calibration_place(recipe, world)
+    place = calibration_path(recipe, world)
     assert place.exists() and place.with_suffix(".png").stat().st_size > 1000
     picked = prepare(recipe).recipe
     found = (result["layer"], result["pooling"], result["epsilon"])
@@ -243,9 +243,9 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     by_text = prepare(replace(recipe, settings=replace(recipe.settings, embedder="ngram"))).recipe.settings
     assert by_text.epsilon == result["radii"]["ngram"]["epsilon"], "n-grams are calibrated too"
     # another backbone, another file; what the user says wins, and a radius is not used with another layer
-    assert calibration_place(replace(recipe, tiny=replace(recipe.tiny, layers=4)), world) != place
-    assert calibration_place(replace(recipe, settings=replace(recipe.settings, history=0)), world) != place, "another prompt"
-    assert calibration_place(recipe, open_world("cooking")) != place, "another world"
+    assert calibration_path(replace(recipe, tiny=replace(recipe.tiny, layers=4)), world) != place
+    assert calibration_path(replace(recipe, settings=replace(recipe.settings, history=0)), world) != place, "another prompt"
+    assert calibration_path(recipe, open_world("cooking")) != place, "another world"
     own = prepare(replace(recipe, settings=replace(recipe.settings, layer=-1 if result["layer"] != -1 else -2))).recipe
     assert own.settings.epsilon == 0.10
     searching = prepare(replace(recipe, settings=replace(recipe.settings, adaptive=True))).recipe.settings

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.config.checks import open_world, prepare
 from tacit.config.recipe import Recipe
-from tacit.config.resources import calibration_place
+from tacit.config.resources import calibration_path
 from tacit.engines.models.bases import FOLDER, base_named
 
 
@@ -24,7 +24,7 @@ def recipe(world: str = "countdown", model: str = "tiny", **method) -> Recipe:
 
 def calibrate(for_: Recipe, layer: int, epsilon: float) -> None:
     """What `tacit calibrate` leaves behind."""
-    place = calibration_place(prepare(for_).recipe, open_world(for_.world))
+    place = calibration_path(prepare(for_).recipe, open_world(for_.world))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps({"embedders": {"actor": {"layer": layer, "pooling": "mean", "epsilon": epsilon}}}))
 
@@ -84,5 +84,5 @@ def test_a_run_that_was_begun_is_repeated_from_its_own_settings_whatever_is_cali
     calibrate(recipe(), -3, 0.05)
     assert geometry(Recipe.from_json(written)) == (-1, "mean", 0.33)
     assert geometry(recipe()) == (-3, "mean", 0.05)
-    calibration_place(prepare(recipe()).recipe, open_world("countdown")).unlink()
+    calibration_path(prepare(recipe()).recipe, open_world("countdown")).unlink()
     assert geometry(Recipe.from_json(written)) == (-1, "mean", 0.33)

@@ -16,7 +16,7 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.endpoint.client import PATIENCE, Broken, ChatClient
 from tacit.engines.endpoint.policy import ChatPolicy, EndpointScheduler, cut
-from tacit.evaluation.evaluate import Alone, play_panel
+from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
@@ -403,7 +403,9 @@ def test_a_panel_played_over_http():
     with serving(reply) as server:
         policy = ChatPolicy(client(server), concurrency=3)
         rules = Rules(Sampling(max_tokens=64), 5)
-        played = play_panel(panel, rules, InProcessPool(world.make), Alone(context, policy), settle=policy.settle, batch=4)
+        played = play_panel(
+            panel, rules, InProcessPool(world.make), SingleAgent(context, policy), settle=policy.settle, batch=4
+        )
     score = score_panel(panel, played, rules)
     steps = [step for t in played for step in t.steps]
     assert len(policy.broken) == sum(not step.valid for step in steps) == score.unusable > 0 and score.crashed == 0

@@ -22,7 +22,7 @@ from tacit.core.types import PLAIN, Observation, Prompt, Transition
 from tacit.engines.endpoint.client import ChatClient
 from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
-from tacit.evaluation.evaluate import Alone, play_panel
+from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.prompts.conversation import teach
 from tacit.prompts.history import History
@@ -306,7 +306,7 @@ def test_an_endpoint_is_sent_messages_and_tools_and_its_calls_are_read():
     with serving(reply) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))
         check_chat_support(context, policy)
-        played = play_panel(panel, Rules(Sampling(max_tokens=64), 3), InProcessPool(world.make), Alone(context, policy))
+        played = play_panel(panel, Rules(Sampling(max_tokens=64), 3), InProcessPool(world.make), SingleAgent(context, policy))
     assert [t.success for t in played] == [True, True] and {t.steps[0].thought for t in played} == {"easy"}
     assert server.asked[0]["tools"][0]["function"]["name"] == "act"
     assert [m["role"] for m in server.asked[0]["messages"]] == ["system", "user"]

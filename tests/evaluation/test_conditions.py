@@ -9,7 +9,7 @@ from scripted import ScriptedPolicy, solve_countdown
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Condition
-from tacit.evaluation.evaluate import Alone, evaluate, play_panel
+from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
@@ -70,13 +70,13 @@ def test_a_journal_is_of_one_condition(tmp_path):
     names = {measured(rules).file_name for rules in (RULES, guided, other)}
     assert len(names) == 3
     journal = Journal(tmp_path, measured(guided))
-    route = Alone(TERSE, ScriptedPolicy(solve_if_told))
+    route = SingleAgent(TERSE, ScriptedPolicy(solve_if_told))
     whole = play_panel(PANEL, guided, InProcessPool(WORLD.make), route, journal=journal)
     head = json.loads(journal.path.read_text().splitlines()[0])
     assert head["condition"] == {"name": "guided", "note": "Multiply first.", "entry": "bank/3"}
     silent = ScriptedPolicy(lambda prompt, seed: "never asked")
     again = play_panel(
-        PANEL, guided, InProcessPool(WORLD.make), Alone(TERSE, silent), journal=Journal(tmp_path, measured(guided))
+        PANEL, guided, InProcessPool(WORLD.make), SingleAgent(TERSE, silent), journal=Journal(tmp_path, measured(guided))
     )
     assert not silent.asked and [t.condition for t in again] == [GUIDED] * 6
     assert score_panel(PANEL, again, guided) == score_panel(PANEL, whole, guided)

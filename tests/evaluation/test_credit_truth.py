@@ -15,10 +15,10 @@ from tacit.core.types import PLAIN, Group, Observation
 from tacit.evaluation.credit_truth import (
     MidwayContext,
     MidwayWorlds,
-    apart,
     continuations,
     done_in,
-    midway,
+    split_midway,
+    start_midway,
     states_of,
     value_group,
 )
@@ -95,8 +95,8 @@ def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
     whole = max(group.trajectories, key=len)
     make, context = WORLD.make, MidwayContext(setup.context, WORLD.make)
     for t, step in enumerate(whole.steps):
-        task = midway(whole.task, [done_in(s) for s in whole.steps[:t]])
-        assert apart(task) == (whole.task, tuple((s.action, None) for s in whole.steps[:t]))
+        task = start_midway(whole.task, [done_in(s) for s in whole.steps[:t]])
+        assert split_midway(task) == (whole.task, tuple((s.action, None) for s in whole.steps[:t]))
         observation = MidwayWorlds(make, LIMIT)().reset(task)
         assert observation == step.observation
         assert context.begin(task, PLAIN).read(observation).text == step.prompt.text
@@ -129,7 +129,7 @@ def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
     assert [s.valid for s in one.steps] == [False, True, False, True]
     told = MidwayContext(context, Maze)
     for t, step in enumerate(one.steps):
-        task = midway(one.task, [done_in(s) for s in one.steps[:t]])
+        task = start_midway(one.task, [done_in(s) for s in one.steps[:t]])
         assert told.begin(task, PLAIN).read(MidwayWorlds(Maze, LIMIT)().reset(task)) == step.prompt
     assert states_of(one)[0] == states_of(other)[0]
     assert states_of(one)[1] != states_of(other)[1], "the same place, and other words to read"
@@ -137,7 +137,7 @@ def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
 
 def test_the_limit_counts_the_steps_that_came_first():
     world = MidwayWorlds(Maze, LIMIT)()
-    world.reset(midway(TASKS[0], [(action, None) for action in ("right", "left", "left", "left")]))
+    world.reset(start_midway(TASKS[0], [(action, None) for action in ("right", "left", "left", "left")]))
     assert not world.step("left").done and world.step("left").done
 
 

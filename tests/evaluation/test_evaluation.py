@@ -16,7 +16,7 @@ from scripted import ScriptedPolicy, make_group, solve_countdown, stumble_throug
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
-from tacit.evaluation.evaluate import Alone, evaluate, play_panel
+from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.evaluation.statistics import wilson
@@ -94,7 +94,7 @@ def test_splits_that_are_not_there():
 def played(batch, seed=0, repeats=2):
     policy = ScriptedPolicy(stumble_through_countdown)
     rules = Rules(Sampling(temperature=0.4), 4, seed, repeats)
-    episodes = play_panel(PANEL, rules, InProcessPool(WORLD.make), Alone(TERSE, policy), batch=batch)
+    episodes = play_panel(PANEL, rules, InProcessPool(WORLD.make), SingleAgent(TERSE, policy), batch=batch)
     return score_panel(PANEL, episodes, rules), [(t.task.id, t.seed, [s.completion.text for s in t.steps]) for t in episodes]
 
 

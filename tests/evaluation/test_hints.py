@@ -7,7 +7,7 @@ import pytest
 from templates import FUNCTIONS, talking_tokenizer
 
 from tacit.engines.local.tokenizer import TextCodec
-from tacit.evaluation.hints import FOLLOWED, PLACES, probe, spots
+from tacit.evaluation.hints import FOLLOWED, PLACES, probe, probe_turns
 from tacit.prompts.conversation import CLOSE, OPEN
 from tacit.prompts.history import History
 from tacit.worlds import get_environment
@@ -34,7 +34,7 @@ class Obedient(TextCodec):
 def test_what_is_scored_is_the_answer_as_the_policy_would_write_it(style):
     world, policy = get_environment("countdown"), Obedient()
     context = History(world.wording("full"), 2, False, style, style == "tools")
-    found = spots(world, world.tasks("train", 3, 0), context, 0)
+    found = probe_turns(world, world.tasks("train", 3, 0), context, 0)
     results = {(result.kind, result.place): result for result in probe(policy, context, found)}
     wanted = {action for spot in found for action in (spot.right, spot.wrong)}
     assert {context.format.parse(text.removesuffix("<|im_end|>")).action for text in policy.scored} == wanted

@@ -11,13 +11,13 @@ import pytest
 from tacit.evaluation.statistics import (
     bounded_interval,
     crossed_bootstrap,
+    effective_episodes,
     mean_interval,
     paired_interval,
     paired_interval_over_tasks,
     share_interval,
     t_interval,
     wilson,
-    worth,
 )
 
 
@@ -93,11 +93,11 @@ def test_share_interval_is_never_narrower_than_either_source_of_doubt():
 
 
 def test_tries_are_worth_what_they_tell():
-    assert worth([1.0, 0.0, 1.0, 0.0], 0.25, 20) == 4, "five tries at each came out alike: four tasks were seen"
-    assert worth([0.5, 0.5], 0.25, 20) == 20, "no task differs from another: all tries count"
+    assert effective_episodes([1.0, 0.0, 1.0, 0.0], 0.25, 20) == 4, "five tries at each came out alike: four tasks were seen"
+    assert effective_episodes([0.5, 0.5], 0.25, 20) == 20, "no task differs from another: all tries count"
     # s² = 0.0625 · 4/3 = 1/12, so N = 0.25 · 4 · 12 = 12 of 20
-    assert worth([0.25, 0.75, 0.25, 0.75], 0.25, 20) == pytest.approx(12)
-    assert worth([1.0, 1.0], 0.0, 20) == 2 and worth([], 0.25, 0) == 0
+    assert effective_episodes([0.25, 0.75, 0.25, 0.75], 0.25, 20) == pytest.approx(12)
+    assert effective_episodes([1.0, 1.0], 0.0, 20) == 2 and effective_episodes([], 0.25, 0) == 0
 
 
 def _tries(rng: np.random.Generator, tasks: int, seeds: int) -> list[list[bool]]:
@@ -111,7 +111,7 @@ def test_a_share_over_seeds_that_share_their_tasks_is_held_as_often_as_it_says()
         tries = _tries(rng, 60, 5)
         shares = [sum(own) / 5 for own in tries]
         p = sum(shares) / 60
-        low, high = share_interval([p], worth(shares, p * (1 - p), 300))
+        low, high = share_interval([p], effective_episodes(shares, p * (1 - p), 300))
         held += low <= 2 / 3 <= high
         low, high = wilson(p * 300, 300)
         naive += low <= 2 / 3 <= high

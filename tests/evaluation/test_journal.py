@@ -11,7 +11,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 from tacit.core.protocols import Sampling
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.evaluation.behaviour import behaviour
-from tacit.evaluation.evaluate import Alone, evaluate, play_panel
+from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
@@ -50,7 +50,7 @@ class Dying(Steady):
 
 def play(journal=None, policy=None, repeats=2, batch=4, begun=None, observer=NO_OBSERVER):
     policy = policy or Steady(stumble_through_countdown)
-    rules, route = replace(RULES, repeats=repeats), Alone(TERSE, policy)
+    rules, route = replace(RULES, repeats=repeats), SingleAgent(TERSE, policy)
     return play_panel(
         PANEL, rules, InProcessPool(WORLD.make), route, batch=batch, journal=journal, begun=begun, observer=observer
     ), policy
@@ -142,7 +142,7 @@ def test_afresh_keeps_what_there_was(tmp_path):
     play(Journal(tmp_path, MEASURED))
     for _ in range(2):
         journal = Journal(tmp_path, MEASURED)
-        journal.start_afresh()
+        journal.reset_files()
         assert play(journal)[1].asked
     assert len(list(tmp_path.iterdir())) == 3
 

@@ -16,7 +16,7 @@ from tacit.evaluation.plots import (
     draw_arrivals,
     draw_lines,
     draw_spreads,
-    look,
+    line_style,
     mean_series,
     name_ends,
 )
@@ -35,7 +35,7 @@ def dots(axes) -> list[tuple[float, float, str]]:
 def test_labels_keep_apart_and_looks_differ():
     assert apart([3.0, 1.0, 1.2], 1.0) == [3.0, 1.0, 2.0]
     assert apart([9.5, 9.9, 10.0, 2.0], 1.0, highest=10.0) == [8.0, 9.0, 10.0, 2.0], "none above the top"
-    assert len({look(i) for i in range(20)}) == 20
+    assert len({line_style(i) for i in range(20)}) == 20
 
 
 def test_names_of_lines_that_end_together_are_pushed_apart(axes):
@@ -66,7 +66,7 @@ def test_a_dot_per_seed_and_those_that_never_got_there_apart(axes):
     drawn = dots(axes)
     five, ten, never, *others = (x for x, _, _ in drawn)
     assert five == 5 and ten == 10 and never > 20 and others == [5, 5, 5]
-    assert [fill for _, _, fill in drawn] == [look(0)[0], look(0)[0], "none", *[look(1)[0]] * 3]
+    assert [fill for _, _, fill in drawn] == [line_style(0)[0], line_style(0)[0], "none", *[line_style(1)[0]] * 3]
     heights = [y for _, y, _ in drawn]
     assert len(set(heights[3:])) == 3 and max(heights[:3]) < min(heights[3:]), "seeds do not hide one another, nor methods"
     assert [label.get_text() for label in axes.get_xticklabels()][-1] == "never"

@@ -14,7 +14,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.core.world import Wording
-from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, plot_tokens, react_contexts
+from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, plot_tokens, react_contexts, replay_observations
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
@@ -72,7 +72,7 @@ def test_means_are_over_those_that_got_there():
 def test_parts_are_joined():
     parts = [count_tokens([episode(skills)], {"own": History(Plain(), None)}, Words())[0] for skills in ("ABC", "A")]
     (whole,) = count_tokens([episode("ABC"), episode("A")], {"own": History(Plain(), None)}, Words())
-    assert joined(parts).to_json() == whole.to_json()
+    assert join_uses(parts).to_json() == whole.to_json()
 
 
 def test_nothing_played_is_nothing_counted():
@@ -173,7 +173,7 @@ def test_recordings_get_their_lists_of_actions_back():
     ]
     (short,) = count_tokens(recorded, {"own": context}, Words())
     (right,) = count_tokens(episodes, {"own": context}, Words())
-    (again,) = count_tokens([as_played(t, WORLD.make()) for t in recorded], {"own": context}, Words())
+    (again,) = count_tokens([replay_observations(t, WORLD.make()) for t in recorded], {"own": context}, Words())
     assert [p.tolist() for p in again.prompts] == [p.tolist() for p in right.prompts]
     assert short.per_turn < right.per_turn
 
@@ -183,7 +183,7 @@ def test_a_recording_of_another_world_is_refused():
     first, *rest = trajectory.steps
     other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))
     with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*does not come out again"):
-        as_played(replace(trajectory, steps=(other, *rest)), WORLD.make())
+        replay_observations(replace(trajectory, steps=(other, *rest)), WORLD.make())
 
 
 def test_the_picture_has_a_line_for_each_context_dashed_without_a_list(tmp_path, monkeypatch):

@@ -13,7 +13,17 @@ from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.credit.step_relative import partition_metrics
-from tacit.evaluation.clusters import BY, GAMMA, Seen, as_json, choose_group, list_clusters, partition, read_groups, valued
+from tacit.evaluation.clusters import (
+    BY,
+    GAMMA,
+    ClusterStep,
+    as_json,
+    choose_group,
+    list_clusters,
+    partition,
+    read_groups,
+    value_steps,
+)
 from tacit.runs.directory import read_settings
 from tacit.runs.trajectories import list_recordings
 
@@ -33,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     steps = groups[task]
     by = arguments.by or ("recorded" if all("part" in s.record for s in steps) else "identity")
     cluster_N = partition(steps, by, arguments.epsilon)
-    steps = valued(steps, cluster_N, float(method.get("gamma", GAMMA)))
+    steps = value_steps(steps, cluster_N, float(method.get("gamma", GAMMA)))
     if arguments.json:
         print(json.dumps(as_json(task, steps, cluster_N, by, path)))
         return 0
@@ -69,7 +79,14 @@ def _iteration(run: Path, number: int | None) -> Path:
 
 
 def _show(
-    console: Any, task: str, steps: Sequence[Seen], cluster_N: np.ndarray, by: str, method: str, path: Path, everything: bool
+    console: Any,
+    task: str,
+    steps: Sequence[ClusterStep],
+    cluster_N: np.ndarray,
+    by: str,
+    method: str,
+    path: Path,
+    everything: bool,
 ) -> None:
     from tacit.cli.terminal import percent, say, say_pairs
 
@@ -104,7 +121,7 @@ def _show(
         say(console, f"\nSteps that stand alone and get no step-level credit: {alone}; --all shows them.")
 
 
-def _show_cluster(console: Any, number: int, cluster: Sequence[Seen]) -> None:
+def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> None:
     """The numbered observations, then each member's action."""
     from rich.text import Text
 

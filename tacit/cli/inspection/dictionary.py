@@ -22,7 +22,7 @@ from tacit.companions.dictionary.extraction import Phrase
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.types import Trajectory
-from tacit.evaluation.behaviour import Behaviour, ending_in_words
+from tacit.evaluation.behaviour import Behaviour, describe_ending
 from tacit.report.dictionary import Inspected, Reading, Story, inspect_dictionary, plot_dictionary
 
 # Terminal output: phrases with their counts, metrics by step, episodes split into phrases.
@@ -172,7 +172,7 @@ def behaviour_lines(found: Behaviour) -> dict[str, str]:
         "invalid or refused, in successes": _percent(found.invalid),
         "repeated actions, in successes": _percent(found.repeats),
     }
-    lines |= {f"failures: {ending_in_words(label)}": percent(share) for label, share in found.failures.items()}
+    lines |= {f"failures: {describe_ending(label)}": percent(share) for label, share in found.failures.items()}
     if "RESET" in found.without:
         lines["resets per success"] = f"{found.per_success.get('RESET', 0.0):.2f}"
         lines["successes without a reset"] = percent(found.without["RESET"])

@@ -123,7 +123,7 @@ def _probe(arguments: Any, said: Any) -> int:
 
     from tacit.cli.terminal import make_console, percent, say, table
     from tacit.config.agents import open_target
-    from tacit.evaluation.hints import probe, spots
+    from tacit.evaluation.hints import probe, probe_turns
 
     if arguments.tasks < 2:
         raise TacitError(f"--tasks {arguments.tasks} must be at least 2: an irrelevant hint is another task's.")
@@ -132,7 +132,7 @@ def _probe(arguments: Any, said: Any) -> int:
     if not hasattr(target.policy, "logprobs"):
         raise TacitError(f"{target.label} cannot score text, so what a hint does to it cannot be measured.")
     tasks = target.world.tasks("train", arguments.tasks, target.seed)
-    found = spots(target.world, tasks, target.context, target.seed)
+    found = probe_turns(target.world, tasks, target.context, target.seed)
     results = probe(cast(Policy, target.policy), target.context, found, target.seed)
     if arguments.json:
         print(json.dumps([asdict(result) for result in results]))
