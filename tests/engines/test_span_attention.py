@@ -107,7 +107,7 @@ from tacit.engines.local.fast import varlen_attention_kernels as kernels
 from tacit.engines.local.fast.varlen_attention import LAUNCHES
 
 def compiled(kernel, launch, **sizes):
-    types = {"logsumexp": "*fp32", "products": "*fp32", "blocks": "*i32", "scale": "fp32", "scale2": "fp32", "total": "i32"}
+    types = {"logsumexp": "*fp32", "deltas": "*fp32", "blocks": "*i32", "scale": "fp32", "scale2": "fp32", "total": "i32"}
     strides = {f"{x}_{what}": "i32" for x in "qkv" for what in ("token", "head")}
     fixed = {**sizes, "BLOCK_Q": launch["BLOCK_Q"], "BLOCK_K": launch["BLOCK_K"]}
     signature = {name: "constexpr" if name in fixed else (types | strides).get(name, "*bf16") for name in kernel.arg_names}

@@ -1,17 +1,16 @@
-"""From the last states to what is asked of the chosen tokens, on a GPU: of the logits no more exists than they themselves.
+"""Fused linear log-softmax on a GPU: log-probabilities and entropies of target tokens from hidden states.
 
     z = h Wᵀ / T,   log π(target) = z_target − log Σ exp z,   H = −Σ π log π
 
-    dL/dlogits = (g (1_target − π) − e π (log π + H)) / T        where g and e are the gradients of log π(target) and of H
+    dL/dlogits = (g (1_target − π) − e π (log π + H)) / T        g, e: gradients of log π(target) and of H
 
-Written out in torch, logits go into a log-softmax, that into an exponential and a product, and the gradient back through all of
-them: a dozen passes over [tokens, vocabulary] in float32. Here one pass reads the logits, and another makes their gradient of
-them, in the format in which it is multiplied by the head. Tokens are taken in chunks; the logits of a chunk are computed again
-for the gradient, unless there is only one. Nor are they where the head is not trained, as with adapters, and e is 0: then
+One pass reads the logits, another writes their gradient in the dtype of the head; torch needs a dozen passes over [tokens,
+vocabulary] in float32. Tokens are processed in chunks, and with more than one chunk the backward pass recomputes the logits. If
+the head is frozen (LoRA) and e is 0, it need not:
 
     dL/dh = g r,   r = (1_target − π) W / T
 
-and r, in which there is nothing of the loss, is computed while the logits are there.
+r does not depend on the loss, so the forward pass computes it while it has the logits.
 """
 
 from __future__ import annotations
@@ -27,16 +26,12 @@ from torch.nn.functional import linear
 from tacit.engines.local.fast.kernels import capability_probe, is_kernel_usable, on_tensor_device, probe_logits
 from tacit.engines.local.memory import is_out_of_memory
 
-# Logits as they are summed, in float32, also of a model in bfloat16.
-#
-#     logits = h Wᵀ
-#
-# The head's product is added up in float32 anyway; but as a number of bfloat16 a logit of 20 is a multiple of 1/8, and of all
-# that is rounded in a pass this shows most in a log-probability. Gradients go back in the model's own format.
-
 
 def linear_float32(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
-    """[N, V] in float32, where this device can; rounded before, where not."""
+    """x Wᵀ [N, V] with float32 output, also for bfloat16 inputs; rounded first if torch cannot.
+
+    The product is summed in float32 anyway, and in bfloat16 a logit of 20 would be a multiple of 1/8: the largest rounding
+    error of a log-probability. Gradients have the inputs' dtype."""
     if weight_VD.dtype == torch.float32:
         return linear(x_ND, weight_VD)
     if weight_VD.device.type != "cpu" and not has_float32_output(weight_VD.device, weight_VD.dtype):
@@ -62,28 +57,28 @@ class _LinearFloat32(torch.autograd.Function):
 
 @cache
 def has_float32_output(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch multiplies in this format and answers in float32: asked by doing so once."""
+    """Whether torch.mm supports `out_dtype` for this dtype; tried once."""
     try:
         x = torch.arange(64.0, device=device).view(4, 16).to(dtype)
         return torch.equal(torch.mm(x, x.t(), out_dtype=torch.float32), x.float() @ x.float().t())
-    except (RuntimeError, TypeError) as error:  # an older torch does not know it
+    except (RuntimeError, TypeError) as error:  # an older torch
         if is_out_of_memory(error):
             raise
         return False
 
 
 BLOCK, WARPS = 1024, 4
-"""of a program that reads a whole row: so small that all rows of a chunk find a place at once"""
+"""of the forward kernel, one program per row: small, so that all rows of a chunk run at once"""
 BACKWARD_BLOCK, BACKWARD_WARPS = 4096, 8
 
 
 class LogprobTargets(NamedTuple):
-    """Of states that are there."""
+    """What to compute from hidden states."""
 
     targets_T: torch.Tensor
     temperature: float
     entropy: str
-    """`none`, its `value`, or one with a `gradient`"""
+    """`none`, `value`, or `gradient` (differentiable)"""
     chunk_tokens: int
 
     def chunks(self) -> Iterator[slice]:
@@ -96,119 +91,125 @@ class LogprobTargets(NamedTuple):
 
 
 Scores = tuple[torch.Tensor, torch.Tensor | None]
-"""log π(target) and, where it is asked for, the entropy at each position"""
+"""log π(target) and, if requested, the entropy at each position"""
 
 
-def fused_linear_logprobs(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets) -> Scores:
+def fused_linear_logprobs(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets) -> Scores:
     found: Scores
-    if weight_VD.requires_grad or asked.entropy == "gradient":
-        found = _FusedLinearLogprobs.apply(hidden_TD, weight_VD, asked)
+    if weight_VD.requires_grad or targets.entropy == "gradient":
+        found = _FusedLinearLogprobs.apply(hidden_TD, weight_VD, targets)
     else:
-        found = _FrozenHeadLogprobs.apply(hidden_TD, weight_VD, asked, hidden_TD.requires_grad and torch.is_grad_enabled())
+        found = _FrozenHeadLogprobs.apply(hidden_TD, weight_VD, targets, hidden_TD.requires_grad and torch.is_grad_enabled())
     return found
 
 
 class _FrozenHeadLogprobs(torch.autograd.Function):
-    """Only log-probabilities have a gradient, and only states are given one."""
+    """Only the log-probabilities are differentiable, and only with respect to the hidden states."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets, pulls: bool) -> Scores:
-        """`pulls`: whether a gradient may be asked for."""
-        logprobs_T, normers_T, entropy_T = found = _room(hidden_TD)
-        towards_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if pulls else None
+    def forward(
+        ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets, needs_gradient: bool
+    ) -> Scores:
+        """`needs_gradient`: whether to prepare r."""
+        logprobs_T, logsumexp_T, entropy_T = found = _make_buffers(hidden_TD)
+        r_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if needs_gradient else None
         ones_T = torch.ones_like(logprobs_T)
-        for chunk, logits_CV in _weighed_chunks(hidden_TD, weight_VD, asked, found):
-            if towards_TD is not None:
-                away_CV = _pulled_chunk(chunk, logits_CV, asked, normers_T, entropy_T, ones_T, None, hidden_TD.dtype)
-                towards_TD[chunk] = linear_float32(away_CV, weight_VD.t())
-        ctx.save_for_backward(towards_TD)
+        for chunk, logits_CV in _forward_chunks(hidden_TD, weight_VD, targets, found):
+            if r_TD is not None:
+                gradient_CV = _backward_chunk(chunk, logits_CV, targets, logsumexp_T, entropy_T, ones_T, None, hidden_TD.dtype)
+                r_TD[chunk] = linear_float32(gradient_CV, weight_VD.t())
+        ctx.save_for_backward(r_TD)
         ctx.dtype = hidden_TD.dtype
-        return _scores(ctx, asked, logprobs_T, entropy_T)
+        return _mark_outputs(ctx, targets, logprobs_T, entropy_T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        (towards_TD,), of_logprobs_T = ctx.saved_tensors, gradients[0]
-        for_hidden_TD = None if of_logprobs_T is None else (of_logprobs_T[:, None] * towards_TD).to(ctx.dtype)
-        return for_hidden_TD, None, None, None
+        (r_TD,), of_logprobs_T = ctx.saved_tensors, gradients[0]
+        d_hidden_TD = None if of_logprobs_T is None else (of_logprobs_T[:, None] * r_TD).to(ctx.dtype)
+        return d_hidden_TD, None, None, None
 
 
 class _FusedLinearLogprobs(torch.autograd.Function):
-    """Everything may have a gradient."""
+    """The general case: everything is differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets) -> Scores:
-        logprobs_T, normers_T, entropy_T = found = _room(hidden_TD)
+    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets) -> Scores:
+        logprobs_T, logsumexp_T, entropy_T = found = _make_buffers(hidden_TD)
         kept = None
-        for _, logits_CV in _weighed_chunks(hidden_TD, weight_VD, asked, found):
-            kept = logits_CV if asked.in_one_chunk else None
-        ctx.asked = asked
-        ctx.save_for_backward(hidden_TD, weight_VD, normers_T, entropy_T, kept)
-        return _scores(ctx, asked, logprobs_T, entropy_T)
+        for _, logits_CV in _forward_chunks(hidden_TD, weight_VD, targets, found):
+            kept = logits_CV if targets.in_one_chunk else None
+        ctx.targets = targets
+        ctx.save_for_backward(hidden_TD, weight_VD, logsumexp_T, entropy_T, kept)
+        return _mark_outputs(ctx, targets, logprobs_T, entropy_T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        (hidden_TD, weight_VD, normers_T, entropy_T, kept), asked = ctx.saved_tensors, ctx.asked
+        (hidden_TD, weight_VD, logsumexp_T, entropy_T, kept), targets = ctx.saved_tensors, ctx.targets
         of_logprobs_T, of_entropy_T = (None if gradient is None else gradient.contiguous() for gradient in gradients)
         if of_logprobs_T is None:
-            of_logprobs_T = torch.zeros_like(normers_T)
+            of_logprobs_T = torch.zeros_like(logsumexp_T)
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-        for_hidden_TD = torch.empty_like(hidden_TD) if needs_hidden else None
-        for_weight_VD = None  # of many chunks, added up in float32 and rounded once
-        for chunk in asked.chunks():
+        d_hidden_TD = torch.empty_like(hidden_TD) if needs_hidden else None
+        d_weight_VD = None  # over several chunks summed in float32 and rounded once
+        for chunk in targets.chunks():
             hidden_CD = hidden_TD[chunk]
             logits_CV = linear_float32(hidden_CD, weight_VD) if kept is None else kept
             of_both = (of_logprobs_T, of_entropy_T)
-            gradient_CV = _pulled_chunk(chunk, logits_CV, asked, normers_T, entropy_T, *of_both, hidden_TD.dtype)
-            if for_hidden_TD is not None:
-                torch.mm(gradient_CV, weight_VD, out=for_hidden_TD[chunk])
+            gradient_CV = _backward_chunk(chunk, logits_CV, targets, logsumexp_T, entropy_T, *of_both, hidden_TD.dtype)
+            if d_hidden_TD is not None:
+                torch.mm(gradient_CV, weight_VD, out=d_hidden_TD[chunk])
             if needs_weight:
-                part_VD = gradient_CV.t() @ hidden_CD if asked.in_one_chunk else linear_float32(gradient_CV.t(), hidden_CD.t())
-                for_weight_VD = part_VD if for_weight_VD is None else for_weight_VD.add_(part_VD)
-        if for_weight_VD is not None:
-            for_weight_VD = for_weight_VD.to(weight_VD.dtype)
-        return for_hidden_TD, for_weight_VD, None
+                part_VD = (
+                    gradient_CV.t() @ hidden_CD if targets.in_one_chunk else linear_float32(gradient_CV.t(), hidden_CD.t())
+                )
+                d_weight_VD = part_VD if d_weight_VD is None else d_weight_VD.add_(part_VD)
+        if d_weight_VD is not None:
+            d_weight_VD = d_weight_VD.to(weight_VD.dtype)
+        return d_hidden_TD, d_weight_VD, None
 
 
-def _room(hidden_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For log π(target), log Σ exp z and the entropy of every token."""
-    logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(hidden_TD), dtype=torch.float32) for _ in range(3))
-    return logprobs_T, normers_T, entropy_T
+def _make_buffers(hidden_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Buffers for log π(target), log Σ exp z and the entropy of every token."""
+    logprobs_T, logsumexp_T, entropy_T = (hidden_TD.new_empty(len(hidden_TD), dtype=torch.float32) for _ in range(3))
+    return logprobs_T, logsumexp_T, entropy_T
 
 
-def _weighed_chunks(
-    hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: LogprobTargets, found: Sequence[torch.Tensor]
+def _forward_chunks(
+    hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets, found: Sequence[torch.Tensor]
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Each chunk with its logits, of which is then known what there was room for."""
-    for chunk in asked.chunks():
+    """Each chunk with its logits, after its part of the buffers has been filled."""
+    for chunk in targets.chunks():
         logits_CV = linear_float32(hidden_TD[chunk], weight_VD)
-        has_entropy = asked.entropy != "none"
-        logprob_forward(logits_CV, asked.targets_T[chunk], asked.temperature, has_entropy, *(part_T[chunk] for part_T in found))
+        has_entropy = targets.entropy != "none"
+        logprob_forward(
+            logits_CV, targets.targets_T[chunk], targets.temperature, has_entropy, *(part_T[chunk] for part_T in found)
+        )
         yield chunk, logits_CV
 
 
-def _pulled_chunk(
+def _backward_chunk(
     chunk: slice,
     logits_CV: torch.Tensor,
-    asked: LogprobTargets,
-    normers_T: torch.Tensor,
+    targets: LogprobTargets,
+    logsumexp_T: torch.Tensor,
     entropy_T: torch.Tensor,
     of_logprobs_T: torch.Tensor,
     of_entropy_T: torch.Tensor | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
     of_entropy_C = None if of_entropy_T is None else of_entropy_T[chunk]
-    known = (asked.targets_T[chunk], asked.temperature, normers_T[chunk], entropy_T[chunk])
+    known = (targets.targets_T[chunk], targets.temperature, logsumexp_T[chunk], entropy_T[chunk])
     return logprob_backward(logits_CV, *known, of_logprobs_T[chunk], of_entropy_C, dtype)
 
 
-def _scores(ctx: Any, asked: LogprobTargets, logprobs_T: torch.Tensor, entropy_T: torch.Tensor) -> Scores:
-    """What a pass gives back, as autograd has to know of it."""
+def _mark_outputs(ctx: Any, targets: LogprobTargets, logprobs_T: torch.Tensor, entropy_T: torch.Tensor) -> Scores:
+    """The outputs, marked for autograd."""
     ctx.set_materialize_grads(False)
-    if asked.entropy == "none":
+    if targets.entropy == "none":
         return logprobs_T, None
-    if asked.entropy != "gradient":
+    if targets.entropy != "gradient":
         ctx.mark_non_differentiable(entropy_T)
     return logprobs_T, entropy_T
 
@@ -220,17 +221,17 @@ def logprob_forward(
     temperature: float,
     entropy: bool,
     logprobs_C: torch.Tensor,
-    normers_C: torch.Tensor,
+    logsumexp_C: torch.Tensor,
     entropy_C: torch.Tensor,
 ) -> None:
-    """The last three are written to: log π(target), log Σ exp z, and the entropy where it is asked for."""
+    """Writes the last three arguments: log π(target), log Σ exp z, and the entropy if requested."""
     from tacit.engines.local.fast.cross_entropy_kernels import (
-        logprob_forward_kernel,  # triton is only there where there is a GPU
+        logprob_forward_kernel,  # Triton comes with CUDA only
     )
 
     rows, vocabulary = logits_CV.shape
     if rows:
-        found = (logprobs_C, normers_C, entropy_C)
+        found = (logprobs_C, logsumexp_C, entropy_C)
         shape = (1 / temperature, vocabulary, logits_CV.stride(0))
         logprob_forward_kernel[(rows,)](logits_CV, targets_C, *found, *shape, ENTROPY=entropy, BLOCK=BLOCK, num_warps=WARPS)
 
@@ -240,7 +241,7 @@ def logprob_backward(
     logits_CV: torch.Tensor,
     targets_C: torch.Tensor,
     temperature: float,
-    normers_C: torch.Tensor,
+    logsumexp_C: torch.Tensor,
     entropy_C: torch.Tensor,
     of_logprobs_C: torch.Tensor,
     of_entropy_C: torch.Tensor | None,
@@ -258,7 +259,7 @@ def logprob_backward(
         logprob_backward_kernel[(rows, -(-vocabulary // BACKWARD_BLOCK))](
             logits_CV,
             targets_C,
-            normers_C,
+            logsumexp_C,
             entropy_C,
             *of_both,
             gradient_CV,
@@ -272,25 +273,25 @@ def logprob_backward(
 
 @capability_probe
 def has_logprob_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return is_kernel_usable("scores", device, partial(_matches_torch, device, dtype))
+    return is_kernel_usable("fused linear log-softmax", device, partial(_matches_torch, device, dtype))
 
 
 def _matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
-    """Rows whose length is no multiple of a block; of one that is a multiple of 16 the compiler makes other kernels."""
+    """Vocabularies that are no multiple of the block; for multiples of 16 Triton compiles another variant."""
     return all(_matches_at(2 * BACKWARD_BLOCK + more, device, dtype) for more in (777, 768))
 
 
 def _matches_at(vocabulary: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Sharp, flat and truncated rows: values and gradients."""
+    """Values and gradients against float64, on sharp, flat and truncated rows."""
     generator, rows = torch.Generator(device).manual_seed(0), 16
     logits_CV = probe_logits(rows, vocabulary, BLOCK, generator)
     targets_C = torch.randint(0, vocabulary, (rows,), generator=generator, device=device)
     logits_CV.scatter_(1, targets_C[:, None], 0.5)
     of_both = torch.randn(2, rows, generator=generator, device=device)
     for temperature in (1.0, 0.7):
-        logprobs_C, normers_C, entropy_C, alone_C = torch.empty(4, rows, device=device)
-        logprob_forward(logits_CV, targets_C, temperature, False, alone_C, normers_C, entropy_C)
-        logprob_forward(logits_CV, targets_C, temperature, True, logprobs_C, normers_C, entropy_C)
+        logprobs_C, logsumexp_C, entropy_C, alone_C = torch.empty(4, rows, device=device)
+        logprob_forward(logits_CV, targets_C, temperature, False, alone_C, logsumexp_C, entropy_C)
+        logprob_forward(logits_CV, targets_C, temperature, True, logprobs_C, logsumexp_C, entropy_C)
         if not torch.allclose(alone_C, logprobs_C, atol=1e-4, rtol=1e-5):
             return False
         logps_CV = torch.log_softmax(logits_CV.double() / temperature, -1)
@@ -302,7 +303,7 @@ def _matches_at(vocabulary: int, device: torch.device, dtype: torch.dtype) -> bo
             return False
         for of_entropy_C in (None, of_both[1]):
             found_CV = logprob_backward(
-                logits_CV, targets_C, temperature, normers_C, entropy_C, of_both[0], of_entropy_C, dtype
+                logits_CV, targets_C, temperature, logsumexp_C, entropy_C, of_both[0], of_entropy_C, dtype
             )
             expected_CV = of_both[0].double()[:, None] * -p_CV
             expected_CV.scatter_add_(1, targets_C[:, None], of_both[0].double()[:, None])

@@ -1,9 +1,8 @@
-"""silu(g) · u of [g; u] with its gradient, on a GPU: one launch there and one back, each once through memory.
+"""Fused SwiGLU, RMSNorm and RoPE on a GPU: each one Triton launch and one pass over memory.
+
+SwiGLU with its gradient (torch.compile takes twice as long for the gradient):
 
     y = g σ(g) u        dL/dg = dL/dy · u · (s + a (1 − s)),  dL/du = dL/dy · a        s = σ(g), a = g s
-
-A compiler takes twice the time for the gradient: to it the two halves are two tensors, which it lays side by side by asking for
-every number to which half it belongs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tacit.engines.local.fast.kernels import capability_probe, early_launch_opti
 from tacit.engines.local.packing import next_power_of_two
 
 SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
-"""of a program: eight numbers of 16 bits for each thread, which it reads in one go"""
+"""per program: each thread loads eight 16-bit numbers at once"""
 
 
 class SwiGLU(torch.autograd.Function):
@@ -37,55 +36,55 @@ class SwiGLU(torch.autograd.Function):
 
 @on_tensor_device
 def swiglu_forward(gate_up_NF: torch.Tensor) -> torch.Tensor:
-    """What the gates let through."""
-    from tacit.engines.local.fast.layer_kernels import swiglu_forward_kernel  # triton is only there where there is a GPU
+    """[N, inner] from gate and up, side by side [N, 2 · inner]."""
+    from tacit.engines.local.fast.layer_kernels import swiglu_forward_kernel  # Triton comes with CUDA only
 
     rows, inner = len(gate_up_NF), gate_up_NF.shape[1] // 2
-    through_NF = gate_up_NF.new_empty(rows, inner)
+    out_NF = gate_up_NF.new_empty(rows, inner)
     if rows:
         shape = (inner, gate_up_NF.stride(0))
         how = {"BLOCK": SWIGLU_BLOCK, "num_warps": SWIGLU_WARPS} | early_launch_options(gate_up_NF.device)
-        swiglu_forward_kernel[_grid(rows, inner)](gate_up_NF, through_NF, *shape, **how)
-    return through_NF
+        swiglu_forward_kernel[_grid(rows, inner)](gate_up_NF, out_NF, *shape, **how)
+    return out_NF
 
 
 @on_tensor_device
 def swiglu_backward(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torch.Tensor:
-    """The gradient of both halves, side by side."""
+    """The gradients of gate and up, side by side."""
     from tacit.engines.local.fast.layer_kernels import swiglu_backward_kernel
 
     rows, inner = gradient_NF.shape
-    both_NF = gradient_NF.new_empty(rows, 2 * inner)
+    grad_gate_up_NF = gradient_NF.new_empty(rows, 2 * inner)
     if rows:
         shape = (inner, gate_up_NF.stride(0))
         swiglu_backward_kernel[_grid(rows, inner)](
-            gate_up_NF, gradient_NF, both_NF, *shape, BLOCK=SWIGLU_BLOCK, num_warps=SWIGLU_WARPS
+            gate_up_NF, gradient_NF, grad_gate_up_NF, *shape, BLOCK=SWIGLU_BLOCK, num_warps=SWIGLU_WARPS
         )
-    return both_NF
+    return grad_gate_up_NF
 
 
 @capability_probe
 def has_swiglu_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return is_kernel_usable("gates", device, partial(_swiglu_matches_torch, device, dtype))
+    return is_kernel_usable("SwiGLU", device, partial(_swiglu_matches_torch, device, dtype))
 
 
 def _swiglu_matches_torch(device: torch.device, dtype: torch.dtype) -> bool:
-    """Rows that are no multiple of a block; of those that are one of 16 the compiler makes other kernels."""
+    """Widths that are no multiple of the block; for multiples of 16 Triton compiles another variant."""
     return all(_swiglu_matches_at(SWIGLU_BLOCK + more, device, dtype) for more in (24, 32))
 
 
 def _swiglu_matches_at(inner: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Gates from wide open to shut."""
+    """Compares with float64, gates from open to shut."""
     generator, rows = torch.Generator(device).manual_seed(0), 5
     gate_up_NF = 4 * torch.randn(rows, 2 * inner, generator=generator, device=device)
     gate_up_NF[:, :8] = torch.tensor([-200.0, -90, -20, -1, 0, 1, 20, 200], device=device)
     gate_up_NF = gate_up_NF.to(dtype)
     gradient_NF = torch.randn(rows, inner, generator=generator, device=device).to(dtype)
     gate_NF, up_NF = gate_up_NF.double().chunk(2, -1)
-    opened_NF = gate_NF.sigmoid()
-    activated_NF = gate_NF * opened_NF
-    for_gate_NF = up_NF * (opened_NF + activated_NF * (1 - opened_NF))
-    expected_NF = torch.cat([for_gate_NF, activated_NF], -1) * gradient_NF.double().repeat(1, 2)
+    sigmoid_NF = gate_NF.sigmoid()
+    activated_NF = gate_NF * sigmoid_NF
+    grad_gate_NF = up_NF * (sigmoid_NF + activated_NF * (1 - sigmoid_NF))
+    expected_NF = torch.cat([grad_gate_NF, activated_NF], -1) * gradient_NF.double().repeat(1, 2)
     close = partial(torch.allclose, atol=1e-5, rtol=torch.finfo(dtype).eps + 1e-4)
     return close(swiglu_forward(gate_up_NF).double(), activated_NF * up_NF) and close(
         swiglu_backward(gate_up_NF, gradient_NF).double(), expected_NF
@@ -96,19 +95,17 @@ def _grid(rows: int, inner: int) -> tuple[int, int]:
     return rows, -(-inner // SWIGLU_BLOCK)
 
 
-# w · h / √(mean h² + ε) by row on a GPU, once through memory; without a gradient, for the sampler.
-#
-# A compiler reads a row of 1,536 numbers, which are no power of two, at a third of the memory's speed.
+# RMSNorm without a gradient, for the sampler. torch.compile reaches a third of the memory bandwidth for rows of 1,536 numbers.
 
 NORM_WARPS = 2
 MAX_NORM_WIDTH = 8192
-"""numbers of a row that a program has in its registers"""
+"""widest row that fits into a program's registers"""
 
 
 @on_tensor_device
 def rms_norm_forward(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Rows lie end to end."""
-    from tacit.engines.local.fast.layer_kernels import rms_norm_kernel  # triton is only there where there is a GPU
+    """w · h / √(mean h² + ε) by row; `h_ND` must be contiguous."""
+    from tacit.engines.local.fast.layer_kernels import rms_norm_kernel  # Triton comes with CUDA only
 
     rows, width = h_ND.shape
     normed_ND = torch.empty_like(h_ND)
@@ -121,11 +118,11 @@ def rms_norm_forward(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -
 @capability_probe
 def has_rms_norm_kernel(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     fits = width <= MAX_NORM_WIDTH and dtype in (torch.bfloat16, torch.float16)
-    return fits and is_kernel_usable("norms", device, partial(_rms_norm_matches_torch, device, dtype, width))
+    return fits and is_kernel_usable("RMSNorm", device, partial(_rms_norm_matches_torch, device, dtype, width))
 
 
 def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Of rows from small to large."""
+    """Rows from small to large."""
     generator = torch.Generator(device).manual_seed(0)
     h_ND = torch.randn(7, width, generator=generator, device=device) * torch.logspace(-3, 3, 7, device=device)[:, None]
     h_ND, weight = h_ND.to(dtype), torch.randn(width, generator=generator, device=device).to(dtype)
@@ -134,16 +131,12 @@ def _rms_norm_matches_torch(device: torch.device, dtype: torch.dtype, width: int
     return torch.allclose(found, expected, atol=1e-5, rtol=2 * torch.finfo(dtype).eps)
 
 
-# Rotations on a GPU, once through memory.
-#
-#     (a, b) ← (a cos − b sin, b cos + a sin)        for every pair of a query or key
-#
-# A prefill rotates them where they lie, and puts keys and values into the cache. An update has queries, keys and values of its
-# own, and of their gradients, rotated back, that of their one product. As torch and its compiler have it, a rotation takes
-# two to seven times as long as reading and writing.
+# RoPE: (a, b) ← (a cos − b sin, b cos + a sin) for every pair of a query or key. Prefill rotates in place and writes keys and
+# values into the cache (`rope_into_cache`). Updates split the fused projection into rotated queries and keys, and values
+# (`RopeQKV`). Torch, compiled or not, takes two to seven times as long.
 
 ROPE_BLOCK, ROPE_WARPS = 4096, 4
-"""of a program: of as many tokens as have so many, all heads"""
+"""numbers per program: all heads of a few tokens"""
 
 
 @on_tensor_device
@@ -156,9 +149,9 @@ def rope_into_cache(
     keys_SGD: torch.Tensor,
     values_SGD: torch.Tensor,
 ) -> None:
-    """`qkv_NF`: so many heads of queries, then the keys' and the values'; tokens may lie apart. `rotations`: of each position
-    [head_dim / 2, 2], cos and sin in float32."""
-    from tacit.engines.local.fast.layer_kernels import rope_into_cache_kernel  # triton is only there where there is a GPU
+    """Rotates queries and keys of `qkv_NF` in place and writes keys and values to `slots_N` of the cache. `qkv_NF` may be a
+    slice of a wider matrix. `rotations` is [positions, head_dim / 2, 2] float32: cos, sin."""
+    from tacit.engines.local.fast.layer_kernels import rope_into_cache_kernel  # Triton comes with CUDA only
 
     key_heads, dim = keys_SGD.shape[1:]
     padded = next_power_of_two(heads + 2 * key_heads)
@@ -171,14 +164,14 @@ def rope_into_cache(
 
 
 class RopeQKV(torch.autograd.Function):
-    """Queries, keys and values [N, heads, head_dim] of their product [N, features], the first two rotated: a pair is a number
-    of a head's first half and one of its second. `cos` and `sin` are [N, 1, head_dim / 2] in float32."""
+    """Queries, keys and values [N, heads, head_dim] of their fused projection [N, features], with RoPE on the first two. Pairs
+    are (first half, second half) of a head. `cos` and `sin` are [N, 1, head_dim / 2] float32."""
 
     @staticmethod
     def forward(
         ctx: Any, qkv_NF: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, sizes: tuple[int, int, int]
     ) -> tuple[torch.Tensor, ...]:
-        """`sizes`: heads of each."""
+        """`sizes`: heads of queries, keys and values."""
         ctx.save_for_backward(cos, sin)
         dim = 2 * cos.shape[-1]
         q, k, v = qkv_NF.unflatten(1, (-1, dim)).split(sizes, 1)
@@ -196,7 +189,7 @@ class RopeQKV(torch.autograd.Function):
 def rope_qkv(
     q_NHD: torch.Tensor, k_NGD: torch.Tensor, v_NGD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bool
 ) -> torch.Tensor:
-    """[N, features] side by side, queries and keys rotated, or rotated back. A token's heads lie together."""
+    """[N, features]: q, k, v side by side, queries and keys rotated, or rotated back for the gradient."""
     from tacit.engines.local.fast.layer_kernels import rope_qkv_kernel
 
     (tokens, heads, dim), key_heads = q_NHD.shape, k_NGD.shape[1]
@@ -216,12 +209,12 @@ def rope_qkv(
 def has_rope_qkv_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
-        "rotations of an update", device, partial(_rope_qkv_matches_torch, device, dtype, heads, key_heads, head_dim)
+        "RoPE of an update", device, partial(_rope_qkv_matches_torch, device, dtype, heads, key_heads, head_dim)
     )
 
 
 def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
-    """Of a product, and of three gradients each by itself."""
+    """Forward from one fused tensor, backward from three separate ones."""
     generator, tokens, sizes = torch.Generator(device).manual_seed(0), 37, (heads, key_heads, key_heads)
     given = torch.randn(tokens, sum(sizes), head_dim, generator=generator, device=device).to(dtype)
     angles = torch.randn(tokens, 1, head_dim // 2, generator=generator, device=device)
@@ -240,11 +233,11 @@ def _rope_qkv_matches_torch(device: torch.device, dtype: torch.dtype, heads: int
 def has_rope_cache_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     trials = (partial(_rope_cache_matches_torch, device, dtype, asked, key_heads, head_dim) for asked in (heads, 0))
-    return fits and is_kernel_usable("rotations", device, lambda: all(trial() for trial in trials))
+    return fits and is_kernel_usable("RoPE of a prefill", device, lambda: all(trial() for trial in trials))
 
 
 def _rope_cache_matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
-    """Tokens beside which something else lies in memory, and slots of which nobody writes every second."""
+    """A slice of a wider tensor, and a cache in which every second slot must stay untouched."""
     generator, tokens = torch.Generator(device).manual_seed(0), 37
     width = (heads + 2 * key_heads) * head_dim
     wide = torch.randn(tokens, width + 16, generator=generator, device=device).to(dtype)

@@ -61,7 +61,7 @@ def lora_decode(
 @on_tensor_device
 def add_lora_and_norm(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     """h += y + a Bᵀ in place, where [y, a] is the product; returns RMSNorm(h). B is stored input-major."""
-    from tacit.engines.local.fast.layer_kernels import lora_add_rms_norm_kernel  # triton is only there where there is a GPU
+    from tacit.engines.local.fast.layer_kernels import lora_add_rms_norm_kernel  # Triton comes with CUDA only
 
     (rows, width), rank = h_BD.shape, lora_B.shape[1]
     normed_BD, block = torch.empty_like(h_BD), next_power_of_two(width)
