@@ -96,7 +96,7 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     world = get_environment("countdown")
     assert world.example_texts is not None
     schedule = Schedule(groups=8, group_size=8, lr=0.0)
-    method = BiPACE(wording="terse", style="bare", admissible=False, layer=layer, schedule=schedule).build(world)
+    method = BiPACE(layer=layer, schedule=schedule).with_prompt(wording="terse", style="bare", admissible=False).build(world)
     policy = load_policy(model, EngineSettings(device="cpu", threads=1), world_texts=world.example_texts(0))
     policy.freeze_reference()
     loop = Loop([Collector(method, world.tasks("train", 64, 0), InProcessPool(world.make), max_tokens, turns)], policy)

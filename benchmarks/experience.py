@@ -111,7 +111,7 @@ def main() -> int:
     engine = get_engine("local")
     policy = engine.load(ModelSource(args.model, 0, None, None), engine.settings(device="cpu", threads=1))
     world = get_environment(args.world)
-    settings = get_method("complementary")(wording="terse", style="bare", admissible=False, history=0)
+    settings = get_method("complementary")().with_prompt(wording="terse", style="bare", admissible=False, history=0)
     context, tasks = settings.context(world), world.tasks("train", args.groups, 0)
     worlds, sampling = InProcessPool(world.make), Sampling(1.0, max_tokens=world.action_tokens)
     place = Path(tempfile.mkdtemp())

@@ -33,12 +33,13 @@ from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import PHASES, Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
-SETTINGS = {"wording": "terse", "style": "bare", "admissible": False, "history": 2, "kl": 0.01}
+SETTINGS = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=2), "kl": 0.01}
 SKILLS = {"episode_summary": "", "episode_skill": "look in the likeliest places first", "step_skills": {"0": "go to fridge 1"}}
 
 

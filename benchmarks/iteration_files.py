@@ -31,7 +31,7 @@ def executed_functions() -> dict[str, set[str]]:
     """File (relative to tacit/) -> names of the functions that ran. A comprehension or lambda counts with its function."""
     world = get_environment("countdown")
     schedule = Schedule(groups=2, group_size=4, iterations=2, lr=1e-4)
-    method = GRPO(wording="terse", style="bare", schedule=schedule).build(world)
+    method = GRPO(schedule=schedule).with_prompt(wording="terse", style="bare").build(world)
     policy = load_policy("tiny", EngineSettings(device="cpu", threads=1), 0, lambda: world.example_texts(0))
     policy.freeze_reference()
     loop = Loop([Collector(method, world.tasks("train", 8, 0), InProcessPool(world.make), 12, 3)], policy, 0, 2)

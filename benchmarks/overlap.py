@@ -51,9 +51,9 @@ class Thinking:
 def measure(policy: ShardedPolicy, overlap: bool, options: argparse.Namespace) -> dict[str, Any]:
     """Medians over the iterations after the first."""
     told = GRPO(
-        wording="terse", style="bare", history=0, admissible=False, kl=0.0,
+        kl=0.0,
         schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
-    )  # fmt: skip
+    ).with_prompt(wording="terse", style="bare", history=0, admissible=False)
     worlds = InProcessPool(lambda: Thinking(options.think_s))
     collector = Collector(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
     loop = Loop([collector], policy, 0, options.iterations + 2, overlap=overlap)

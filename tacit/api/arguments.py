@@ -11,6 +11,7 @@ from typing import Any
 
 from tacit.config.checks import find_differing
 from tacit.config.flags import NAMES_ELSEWHERE, method_options, methods_with, section_options, train_options
+from tacit.config.recipe import METHOD_TABLES
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.registry import NOWHERE, Registry
@@ -18,7 +19,7 @@ from tacit.core.world import Environment
 from tacit.methods import REGISTRY as METHODS
 from tacit.worlds import REGISTRY as WORLDS
 
-SECTIONS = ("schedule", *section_options())
+SECTIONS = (*METHOD_TABLES, *section_options())
 NAMED = ("world", "method", "model", "out", "config", "resume", "callbacks", "quiet")
 """arguments of `tacit.train` itself"""
 WHOLE = ("worlds", "policies")

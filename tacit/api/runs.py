@@ -13,7 +13,17 @@ from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds,
 from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, Endpoint, Target, open_endpoint, open_loaded, open_target
 from tacit.config.checks import check_new_run, is_finished, open_world, prepare
 from tacit.config.measuring import EvaluationResult, PanelEvaluation, run_of, with_panel
-from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, method_name, override, read_document, run_recipe
+from tacit.config.recipe import (
+    DEFAULT_METHOD,
+    METHOD_TABLES,
+    Document,
+    Overrides,
+    Recipe,
+    method_name,
+    override,
+    read_document,
+    run_recipe,
+)  # fmt: skip
 from tacit.config.running import run_training
 from tacit.core.errors import TacitError, install, unknown
 from tacit.core.progress import after, number_of
@@ -266,10 +276,10 @@ def _apply_arguments(
     name = method_name(document) if document else DEFAULT_METHOD
     if method is not None:
         name, own = name_method(method)
-        schedule = own.pop("schedule", {})
         said["method", "name"] = name
+        for table in METHOD_TABLES:
+            said |= {(table, key): value for key, value in own.pop(table, {}).items()}
         said |= {("method", key): value for key, value in own.items()}
-        said |= {("schedule", key): value for key, value in schedule.items()}
     if model is not None:
         said["model",] = str(model)
     if out is not None:
@@ -421,6 +431,7 @@ def _collect_overrides(name: str, world: World | None, method: Method | None, se
     if method is not None:
         known, own = name_method(method)
         own.pop("schedule", None)
+        said |= {("prompt", key): value for key, value in own.pop("prompt", {}).items()}
         said["method", "name"] = known
     picked = {key: settings.pop(key) for key in PANEL_SETTINGS if key in settings}
     said |= {("method", key): value for key, value in own.items()} | parse_settings(settings, known)

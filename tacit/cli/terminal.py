@@ -177,7 +177,7 @@ def add_shared_options(parser: Parser, method: str) -> None:
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.name in ("world", "method")])
     parser.add_options(
         f"method {method}",
-        [o for o in method_options(method) if o.place[0] == "method"],
+        [o for o in method_options(method) if o.place[0] in ("method", "prompt")],
         "Only what the agent reads matters here.",
     )
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))

@@ -104,6 +104,7 @@ def add_training_options(
         [o for o in own if o.place[0] == "method"],
         f"{first_line[0] if first_line else ''} Another method's settings: --method NAME --help.",
     )
+    parser.add_options("prompt: what the agent reads and how it writes actions", [o for o in own if o.place[0] == "prompt"])
     parser.add_options("schedule, with the method's published values", [o for o in own if o.place[0] == "schedule"])
     parser.add_options("run", train_options())
     titles = {

@@ -93,7 +93,14 @@ def read_shared(value: Any, where: str) -> Document:
             raise TacitError(f"[{where}] says {key!r}; the comparison gives every run its own: leave it out.")
     if "method" in document:
         document["method"] = read_table(document["method"], f"{where}.method")
+    if prompt := document.pop("prompt", {}):
+        document["method"] = {**prompt, **document.get("method", {})}
     return document
+
+
+def fold_prompt(table: Document) -> Document:
+    """A method's table with its prompt settings among its own. `Recipe.from_json` tells them apart again."""
+    return {**table.get("prompt", {}), **{key: value for key, value in table.items() if key != "prompt"}}
 
 
 def read_table(value: Any, where: str) -> Document:
@@ -147,7 +154,7 @@ def check_shared_settings(shared: Document, methods: Iterable[str], world: str) 
 
 
 def _settings_of(method: str) -> set[str]:
-    return {option.place[1] for option in method_options(method) if option.place[0] == "method"}
+    return {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
 
 
 # Final success once more, as rows × columns of the file's methods: who plays × what is read, say.
@@ -220,8 +227,6 @@ def _texts(value: Any) -> bool:
 PLAYS = "plays"
 READ_BY = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
 """whose context one who learns nothing is in, where no method is named"""
-CONTEXT = ("history", "state_block", "block", "bound", "wording", "style", "chat", "thinking", "admissible")
-"""settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
 STILL = {"sft": {"steps": 0, "rounds": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 
 
@@ -242,8 +247,7 @@ def compared(document: Document) -> Document:
     """The settings of a row that are held against those of the others: of one who learns nothing, what it reads."""
     if document["model"] not in AGENTS:
         return document
-    reads = CONTEXT if document["model"] == RULE_AGENT else ()
-    return {"method": {key: value for key, value in document["method"].items() if key in reads}}
+    return {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
 
 
 def missing_here(shared: Document) -> str:
@@ -264,7 +268,7 @@ def missing_here(shared: Document) -> str:
 # between columns which do not name it differs by their methods' defaults alone, and what the table shows may be its doing. It
 # is refused, unless the file says `unequal = ["invalid_penalty"]`; then it is told as such.
 
-BY_METHOD = ("method", "schedule")
+BY_METHOD = ("method", "prompt", "schedule")
 """sections whose defaults are a method's own; elsewhere all columns have the same, or what their method cannot do without"""
 
 
@@ -299,7 +303,7 @@ def differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable
         values = {column: settings[place] for column, settings in columns.items() if place in settings}
         if any(value != next(iter(values.values())) for value in values.values()):
             section, _, name = place.partition(".")
-            setting = name if section == "method" else place
+            setting = name if section in ("method", "prompt") else place
             rest = [value for column, value in values.items() if setting not in named[column]]
             unequal = section in BY_METHOD and any(value != rest[0] for value in rest)
             found.append(Difference(setting, values, tuple(c for c in values if setting in named[c]), unequal))
@@ -314,8 +318,8 @@ def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]
         settings = ", ".join(f'"{setting}"' for setting in reversed(refused))
         raise TacitError(
             f"columns differ in what none of them is about. {'. '.join(reversed(refused.values()))}. Give all the same under "
-            f"[common.method] or [common.schedule], name the setting in the [methods.…] table of the column that is about it, "
-            f"or write `unequal = [{settings}]` to have it told beside the table."
+            f"[common.method], [common.prompt] or [common.schedule], name the setting in the [methods.…] table of the column "
+            f"that is about it, or write `unequal = [{settings}]` to have it told beside the table."
         )
     for setting in allowed:
         if setting not in {each.setting for _, each in unequal}:
@@ -331,7 +335,7 @@ def read_unequal(value: Any) -> tuple[str, ...]:
 
 def _settings(document: Document) -> Iterator[tuple[str, Any]]:
     """What columns may differ in: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`, `policies.extractor.model`."""
-    for section in ("method", "schedule", "sft", "engine", "policies"):
+    for section in ("method", "prompt", "schedule", "sft", "engine", "policies"):
         for name, value in _leaves(document.get(section, {})):
             if (section, name) != ("method", "name"):
                 yield f"{section}.{name}", value
@@ -475,7 +479,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
         start = None if begin is None else _start(world, shared, begin)
         starts += [start] if start else []
-        tables = {method: [table, special.get(method, {})] for method, table in methods.items()}
+        tables = {method: [fold_prompt(table), fold_prompt(special.get(method, {}))] for method, table in methods.items()}
         for method, said in tables.items():
             cell = _cell_document(method, shared, said, f"{world}/{method}", start)
             resolved[world, method] = _complete(cell, f"{world}/{method}")
@@ -504,6 +508,7 @@ def _start(world: str, shared: Document, begin: Any) -> Planned:
         raise TacitError(f"worlds.{world}.{START}.seed must be a whole number, not {seed!r}.")
     method = own.pop("method", {})
     method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
+    method = {**own.pop("prompt", {}), **method}
     name = method.get("name", "grpo")
     told = having(shared.get("method", {}), name)
     document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
@@ -538,8 +543,8 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
         raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
     told = having(shared.get("method", {}), own["name"])
     if start is not None:
-        read = {key: start.document["method"][key] for key in CONTEXT if key in start.document["method"]}
-        told = {**having(read, own["name"]), **told}
+        # Whoever continues from a start reads what the start was taught with.
+        told = {**having(start.document["prompt"], own["name"]), **told}
         # The start has done the imitation and was measured: each run goes on from there.
         untrained = shared.get("evaluation", {}).get("untrained", False)
         shared = merge(shared, {"sft": {"steps": 0, "rounds": 0}, "evaluation": {"untrained": untrained}})

@@ -28,6 +28,7 @@ from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.evaluate import Route, SingleAgent
 from tacit.evaluation.panels import Rules
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.encoding import check_chat_support
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.worlds import TimedExpert
@@ -162,7 +163,8 @@ class Target:
         if isinstance(self.context, ActingContext):
             return {}
         own = to_data(self.recipe.settings)
-        return {"method": self.recipe.method, **{name: value for name, value in own.items() if name != "schedule"}}
+        prompt = own.pop("prompt", {})
+        return {"method": self.recipe.method, **prompt, **{name: value for name, value in own.items() if name != "schedule"}}
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
 def _with_method(document: Document, said: Overrides) -> Document:
     """A run's settings under another method: shared settings keep the run's values."""
     name = said.get(("method", "name"), document["method"]["name"])
-    known = {f.name for f in fields(get_method(name))} | {"name"}
+    known = {f.name for cls in (get_method(name), PromptSettings) for f in fields(cls)} | {"name"}
 
     def shared(table: Document) -> Document:
         own = {k: v for k, v in table.get("method", {}).items() if k in known}

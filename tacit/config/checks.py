@@ -215,15 +215,17 @@ def _fill_choices(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
     several = len(worlds) > 1
     for world, place in zip(worlds, recipe.places, strict=True):
         here = recipe.at(place.world) if several else recipe
-        own_words = recipe.worlds.get(place.world, {}).get("method", {})
-        said = recipe.said | {name.replace("-", "_") for name in own_words}
+        tables = [recipe.worlds.get(place.world, {}).get(key, {}) for key in ("method", "prompt")]
+        said = recipe.said | {name.replace("-", "_") for table in tables for name in table}
         settings, notes = here.settings.fit_to_model(describe_model(here, world), said)
         train = _with_split(place.train, world)
         if not several:
             recipe = replace(recipe, settings=settings, train=train)
         else:
             own = find_differing(to_data(settings), to_data(recipe.settings))
+            prompt = own.pop("prompt", {})
             table = {**find_differing(to_data(train), to_data(recipe.train)), **({"method": own} if own else {})}
+            table |= {"prompt": prompt} if prompt else {}
             recipe = replace(recipe, worlds={**recipe.worlds, place.world: table})
         recipe = replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, *notes))))
     return recipe

@@ -123,7 +123,7 @@ def credited_groups(
     """(estimates by name: the standard ones, the run's own method, further methods; radii searched on these groups; what was
     skipped and why)"""
     policy: Any = target.policy
-    history = getattr(target.recipe.settings, "history", 2)
+    history = target.recipe.settings.prompt.history
     parts, radii = partitions(groups, policy, geometries)
     others: dict[str, list[np.ndarray]] = {}
     left_out: dict[str, str] = {}

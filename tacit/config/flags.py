@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL
+from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, METHOD_TABLES
 from tacit.config.values import field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
@@ -273,18 +273,18 @@ RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run direct
 
 
 def method_options(name: str) -> list[Option]:
-    """The flags of a method: its fields and its schedule's, without a prefix. Settings that GRPO does not have are basic."""
+    """The flags of a method: its fields and those of its prompt and schedule, without a prefix. What GRPO lacks is basic."""
     cls = get_method(name)
     if not dataclasses.is_dataclass(cls):
         raise TacitError(f"method {name!r} has no settings to read: its class must be a dataclass.")
     shared = {field.name for field in dataclasses.fields(GRPO)}
-    own, schedule = [], []
+    own, inner = [], []
     for option in options_of(cls, ("method",)):
-        if option.place[1] == "schedule":
-            schedule.append(replace(option, name=option.place[-1].replace("_", "-"), place=option.place[1:]))
+        if option.place[1] in METHOD_TABLES:
+            inner.append(replace(option, name=option.place[-1].replace("_", "-"), place=option.place[1:]))
         else:
             own.append(replace(option, basic=option.basic or option.place[1] not in shared))
-    return own + schedule
+    return own + inner
 
 
 def methods_with(flag: str) -> list[str]:

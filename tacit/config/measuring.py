@@ -231,7 +231,7 @@ def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
     parts = []
     for name, share in shares.items():
         context, policy = target.route.agent(name)
-        wording = context.wording or target.world.wording(target.recipe.settings.wording)
+        wording = context.wording or target.world.wording(target.recipe.settings.prompt.wording)
         parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
     return [join_uses(uses) for uses in zip(*parts, strict=True)]
 

@@ -2,6 +2,7 @@
 
     world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
     [method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
+    [prompt]      history = 2, style = "tags"          what the agent reads and how it writes actions
     [schedule]    groups = 16, lr = 1e-4
     [sft]         steps = 300
     [evaluation]  tasks = 256
@@ -12,7 +13,7 @@ A flag says the same and wins: `--kl 0.0`, `--groups 16`, `--sft.steps 300`, `--
 
 Several worlds in one run: `world = "alfworld=0.75,countdown=0.25"`, and where one of them is to be different
 
-    [worlds.countdown]    max_steps = 12, evaluation.tasks = 64, method.history = 2
+    [worlds.countdown]    max_steps = 12, evaluation.tasks = 64, prompt.history = 2
 
 Further policies, where the method asks for them by name: `[policies.extractor]  model = "tiny-base", engine.device = "cpu"`.
 """
@@ -23,7 +24,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +38,7 @@ from tacit.engines import get_engine
 from tacit.engines.models.bases import BASES, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.training.settings import TrainSettings
 
 # Packaged recipes, by name: `quickstart`, `comparisons/step-credit`, or `step-credit`.
@@ -203,8 +205,10 @@ Overrides = Mapping[tuple[str, ...], Any]
 """settings by path in the document: ("schedule", "lr") -> 1e-4"""
 
 DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
-OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
+OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "prompt", "schedule", "engine", "tiny", "policies")
 """top-level keys that are not fields of TrainSettings"""
+METHOD_TABLES = ("prompt", "schedule")
+"""fields of a method's settings that are tables of their own in a document"""
 SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
     "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
     "sft": ("steps", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
@@ -261,22 +265,29 @@ class Recipe:
     @classmethod
     def resolve(cls, file: Path | None, said: Overrides) -> Recipe:
         """From a file (TOML, or a run's settings.json) and flags; flags win. Imports nothing heavy."""
-        return cls.from_json(override(read_document(file) if file else {}, said))
+        document = read_document(file) if file else {}
+        recipe = cls.from_json(override(document, said))
+        if file is not None and file.suffix != ".json":  # an old run just opens
+            moved = _prompt_keys(_named_table(document, "method", "")[1], recipe.method)
+            note = f"{file} has {', '.join(moved)} in [method]; prompt settings belong in [prompt] now"
+            recipe = replace(recipe, notes=(*([note] if moved else ()), *recipe.notes))
+        return recipe
 
     @classmethod
     def from_json(cls, document: Document) -> Recipe:
         document = {key.replace("-", "_"): value for key, value in document.items()}
         method, own = _named_table(document, "method", DEFAULT_METHOD)
-        if "schedule" in own:
-            raise TacitError("the schedule has a table of its own: write [schedule], not [method.schedule].")
+        for key in METHOD_TABLES:
+            if key in own:
+                raise TacitError(f"{key} settings have a table of their own: write [{key}], not [method.{key}].")
+        own, prompt = split_prompt(own, document.get("prompt", {}), method)
 
         def tables() -> Mapping[str, Iterable[str]]:
-            return {"method": set(field_types(get_method(method))) - {"schedule"}, **_common_tables(engine_name(outside))}
+            return {"method": set(field_types(get_method(method))) - set(METHOD_TABLES), **_common_tables(engine_name(outside))}
 
         outside = {key: document.pop(key) for key in OUTSIDE_TRAINING if key in document}
         settings = build(get_method(method), own, "method", tables=tables)
-        schedule = build(Schedule, outside.get("schedule", {}), "schedule", settings.schedule, tables)
-        settings = replace(settings, schedule=schedule)
+        settings = build_tables(settings, {"prompt": prompt, "schedule": outside.get("schedule", {})}, "", tables)
         train = build(TrainSettings, document, "", tables=tables)
         main = _policy(outside, "", tables)
         world = _text(outside, "world", "")
@@ -290,7 +301,7 @@ class Recipe:
             for name, table in outside.get("policies", {}).items()
         }
         out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
-        said = frozenset(own)
+        said = frozenset(own) | frozenset(prompt)
         settings, notes = settings.fit_to_model(Base(main.model, small=main.tiny is not None or is_small(main.model)), said)
         return cls(
             world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
@@ -300,10 +311,10 @@ class Recipe:
     def to_json(self) -> Document:
         """The inverse of `from_json`: every field, absolute paths, the layout of a TOML file."""
         method = to_data(self.settings)
-        schedule = method.pop("schedule")
+        tables = {key: method.pop(key) for key in METHOD_TABLES if key in method}
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
         engine = {"name": self.engine_name, **to_data(self.engine)}
-        document |= {"method": {"name": self.method, **method}, "schedule": schedule, "engine": engine}
+        document |= {"method": {"name": self.method, **method}, **tables, "engine": engine}
         document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
         document |= {"worlds": dict(self.worlds)} if self.worlds else {}
         beside = {name: _policy_table(policy) for name, policy in self.policies.items()}
@@ -315,9 +326,10 @@ class Recipe:
         found = []
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
-            method = own.pop("method", {})
+            method, prompt = split_prompt(own.pop("method", {}), own.pop("prompt", {}), self.method)
             train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
             settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
+            settings = build_tables(settings, {"prompt": prompt}, f"worlds.{name}.")
             found.append(WorldRecipe(name, share, settings, train))
         return tuple(found)
 
@@ -342,10 +354,44 @@ class Recipe:
 def _common_tables(engine: str) -> dict[str, Iterable[str]]:
     """The keys of every table but [method], by table."""
     train = field_types(TrainSettings)
-    nested = {"schedule": Schedule, "sft": train["sft"], "evaluation": train["evaluation"], "tiny": TinySettings}
+    nested = {
+        "prompt": PromptSettings,
+        "schedule": Schedule,
+        "sft": train["sft"],
+        "evaluation": train["evaluation"],
+        "tiny": TinySettings,
+    }
     nested["engine"] = get_engine(engine).settings
     keys = {table: [file_name(name) for name in field_types(cls)] for table, cls in nested.items()}
     return {"": [*OUTSIDE_TRAINING, *train], **keys}
+
+
+def build_tables(settings: Any, own: Mapping[str, Any], where: str, tables: Tables = dict) -> Any:
+    """A method's settings with what its tables (METHOD_TABLES) say."""
+    for key, table in own.items():
+        if table and not hasattr(settings, key):
+            raise TacitError(f"[{where}{key}] has settings, but {type(settings).__name__} has no field `{key}` to read them.")
+        if table:
+            inner = getattr(settings, key)
+            settings = replace(settings, **{key: build(type(inner), table, f"{where}{key}", inner, tables)})
+    return settings
+
+
+def split_prompt(own: Mapping[str, Any], prompt: Any, method: str) -> tuple[Document, Document]:
+    """(a method's own settings, its prompt settings). Files from before [prompt] existed have the latter in [method]."""
+    if not isinstance(prompt, Mapping):
+        raise TacitError(f"[prompt] must be a table of settings, not {prompt!r}.")
+    moved = _prompt_keys(own, method)
+    rest = {key: value for key, value in own.items() if key not in moved}
+    table = {key.replace("-", "_"): value for key, value in prompt.items()}
+    return rest, {**{key.replace("-", "_"): own[key] for key in moved}, **table}
+
+
+def _prompt_keys(own: Mapping[str, Any], method: str) -> list[str]:
+    """Keys of a method's table that are prompt settings, unless the method has settings of its own by these names."""
+    known = {f.name for f in fields(get_method(method))} if own else set()
+    names = {f.name for f in fields(PromptSettings)} - known if "prompt" in known else set()
+    return [key for key in own if key.replace("-", "_") in names]
 
 
 def read_document(file: Path) -> Document:

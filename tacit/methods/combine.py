@@ -13,7 +13,7 @@ A value that is GRPO's own counts as nobody's, the leader's too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
@@ -24,6 +24,10 @@ from tacit.core.method import Context, Method, Schedule
 from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
+from tacit.prompts.settings import PromptSettings
+
+TABLES: Mapping[str, type[Any]] = {"prompt": PromptSettings, "schedule": Schedule}
+"""settings that are tables: methods are combined field by field"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +47,9 @@ class CombinedMethod(GRPO):
     made_of: ClassVar[Mapping[str, type[GRPO]]] = {}
 
     def undecided(self) -> dict[str, Undecided]:
-        values = {f.name: getattr(settings, f.name) for settings in (self, self.schedule) for f in fields(settings)}
+        values = {
+            f.name: getattr(settings, f.name) for settings in (self, self.prompt, self.schedule) for f in fields(settings)
+        }
         return {name: value for name, value in values.items() if isinstance(value, Undecided)}
 
     def members(self) -> dict[str, GRPO]:
@@ -93,23 +99,13 @@ class CombinedMethod(GRPO):
         return tuple(said for member in self.members().values() for said in member.entry_warnings(policies))
 
     def _decided(self, said: frozenset[str]) -> list[str]:
-        """Where one of them leads and another would have it otherwise."""
+        """Notes on settings that one method leads in and another would have otherwise."""
         notes = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in said or isinstance(value, Schedule):
-                continue
-            others = {n: v for n, v in _wanted(field.name, self.made_of).items() if v != value}
-            if others and value == _default_of(field):
-                elsewhere = ", ".join(f"{own} in {name}" for name, own in others.items())
-                notes.append(f"{field.name} = {value} ({elsewhere})")
-        usual, chosen = Schedule(), _schedule(self.made_of)
-        for field in fields(Schedule):
-            value = getattr(self.schedule, field.name)
-            wishes = {n: getattr(_defaults(cls)["schedule"], field.name) for n, cls in self.made_of.items()}
-            others = {n: v for n, v in wishes.items() if v not in (value, getattr(usual, field.name))}
-            if others and value == getattr(chosen, field.name):
-                notes.append(f"{field.name} = {value} ({', '.join(f'{v} in {n}' for n, v in others.items())})")
+        for path, chosen in _chosen_leaves(type(self)):
+            value = _leaf(self, path)
+            others = {n: v for n, v in _wanted(path, self.made_of).items() if v != value}
+            if path[-1] not in said and others and value == chosen:
+                notes.append(f"{path[-1]} = {value} ({', '.join(f'{own} in {name}' for name, own in others.items())})")
         return notes
 
 
@@ -145,28 +141,40 @@ def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Comb
     )
 
 
+Path = tuple[str, ...]
+"""("kl",), ("schedule", "lr"), ("prompt", "history")"""
+
+
+def _leaf(settings: Any, path: Path) -> Any:
+    for name in path:
+        settings = getattr(settings, name, MISSING)
+    return settings
+
+
+def _chosen_leaves(cls: type[GRPO]) -> Iterator[tuple[Path, Any]]:
+    """Every setting of a combined class with its default."""
+    for name, default in _defaults(cls).items():
+        if dataclasses.is_dataclass(default) and name in TABLES:
+            yield from (((name, f.name), getattr(default, f.name)) for f in fields(default))
+        else:
+            yield (name,), default
+
+
 def _made_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:
-    value = _schedule(made_of) if name == "schedule" else _choose(_wanted(name, made_of), made_of)
+    if name in TABLES:
+        table = TABLES[name]
+        value = table(**{f.name: _choose(_wanted((name, f.name), made_of), made_of) for f in fields(table)})
+    else:
+        value = _choose(_wanted((name,), made_of), made_of)
     return dataclasses.field(default_factory=lambda: value)
 
 
-def _wanted(name: str, made_of: Mapping[str, type[GRPO]]) -> dict[str, Any]:
-    """What each method would have a setting be; GRPO's own value is nobody's wish, where another has one."""
-    usual = _defaults(GRPO).get(name, MISSING)
-    wishes = {method: _defaults(cls)[name] for method, cls in made_of.items() if name in _defaults(cls)}
-    return {method: value for method, value in wishes.items() if value != usual} or (
-        {"grpo": usual} if usual is not MISSING else {}
-    )
-
-
-def _schedule(made_of: Mapping[str, type[GRPO]]) -> Schedule:
-    usual = Schedule()
-    chosen = {}
-    for field in fields(Schedule):
-        wishes = {name: getattr(_defaults(cls)["schedule"], field.name) for name, cls in made_of.items()}
-        own = {name: value for name, value in wishes.items() if value != getattr(usual, field.name)}
-        chosen[field.name] = _choose(own or {"grpo": getattr(usual, field.name)}, made_of)
-    return Schedule(**chosen)
+def _wanted(path: Path, made_of: Mapping[str, type[GRPO]]) -> dict[str, Any]:
+    """What each method would have a setting be. GRPO's own value is nobody's wish if another method has one."""
+    usual = _leaf(GRPO(), path)
+    wishes = {method: _leaf(cls(), path) for method, cls in made_of.items()}
+    own = {method: value for method, value in wishes.items() if value is not MISSING and value != usual}
+    return own or ({"grpo": usual} if usual is not MISSING else {})
 
 
 def _choose(wanted: Mapping[str, Any], made_of: Mapping[str, type[GRPO]]) -> Any:

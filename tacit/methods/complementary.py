@@ -144,7 +144,7 @@ class Complementary(GRPO):
         writes = self.extraction != "offline"
         made = partial(Experience, self.manager(world, resources), self.merge_every, asked, writes, critic)
         experience = resources.shared("experience", self.shared(), made)
-        may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
+        may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.prompt.wording == "terse")
         inner = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (

@@ -25,12 +25,12 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context, RewardTerm, Schedule
 from tacit.core.protocols import LossTerm
 from tacit.core.resources import Resources
-from tacit.core.types import ActionStyle
 from tacit.core.world import Environment
 from tacit.credit.returns import StepReturns
 from tacit.losses.regularizers import ReferenceKL
 from tacit.losses.surrogates import PolicyGradient, SampledPenalty
 from tacit.methods.grpo import GRPO
+from tacit.prompts.settings import PromptSettings
 from tacit.rewards.outcome import StepSignals, spelled_out
 
 STEP_COST = "step_cost"
@@ -44,14 +44,6 @@ class ConstantContext(GRPO):
     name: ClassVar[str] = "constant_context"
     leads: ClassVar[bool] = True
 
-    history: int = 1
-    """past turns in the prompt: 1, or 0 to leave out the one-step context"""
-    state_block: bool = True
-    """show the tracker's state block; its signals are rewarded either way"""
-    style: ActionStyle = "bare"
-    """how actions are written: bare, or tags (<think>…</think><action>…</action>)"""
-    admissible: bool = False
-    """list the admissible actions in the prompt, where the world has them"""
     success_reward: Positive = 3.0
     """what success is worth"""
     progress_weight: float = 1.0
@@ -71,12 +63,16 @@ class ConstantContext(GRPO):
     penalty: Literal["sampled", "k3", "reward"] = "sampled"
     """sampled is the published one, which does not pull towards the reference; k3 (GRPO's) does, and so does reward (inside
     it)"""
+    prompt: PromptSettings = field(
+        default_factory=lambda: PromptSettings(history=1, state_block=True, style="bare", admissible=False)
+    )
     schedule: Schedule = field(
         default_factory=lambda: Schedule(groups=1, group_size=4, iterations=200, lr=5e-6, temperature=0.8)
     )
 
     def context(self, world: Environment) -> Context:
-        return self.constant_context(world, self.state_block)
+        """Without the state block the prompt is the same; the tracker's signals are rewarded either way."""
+        return self.prompt.build_constant_context(world, self.prompt.state_block)
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.schedule.epochs > 1:
@@ -110,6 +106,6 @@ class ConstantContext(GRPO):
     def signals(self, world: Environment) -> RewardTerm:
         """r_prog − r_err of Eq. 7, and what each step costs."""
         weights = (("progress", self.progress_weight), ("error", -self.error_weight))
-        without = spelled_out(self.without, world.name, (*getattr(world.tracker_of(self.block), "components", ()), STEP_COST))
+        without = spelled_out(self.without, world.name, (*world.tracker_of(self.prompt.block).components, STEP_COST))
         cost = 0.0 if STEP_COST in without else self.step_cost
         return StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))

@@ -39,7 +39,7 @@ class HGPO(GRPO):
     """divide step-level credit by the deviation of its peers"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        depth = None if self.history < 0 else self.history + 1
+        depth = None if self.prompt.history < 0 else self.prompt.history + 1
         std = None if self.step_std == "none" else self.step_std
         return (
             replaces("credits", "episode credit"),  # it is the shallowest level of the hierarchy, or not there

@@ -14,7 +14,7 @@ in docs/methods/opid.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
@@ -24,7 +24,8 @@ from tacit.core.composition import Part, adds
 from tacit.core.resources import Prices, Resources
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import SkillShift
-from tacit.methods.grpo import GRPO, Turns
+from tacit.methods.grpo import GRPO
+from tacit.prompts.settings import PromptSettings
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,6 @@ class OPID(GRPO):
 
     name: ClassVar[str] = "opid"
 
-    history: Turns = 5
-    """past turns in the prompt; -1 is all of them"""
     skill_weight: NotNegative = 0.001
     """λ of the skill shift; 0 is GRPO"""
     analyzer: Literal["rule", "policy", "model"] = "rule"
@@ -55,6 +54,7 @@ class OPID(GRPO):
     """of a million tokens that it reads, for the cost in the metrics"""
     analyzer_price_completion: NotNegative = 0.0
     """of a million tokens that it writes"""
+    prompt: PromptSettings = field(default_factory=lambda: PromptSettings(history=5))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if not self.skill_weight:

@@ -146,7 +146,7 @@ def _shared_settings(recipe: Recipe, wording: str) -> Overrides:
     said: dict[tuple[str, ...], Any] = {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families}
     said |= {("evaluation", name): getattr(train.evaluation, name) for name in PANEL}
     said |= {(name,): getattr(train, name) for name in ("workers", "workers_at", "world_timeout_s")}
-    said[("method", "wording")] = wording
+    said[("prompt", "wording")] = wording
     return said | {("engine", name): getattr(recipe.engine, name) for name in ("device", "dtype", "threads")}
 
 

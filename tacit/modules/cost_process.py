@@ -90,7 +90,7 @@ def _open_target(job: CostJob, said: dict[tuple[str, ...], Any], sent: list[int]
     if not job.react:
         return open_agent(job.target, said, base=job.base, fallback=job.fallback)
     target = open_endpoint(Endpoint(**job.endpoint), said) if job.endpoint else open_target(job.target, said)
-    context = react_contexts(target.world.wording(target.recipe.settings.wording))[job.react]
+    context = react_contexts(target.world.wording(target.recipe.settings.prompt.wording))[job.react]
     train = target.recipe.train
     target = replace(
         target, context=context, sampling=evaluation_sampling(train, completion_limit(train, context, target.world))

@@ -232,7 +232,7 @@ def headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
 
 Place = tuple[str, ...]
 Flat = dict[Place, Any]
-UNPREFIXED = ("method", "schedule")
+UNPREFIXED = ("method", "prompt", "schedule")
 """sections whose flags stand without their name: `--kl`, `--groups`"""
 NAMED = {("world",): "--world", ("method", "name"): "--method", ("model",): "--model", ("seed",): "--seed"}
 """what every command names"""

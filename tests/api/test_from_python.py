@@ -139,7 +139,7 @@ def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
     settings = done.settings
     assert settings["schedule"]["lr"] == 1e-4 and settings["method"]["kl"] == 0.0 and settings["method"]["entropy"] == 0.1
     assert settings["method"]["clip_high"] == 0.3 and settings["method"]["clip_low"] == 0.1234567
-    assert settings["method"]["admissible"] is False and settings["seed"] == 7 and settings["sft"]["lr"] == 3e-3
+    assert settings["prompt"]["admissible"] is False and settings["seed"] == 7 and settings["sft"]["lr"] == 3e-3
     assert len(done.metrics("sft", rows=True)) == 2
     assert done.evaluate(tasks=np.int32(3), temperature=np.float32(0.5)).score.episodes == 3
     assert name_worlds([("countdown", np.float64(0.75)), ("sokoban", np.float32(0.25))]) == "countdown=0.75,sokoban=0.25"

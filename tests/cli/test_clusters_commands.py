@@ -244,7 +244,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     assert by_text.epsilon == result["radii"]["ngram"]["epsilon"], "n-grams are calibrated too"
     # another backbone, another file; what the user says wins, and a radius is not used with another layer
     assert calibration_path(replace(recipe, tiny=replace(recipe.tiny, layers=4)), world) != place
-    assert calibration_path(replace(recipe, settings=replace(recipe.settings, history=0)), world) != place, "another prompt"
+    assert calibration_path(replace(recipe, settings=recipe.settings.with_prompt(history=0)), world) != place, "another prompt"
     assert calibration_path(recipe, open_world("cooking")) != place, "another world"
     own = prepare(replace(recipe, settings=replace(recipe.settings, layer=-1 if result["layer"] != -1 else -2))).recipe
     assert own.settings.epsilon == 0.10

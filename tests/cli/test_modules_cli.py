@@ -229,7 +229,7 @@ def test_the_longest_action_of_any_module_has_room(trained) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--history", "0"], "method.history = 0: fixed when the module was trained"),
+        (["--history", "0"], "prompt.history = 0: fixed when the module was trained"),
         (["--world", "cooking"], "for world 'alfworld', not 'cooking'"),
         (["--checkpoint", "best"], "--checkpoint best is for runs"),
         (["--base-model", "tiny-0.5m"], "but base 'tiny-0.5m' has"),

@@ -52,7 +52,11 @@ def test_nothing_else_is_left(made):
 
 def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, capsys):
     recipe = Recipe.from_json({"world": "countdown", "model": str(made)})
-    assert recipe.settings.wording == "terse" and recipe.settings.style == "bare" and not recipe.settings.admissible
+    assert (
+        recipe.settings.prompt.wording == "terse"
+        and recipe.settings.prompt.style == "bare"
+        and not recipe.settings.prompt.admissible
+    )
     words = ["train", "--world", "countdown", "--model", str(made), "--out", str(tmp_path / "run"), "--engine.device", "cpu"]
     words += ["--sft.steps", "1", "--sft.tasks", "2", "--sft.batch", "2", "--iterations", "0", "--evaluation.tasks", "2"]
     assert main(words) == 0

@@ -68,7 +68,7 @@ def test_a_file_is_read(file):
     recipe = resolve(file=file)
     assert (recipe.world, recipe.method, recipe.model) == ("countdown", "grpo", "tiny")
     assert (recipe.train.seed, recipe.train.max_steps, recipe.train.sft.steps) == (3, 12, 10)
-    assert (recipe.settings.kl, recipe.settings.history) == (0.0, 1)
+    assert (recipe.settings.kl, recipe.settings.prompt.history) == (0.0, 1)
     assert (recipe.schedule.groups, recipe.schedule.lr, recipe.schedule.group_size) == (4, 1e-4, 8)
     assert recipe.engine.betas == (0.9, 0.95) and recipe.tiny.layers == 2
     assert recipe.out == Path("runs/countdown-grpo-3")
@@ -76,7 +76,7 @@ def test_a_file_is_read(file):
 
 def test_flags_win_over_the_file_and_leave_the_rest(file):
     recipe = resolve("--kl", "0.5", "--groups", "9", "--max-steps", "5", "--sft.lr", "0.1", file=file)
-    assert (recipe.settings.kl, recipe.settings.history) == (0.5, 1)
+    assert (recipe.settings.kl, recipe.settings.prompt.history) == (0.5, 1)
     assert (recipe.schedule.groups, recipe.schedule.lr) == (9, 1e-4)
     assert (recipe.train.max_steps, recipe.train.sft.steps, recipe.train.sft.lr) == (5, 10, 0.1)
 
@@ -90,7 +90,7 @@ def test_a_method_may_be_a_bare_name(tmp_path):
 
 def test_another_method_keeps_what_the_file_says(file):
     recipe = resolve("--method", "rloo", file=file, method="rloo")
-    assert recipe.method == "rloo" and recipe.settings.history == 1 and recipe.out == Path("runs/countdown-rloo-3")
+    assert recipe.method == "rloo" and recipe.settings.prompt.history == 1 and recipe.out == Path("runs/countdown-rloo-3")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -109,12 +109,16 @@ def test_the_settings_of_a_run_are_a_settings_file(tmp_path, file):
 
 def test_a_tiny_policy_is_told_tersely_and_visibly():
     recipe = resolve("--world", "countdown")
-    assert (recipe.settings.wording, recipe.settings.style, recipe.settings.admissible) == ("terse", "bare", False)
+    assert (recipe.settings.prompt.wording, recipe.settings.prompt.style, recipe.settings.prompt.admissible) == (
+        "terse",
+        "bare",
+        False,
+    )
     assert "wording = terse, style = bare, admissible = false" in recipe.notes[0]
     own = resolve("--world", "countdown", "--wording", "full", "--admissible")
-    assert (own.settings.wording, own.settings.style, own.settings.admissible) == ("full", "bare", True)
+    assert (own.settings.prompt.wording, own.settings.prompt.style, own.settings.prompt.admissible) == ("full", "bare", True)
     published = resolve("--world", "countdown", "--model", "owner/name")
-    assert (published.settings.wording, published.settings.style) == ("full", "tags") and not published.notes
+    assert (published.settings.prompt.wording, published.settings.prompt.style) == ("full", "tags") and not published.notes
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -259,3 +263,20 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path):
 def test_unknown_worlds_suggest_the_nearest():
     with pytest.raises(TacitError, match=r"unknown world 'countdwon'\. Did you mean 'countdown'"):
         open_world("countdwon")
+
+
+def test_prompt_settings_in_the_method_table_still_load_and_are_noted(tmp_path):
+    """Recipes and runs from before [prompt] existed."""
+    old = {"world": "countdown", "model": "tiny-base", "method": {"name": "grpo", "kl": 0.0, "history": 1, "style": "tags"}}
+    new = {**old, "method": {"name": "grpo", "kl": 0.0}, "prompt": {"history": 1, "style": "tags"}}
+    assert Recipe.from_json(old) == Recipe.from_json(new)
+    written = tmp_path / "old.toml"
+    written.write_text('world = "countdown"\nmodel = "tiny-base"\n[method]\nname = "grpo"\nhistory = 1\n')
+    recipe = Recipe.resolve(written, {("prompt", "history"): 0})
+    assert recipe.settings.prompt.history == 0, "a flag wins"
+    assert "has history in [method]; prompt settings belong in [prompt] now" in recipe.notes[0]
+    stored = tmp_path / "settings.json"
+    stored.write_text(json.dumps(old))
+    assert not any("belong in [prompt]" in note for note in Recipe.resolve(stored, {}).notes), "an old run just opens"
+    with pytest.raises(TacitError, match=r"write \[prompt\], not \[method.prompt\]"):
+        Recipe.from_json({**new, "method": {"name": "grpo", "prompt": {}}})

@@ -16,6 +16,7 @@ from tacit.core.method import Schedule
 from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
@@ -27,7 +28,7 @@ pytestmark = needs_vllm
 
 METHODS = ("grpo", "bipace", "ppo", "reuserl", "constant_context", "opid")
 WORLD = get_environment("countdown")
-SMALL = {"wording": "terse", "style": "bare", "history": 0, "admissible": False}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", history=0, admissible=False)}
 OWN = {"bipace": {"layer": -1}}
 """the published layer is deeper than this model"""
 LR = 1e-4

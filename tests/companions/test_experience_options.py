@@ -19,13 +19,14 @@ from tacit.core.method import Schedule
 from tacit.core.types import PLAIN, Condition, Group
 from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 from tacit.worlds.errands.world import DOORS, THINGS, is_true
 
 WORLD = get_environment("errands")
-SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "kl": 0.0}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "kl": 0.0}
 
 
 TASKS = [t for t in WORLD.tasks("train", 432, 0) if t.data["thing"] in THINGS[:2]]

@@ -49,7 +49,9 @@ def by_expert(world_name: str, noise: float, steps: int = 30):
     groups = []
     for number, task in enumerate(world.tasks("train", 6, 0)):
         live, expert, rng = world.make(), world.expert()(task), Random(number)
-        context = get_method("grpo")(wording="terse", style="bare", history=0, admissible=False).build(world).context
+        context = (
+            get_method("grpo")().with_prompt(wording="terse", style="bare", history=0, admissible=False).build(world).context
+        )
         turns = list(render_turns(context, task, play_episode(live, task, Noisy(expert, rng, noise), steps)))
         groups.append(_trajectory(task, turns))
         live.close()

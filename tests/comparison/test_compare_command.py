@@ -99,7 +99,7 @@ def test_all_runs_of_a_world_with_a_start_begin_where_it_ended(whole):
     # It knew something when they began: a policy that had lost its lessons would not.
     assert taught["success"] > 0.3
     ppo = read_settings(out / "runs/same/ppo/0")
-    assert ppo["engine"]["value_head"] and ppo["method"]["style"] == "bare" and ppo["method"]["wording"] == "terse"
+    assert ppo["engine"]["value_head"] and ppo["prompt"]["style"] == "bare" and ppo["prompt"]["wording"] == "terse"
     assert all(c["start"]["seed"] == c["seed"] for c in found["cells"] if c["world"] == "next")
 
 

@@ -76,7 +76,7 @@ def test_who_learns_nothing_is_measured_where_the_others_are_and_starts_nowhere(
     assert not reader.learns and reader.document["model"] == "reader" and "tiny" not in reader.document
     assert reader.document["sft"]["steps"] == reader.document["schedule"]["iterations"] == 0 and reader.starts_from == ""
     assert reader.document["evaluation"] == {**learned.document["evaluation"], "untrained": True}
-    assert (reader.document["method"]["block"], reader.document["method"]["wording"]) == ("text", "terse")
+    assert (reader.document["prompt"]["block"], reader.document["prompt"]["wording"]) == ("text", "terse")
     assert learned.learns and learned.starts_from and by_method["explorer"].document["model"] == "expert"
     prepare(Recipe.from_json(reader.document))
 

@@ -62,7 +62,7 @@ def test_the_pool_is_walked_through_epoch_by_epoch():
 
 def collector(name: str, share: float) -> Collector:
     world = get_environment(name)
-    settings = get_method("reuserl")(wording="terse", style="bare", admissible=False, history=1, kl=0.0)
+    settings = get_method("reuserl")(kl=0.0).with_prompt(wording="terse", style="bare", admissible=False, history=1)
     method = settings.build(world)
     return Collector(method, world.tasks("train", 16, 0), InProcessPool(world.make), 16, 4, name, share)
 
@@ -102,12 +102,12 @@ def test_batches_with_other_columns_are_not_joined():
 def test_what_is_said_of_one_world_holds_there_alone():
     document = {
         "world": "alfworld=0.5,countdown=0.5", "model": "tiny-base", "method": "grpo", "max_steps": 9,
-        "worlds": {"countdown": {"max_steps": 5, "evaluation": {"tasks": 7}, "method": {"history": 0}}},
+        "worlds": {"countdown": {"max_steps": 5, "evaluation": {"tasks": 7}, "prompt": {"history": 0}}},
     }  # fmt: skip
     prepared = prepare(Recipe.from_json(document))
     house, puzzle = prepared.recipe.places
-    assert (house.train.max_steps, house.train.evaluation.split, house.settings.history) == (9, "unseen", 2)
-    assert (puzzle.train.max_steps, puzzle.train.evaluation.split, puzzle.settings.history) == (5, "test", 0)
+    assert (house.train.max_steps, house.train.evaluation.split, house.settings.prompt.history) == (9, "unseen", 2)
+    assert (puzzle.train.max_steps, puzzle.train.evaluation.split, puzzle.settings.prompt.history) == (5, "test", 0)
     assert puzzle.train.evaluation.tasks == 7 and house.train.evaluation.tasks == 128
     stored = json.loads(json.dumps(prepared.recipe.to_json()))
     assert Recipe.from_json(stored).places == prepared.recipe.places, "as it is written down, so it is read"
@@ -130,11 +130,11 @@ def test_bad_tables_of_single_worlds(worlds, reason):
 
 
 def test_what_is_said_of_one_world_is_not_overruled_for_a_small_model():
-    own = {"countdown": {"method": {"style": "tags", "wording": "full"}}}
+    own = {"countdown": {"prompt": {"style": "tags", "wording": "full"}}}
     document = {"world": "alfworld,countdown", "model": "tiny-base", "worlds": own}
     house, puzzle = prepare(Recipe.from_json(document)).recipe.places
-    assert (puzzle.settings.style, puzzle.settings.wording) == ("tags", "full")
-    assert (house.settings.style, house.settings.wording) == ("bare", "terse")
+    assert (puzzle.settings.prompt.style, puzzle.settings.prompt.wording) == ("tags", "full")
+    assert (house.settings.prompt.style, house.settings.prompt.wording) == ("bare", "terse")
 
 
 def test_one_world_under_two_names_is_refused():

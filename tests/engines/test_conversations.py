@@ -336,8 +336,8 @@ def test_settings_that_do_not_go_together():
     from tacit.methods.grpo import GRPO
 
     with pytest.raises(TacitError, match=r"thinking = true: .* add --chat"):
-        GRPO(thinking=True).context(world)
-    assert GRPO(style="tools").context(world).chat, "a call is always part of a conversation"
+        GRPO().with_prompt(thinking=True).context(world)
+    assert GRPO().with_prompt(style="tools").context(world).chat, "a call is always part of a conversation"
     assert not GRPO().context(world).chat
 
 

@@ -44,7 +44,7 @@ class RightOrWrong:
 def test_it_learns(penalty):
     world, lenient = (replace(environment(*make), tracker=RightOrWrong()) for make in ((), (Lenient,)))
     schedule = Schedule(groups=4, group_size=8, iterations=25, lr=3e-3)
-    settings = ConstantContext(wording="terse", success_reward=0.0, penalty=penalty, schedule=schedule)
+    settings = ConstantContext(success_reward=0.0, penalty=penalty, schedule=schedule).with_prompt(wording="terse")
     method = settings.build(world)
     engine = EngineSettings(device="cpu", threads=1)
     policy = load_policy("tiny", engine, seed=0, world_texts=lambda: world.example_texts(0), tiny=SIZES)

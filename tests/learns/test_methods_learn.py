@@ -31,7 +31,7 @@ def taught(tmp_path_factory) -> Path:
     """A policy that writes a letter, any letter."""
     world = environment(Lenient)
     policy = make_policy()
-    context = get_method("grpo")(wording="terse", style="bare", history=0).build(world).context
+    context = get_method("grpo")().with_prompt(wording="terse", style="bare", history=0).build(world).context
     shown = demonstrate(world, world.tasks("train", 400, 0), context, policy, 1)
     for _ in imitate(policy, shown, SupervisedSettings(steps=60, batch=32, lr=1e-2), seed=0):
         pass
@@ -55,7 +55,7 @@ def success(policy, method, world) -> float:
 @pytest.mark.parametrize("name", BASELINES)
 def test_it_learns(name: str, taught: Path) -> None:
     world = environment()
-    settings = get_method(name)(wording="terse", style="bare", history=0)
+    settings = get_method(name)().with_prompt(wording="terse", style="bare", history=0)
     schedule = Schedule(groups=4, group_size=8, iterations=25, lr=3e-3)
     method = dataclasses.replace(settings, schedule=schedule).build(world)
     policy = make_policy()

@@ -16,12 +16,13 @@ from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
 from tacit.methods import METHODS, get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 1}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=1)}
 SCHEDULE = Schedule(groups=2, group_size=4, lr=1e-3)
 
 

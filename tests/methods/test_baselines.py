@@ -51,7 +51,7 @@ def test_every_setting_is_documented_where_it_stands(name):
         for field, after in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 documented.add(field.target.id)
-    missing = {f.name for f in fields(get_method(name))} - documented - {"schedule"}
+    missing = {f.name for f in fields(get_method(name))} - documented - {"prompt", "schedule"}
     assert not missing
 
 
@@ -69,8 +69,9 @@ def test_grpos_options():
     build = lambda **settings: GRPO(**settings).build(WORLD)  # noqa: E731
     assert build(std="none").credits == (EpisodeRelative(None),), "Dr. GRPO"
     assert build(std="sample", over="steps").credits == (EpisodeRelative("sample", "steps"),)
-    assert build(history=-1).context.turns is None and build(history=0).context.turns == 0
-    assert build(wording="terse", style="bare", admissible=False).context == History(WORLD.wording("terse"), 2, False, "bare")
+    reading = lambda **prompt: GRPO().with_prompt(**prompt).build(WORLD).context  # noqa: E731
+    assert reading(history=-1).turns is None and reading(history=0).turns == 0
+    assert reading(wording="terse", style="bare", admissible=False) == History(WORLD.wording("terse"), 2, False, "bare")
     assert build(entropy=0.1).losses[-1] == EntropyBonus(0.1)
     without = build(kl=0.0)
     assert without.losses == (ClippedSurrogate(),) and without.columns == ()
@@ -80,7 +81,7 @@ def test_grpos_options():
 
 def test_a_wording_the_world_does_not_have_is_refused():
     with pytest.raises(TacitError, match="Did you mean 'terse'"):
-        GRPO(wording="tersy").build(WORLD)
+        GRPO().with_prompt(wording="tersy").build(WORLD)
 
 
 def test_rloo_changes_the_baseline():

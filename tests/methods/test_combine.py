@@ -21,6 +21,7 @@ from tacit.losses.surrogates import PolicyGradient
 from tacit.methods import get_method
 from tacit.methods.combine import combine
 from tacit.methods.grpo import GRPO
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
@@ -46,7 +47,7 @@ def test_credit_that_no_loss_would_read_is_refused(other):
 
 def test_a_method_that_leads_decides_what_it_shares():
     both = get_method("bipace+constant_context+reuserl")()
-    assert (both.gamma, both.history, both.success_reward, both.invalid_penalty) == (0.98, 1, 3.0, 0.0)
+    assert (both.gamma, both.prompt.history, both.success_reward, both.invalid_penalty) == (0.98, 1, 3.0, 0.0)
     assert both.schedule.lr == 5e-6 and both.schedule.temperature == 0.8
     _, notes = both.fit_to_model(Base("model"), frozenset())
     assert "gamma = 0.98 (0.95 in bipace)" in notes and any(note.startswith("efficiency = 3") for note in notes)
@@ -108,7 +109,7 @@ def test_every_flag_of_a_sum_has_its_help():
 
 
 def test_a_sum_goes_round_the_loop():
-    small = {"wording": "terse", "style": "bare", "admissible": False, "history": 1}
+    small = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=1)}
     settings = get_method("reuserl+bipace+constant_context")(**small)
     settings = replace(settings, schedule=Schedule(groups=2, group_size=4))
     policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 2 else "hm")

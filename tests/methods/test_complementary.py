@@ -33,12 +33,13 @@ from tacit.core.types import Condition, Group, IterationInfo, flat_steps
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0)}
 SCHEDULE = Schedule(groups=3, group_size=4, lr=1e-3)
 
 

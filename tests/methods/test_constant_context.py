@@ -45,8 +45,8 @@ def test_as_published():
 
 
 def test_ablations():
-    assert build(state_block=False).context == replace(build().context, block=False)
-    assert build(history=0).context == replace(build().context, one_step=False)
+    assert ConstantContext().with_prompt(state_block=False).context(WORLD) == replace(build().context, block=False)
+    assert ConstantContext().with_prompt(history=0).context(WORLD) == replace(build().context, one_step=False)
     assert build(progress_weight=0.0).rewards[1] == StepSignals((("progress", 0.0), ("error", -1.0)))
     assert build(error_weight=0.0, step_cost=0.0).rewards[1] == StepSignals((("progress", 1.0), ("error", 0.0)), 0.0)
     assert InvalidPenalty(0.1) in build(invalid_penalty=0.1).rewards
@@ -95,7 +95,7 @@ def test_a_world_without_tracker_is_refused():
 @pytest.mark.parametrize("history", [-1, 2])
 def test_more_history_would_not_be_constant(history):
     with pytest.raises(TacitError, match=f"history = {history}"):
-        build(history=history)
+        ConstantContext().with_prompt(history=history).build(WORLD)
 
 
 def test_a_batch_is_used_once():

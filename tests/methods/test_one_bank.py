@@ -22,6 +22,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.directory import open_checkpoints, read_summary
 from tacit.training.loop import Collector, Loop
@@ -29,9 +30,13 @@ from tacit.worlds import get_environment
 
 WORLDS = [get_environment("countdown"), get_environment("textcraft")]
 SETTINGS = {
-    "wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse", "extractor_tokens": 64,
-    "extractor_batch": 5, "merge_every": 3, "schedule": Schedule(groups=4, group_size=4, lr=1e-3),
-}  # fmt: skip
+    "prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0),
+    "extractor_style": "terse",
+    "extractor_tokens": 64,
+    "extractor_batch": 5,
+    "merge_every": 3,
+    "schedule": Schedule(groups=4, group_size=4, lr=1e-3),
+}
 
 
 def noting(prompt: str, seed: int) -> str:

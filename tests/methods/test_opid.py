@@ -22,12 +22,13 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.methods import get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 1, "kl": 0.0}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=1), "kl": 0.0}
 SCHEDULE = Schedule(groups=2, group_size=4, lr=1e-3)
 FAMILY = ("opid", "skill_grpo", "opsd", "grpo_opsd", "skill_sd", "rlsd", "sdar")
 

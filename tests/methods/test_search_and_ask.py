@@ -19,13 +19,14 @@ from tacit.core.protocols import Sampling
 from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse"}
+TERSE = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "extractor_style": "terse"}
 QUESTION = "which numbers go first?"
 
 
@@ -112,7 +113,7 @@ def test_guided_winners_are_imitated_without_their_questions(tmp_path):
             return f"{ASK} {QUESTION}" if ASK in prompt else "hm"
         return solve_countdown([line for line in prompt.splitlines() if " > " in line and " : " not in line][-1])
 
-    loop, _, player, _ = made(tmp_path, actor=actor, internalise=1e-3, history=3)
+    loop, _, player, _ = made(tmp_path, actor=actor, internalise=1e-3, prompt=replace(TERSE["prompt"], history=3))
     guided, _ = guided_and_free(loop.iterate(1))
     (batch,) = [batch for batch, losses, _ in player.updates if losses == (Imitation(),)]
     acted = [step for t in guided if t.success for step in t.steps if ASKED not in step.signals]
@@ -167,7 +168,7 @@ def test_an_evaluation_asks_and_leaves_no_trace(tmp_path):
     assert {i: vars(u) for i, u in bank.usage.items()} == before
 
 
-FULL = {**TERSE, "wording": "full"}
+FULL = replace(TERSE["prompt"], wording="full")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_in_each_style(style, written, tmp_path):
     def actor(prompt: str, seed: int) -> str:
         return written if "you may ask instead of acting" in prompt and f"\n{QUESTION}\n" not in prompt else "hm"
 
-    loop, _, _, _ = made(tmp_path, actor=actor, **{**FULL, "style": style})
+    loop, _, _, _ = made(tmp_path, actor=actor, prompt=replace(FULL, style=style))
     guided, _ = guided_and_free(loop.iterate(1))
     for trajectory in guided:
         assert trajectory.steps[0].valid and ASKED in trajectory.steps[0].signals

@@ -13,13 +13,14 @@ from tacit.core.method import Schedule
 from tacit.core.types import Group, IterationInfo
 from tacit.losses.regularizers import Imitation
 from tacit.methods import METHODS, get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 from tacit.worlds.errands.world import DOORS
 
 WORLD = get_environment("errands")
-SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "kl": 0.0}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "kl": 0.0}
 
 
 def acting(prompt: str, seed: int) -> str:

@@ -22,6 +22,7 @@ from tacit.methods.bipace import BiGPO, BiPACE
 from tacit.methods.gigpo import GiGPO
 from tacit.methods.grpo import GRPO
 from tacit.methods.hgpo import HGPO
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import iteration_records
 from tacit.training.loop import Collector, Loop
@@ -29,7 +30,10 @@ from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)
-SMALL = {"wording": "terse", "style": "bare", "admissible": False, "schedule": Schedule(groups=3, group_size=4)}
+SMALL = {
+    "prompt": PromptSettings(wording="terse", style="bare", admissible=False),
+    "schedule": Schedule(groups=3, group_size=4),
+}
 
 
 def differs(method: Method, other: Method) -> set[str]:
@@ -64,7 +68,7 @@ def test_as_published():
 def test_options():
     assert GiGPO(similarity=0.9).build(WORLD).credits[1].partition == SimilarObservation(0.9)
     assert GiGPO(step_std="none", step_weight=0.5, gamma=0.9).build(WORLD).credits[1] == StepRelative(Same(), 0.5, 0.9, None)
-    assert HGPO(history=-1, alpha=2.0, base=True).build(WORLD).credits[0] == HistoryHierarchy(None, 2.0, True)
+    assert HGPO(alpha=2.0, base=True).with_prompt(history=-1).build(WORLD).credits[0] == HistoryHierarchy(None, 2.0, True)
     variant = BiPACE(estimator="difference", action_key="tokens", key_tokens=4, step_std="sample").build(WORLD).credits[1]
     assert (variant.form, variant.key, variant.key_tokens, variant.std) == ("difference", "tokens", 4, "sample")
     by = {name: BiGPO(embedder=name).build(WORLD) for name in ("ngram", "identity", "sentence")}

@@ -114,7 +114,7 @@ def test_laptop_versions_need_no_gpu_and_no_download(file):
         assert planned.document["engine"]["device"] == "cpu"
         assert planned.document["model"] in (*BASES, *TINY_SIZES, *AGENTS)
         assert planned.document["split"] == "train" or optional.get(planned.world)
-        assert planned.document["method"]["wording"] == "terse"
+        assert planned.document["prompt"]["wording"] == "terse"
 
 
 # What the papers state
@@ -213,7 +213,7 @@ def test_cooking_is_there_with_and_without_a_state_block_for_every_method():
     plan = plan_of("comparisons/reuse.toml")
     told = {world: [c.document for c in plan.cells if c.world == world] for world in ("cooking", "cooking-without-block")}
     assert {d["world"] for documents in told.values() for d in documents} == {"cooking"}
-    read = {world: {(d["method"]["state_block"], d["method"]["history"]) for d in told[world]} for world in told}
+    read = {world: {(d["prompt"]["state_block"], d["prompt"]["history"]) for d in told[world]} for world in told}
     assert read == {"cooking": {(True, 1)}, "cooking-without-block": {(False, 4)}}
     start = next(s for s in plan.starts if s.world == "cooking-without-block").document["method"]
     assert (start["state_block"], start["history"]) == (False, 4)  # it is taught in the context that it will act in

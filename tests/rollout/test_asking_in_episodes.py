@@ -17,12 +17,13 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, Observation, Prompt, StopReason, Transition
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, Asking, Told, question_of
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0}
+TERSE = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0)}
 GUIDED = "experience"
 
 
@@ -91,7 +92,7 @@ def test_in_a_world_with_tags_of_its_own():
         asked = "about Who" in prompt
         return "<think>.</think>" + ("<answer>Jane Austen</answer>" if asked else f"<{ASK}>Who wrote Emma?</{ASK}>")
 
-    settings = get_method("grpo")(style="tags")
+    settings = get_method("grpo")().with_prompt(style="tags")
     task = QUESTIONS.tasks("train", 1, 0)[0]
     context = asking_of(settings.context(QUESTIONS))
     plans = [EpisodePlan(task, 0, Condition(GUIDED, "", "1"))]

@@ -78,7 +78,7 @@ def train(path, kind, untrained: bool = True) -> str:
     """What was said."""
     world, out = environment(kind), io.StringIO()
     schedule = Schedule(groups=8, group_size=2, iterations=3)
-    method = GRPO(wording="terse", style="bare", admissible=False, kl=0.0, schedule=schedule).build(world)
+    method = GRPO(kl=0.0, schedule=schedule).with_prompt(wording="terse", style="bare", admissible=False).build(world)
     settings = TrainSettings(tasks=8, evaluation=EvaluationSettings(tasks=8, split="test", untrained=untrained))
     run = Run.create(path, {})
     try:
@@ -130,7 +130,7 @@ def test_a_wrong_return_type_is_explained(tmp_path, kind, explained):
         train(tmp_path / "run", kind)
     with pytest.raises(TacitError, match=f"won none of 4 tasks within 1 steps \\(4 broke; the first: TypeError: {explained}"):
         world = environment(kind)
-        context = GRPO(wording="terse", style="bare", admissible=False).context(world)
+        context = GRPO().with_prompt(wording="terse", style="bare", admissible=False).context(world)
         demonstrate(world, world.tasks("train", 4, 0), context, ScriptedPolicy(lambda prompt, seed: ""), 1)
 
 
@@ -142,7 +142,7 @@ class Sleeping(Say):
 def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
     world = environment(Sleeping)
     settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.1)
-    method = GRPO(wording="terse", style="bare", admissible=False).build(world)
+    method = GRPO().with_prompt(wording="terse", style="bare", admissible=False).build(world)
     with pytest.raises(
         TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"
     ):
@@ -170,7 +170,7 @@ LATE = "TimeoutError: no answer of the expert within 0.05 s"
 
 def test_an_expert_that_hangs_is_given_up_in_imitation():
     settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.05)
-    method = GRPO(wording="terse", style="bare", admissible=False).build(PONDERED)
+    method = GRPO().with_prompt(wording="terse", style="bare", admissible=False).build(PONDERED)
     setup = WorldSetup.of(PONDERED, method, settings)
     with pytest.raises(TacitError, match=f"won none of 2 tasks .*2 broke; the first: {LATE}, in task"):
         collect_demonstrations(setup, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
@@ -178,7 +178,10 @@ def test_an_expert_that_hangs_is_given_up_in_imitation():
 
 def test_an_expert_that_hangs_is_given_up_in_relabelling():
     """Once it is clear that it never answers; and what is then said names it."""
-    policy, context = ScriptedPolicy(lambda prompt, seed: "a"), GRPO(wording="terse", style="bare").context(PONDERED)
+    policy, context = (
+        ScriptedPolicy(lambda prompt, seed: "a"),
+        GRPO().with_prompt(wording="terse", style="bare").context(PONDERED),
+    )
     plans = [EpisodePlan(task, 0) for task in PONDERED.tasks("train", MAX_BROKEN + 4, 0)]
     played = rollout(plans, context, InProcessPool(PONDERED.make), policy, Sampling(), 2)
     found = relabel(PONDERED, played, timeout_s=0.05)

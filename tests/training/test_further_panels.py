@@ -22,8 +22,10 @@ WORLD = get_environment("countdown")
 
 def train(path, also: str) -> dict:
     schedule = Schedule(groups=2, group_size=2, iterations=2)
-    method = get_method("grpo")(wording="terse", style="bare", admissible=False, history=0, kl=0.0, schedule=schedule).build(
-        WORLD
+    method = (
+        get_method("grpo")(kl=0.0, schedule=schedule)
+        .with_prompt(wording="terse", style="bare", admissible=False, history=0)
+        .build(WORLD)
     )
     evaluation = EvaluationSettings(split="test", tasks=3, also=also, every=1)
     run = Run.create(path, {})

@@ -19,13 +19,14 @@ from tacit.core.types import Observation
 from tacit.methods import METHODS, get_method
 from tacit.methods.grpo import GRPO
 from tacit.methods.grpo_variants import DAPO
+from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop, sum_terms, update
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)
-SMALL = {"wording": "terse", "style": "bare", "history": 0, "admissible": False}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", history=0, admissible=False)}
 
 
 def half_hearted(prompt: str, seed: int) -> str:

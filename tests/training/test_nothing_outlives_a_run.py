@@ -12,6 +12,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK
+from tacit.prompts.settings import PromptSettings
 from tacit.runs.directory import Run
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
@@ -20,7 +21,7 @@ from tacit.training.train import Trainer
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse"}
+TERSE = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "extractor_style": "terse"}
 
 
 def asking(prompt: str, seed: int) -> str:

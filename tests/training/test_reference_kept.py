@@ -11,6 +11,7 @@ from scripted import Kit, ScriptedPolicy, solve_countdown
 from tacit.core.errors import NoRoom, TacitError
 from tacit.core.method import Schedule
 from tacit.methods import METHODS, get_method
+from tacit.prompts.settings import PromptSettings
 from tacit.runs.directory import Run
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
@@ -19,7 +20,7 @@ from tacit.training.train import Trainer
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-SMALL = {"wording": "terse", "style": "bare", "admissible": False}
+SMALL = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False)}
 
 
 class Counting(ScriptedPolicy):
@@ -37,7 +38,9 @@ class Counting(ScriptedPolicy):
 
 def settings(name: str, **changes):
     history = 1 if name == "constant_context" else 0
-    return get_method(name)(**SMALL, history=history, **changes, schedule=Schedule(groups=2, group_size=4, iterations=2))
+    return get_method(name)(**SMALL, **changes, schedule=Schedule(groups=2, group_size=4, iterations=2)).with_prompt(
+        history=history
+    )
 
 
 def practise(method, path, policy):

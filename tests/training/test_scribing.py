@@ -19,7 +19,7 @@ from tacit.worlds.errands.world import door_of
 
 WORLD = get_environment("errands")
 TASKS = WORLD.tasks("elsewhere", 300, 0)
-CONTEXT = get_method("grpo")(wording="terse", style="bare", admissible=False, history=0).context(WORLD)
+CONTEXT = get_method("grpo")().with_prompt(wording="terse", style="bare", admissible=False, history=0).context(WORLD)
 
 
 def show(words=None, world=WORLD, **settings):
@@ -86,7 +86,7 @@ HOUSEHOLD = get_environment("alfworld")
 
 def test_step_notes_stand_before_the_request_and_the_answer_is_the_experts():
     tasks = HOUSEHOLD.tasks("train", 6, 0)
-    context = get_method("grpo")(state_block=True, wording="terse", style="bare", history=1).context(HOUSEHOLD)
+    context = get_method("grpo")().with_prompt(state_block=True, wording="terse", style="bare", history=1).context(HOUSEHOLD)
 
     def pairs(astray):
         words, settings = Words(), SupervisedSettings(step_notes=60, astray=astray)

@@ -110,7 +110,7 @@ class Fading(ScriptedPolicy):
 
 def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
     schedule = Schedule(groups=2, group_size=2, iterations=10)
-    method = GRPO(wording="terse", style="bare", history=0, admissible=False, schedule=schedule).build(WORLD)
+    method = GRPO(schedule=schedule).with_prompt(wording="terse", style="bare", history=0, admissible=False).build(WORLD)
     settings = TrainSettings(
         tasks=8, max_steps=6, evaluation=EvaluationSettings(tasks=3, every=0, untrained=False, max_steps=4)
     )
@@ -134,7 +134,7 @@ class Mumbling(ScriptedPolicy):
 
 def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run_is_resumed(tmp_path: Path):
     schedule = Schedule(groups=2, group_size=2, iterations=2)
-    method = GRPO(wording="full", style="tags", invalid_penalty=0.0, schedule=schedule).build(WORLD)
+    method = GRPO(invalid_penalty=0.0, schedule=schedule).with_prompt(wording="full", style="tags").build(WORLD)
     evaluation = EvaluationSettings(split="test", tasks=2, every=1, untrained=False, max_steps=2)
     settings = TrainSettings(tasks=8, max_steps=2, evaluation=evaluation)
 
@@ -230,7 +230,9 @@ class Slow(ScriptedPolicy):
 
 def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.training.train.HeartbeatReporter", partial(HeartbeatReporter, every_s=0.05))
-    method = GRPO(wording="full", style="tags", schedule=Schedule(groups=2, group_size=2, iterations=1)).build(WORLD)
+    method = (
+        GRPO(schedule=Schedule(groups=2, group_size=2, iterations=1)).with_prompt(wording="full", style="tags").build(WORLD)
+    )
     settings = TrainSettings(tasks=8, max_steps=2, evaluation=EvaluationSettings(split="test", tasks=2, untrained=False))
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
     Trainer(run, Slow(listener), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()

@@ -63,7 +63,7 @@ def test_four_forms_and_a_version_for_each():
 
 def test_a_setting_chooses_the_form():
     for form in FORMS:
-        assert ConstantContext(block=form).context(ENVIRONMENT).tracker is ENVIRONMENT.tracker_of(form)  # type: ignore[attr-defined]
+        assert ConstantContext().with_prompt(block=form).context(ENVIRONMENT).tracker is ENVIRONMENT.tracker_of(form)  # type: ignore[attr-defined]
     assert ConstantContext().context(ENVIRONMENT).tracker is ENVIRONMENT.tracker  # type: ignore[attr-defined]
 
 

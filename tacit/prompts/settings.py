@@ -1,0 +1,86 @@
+"""What the agent reads and how it writes actions: the `[prompt]` table of a recipe, and the context it describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
+
+from tacit.core.bounds import AtLeastOne, Bound
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.resources import Base
+from tacit.core.types import ActionStyle
+from tacit.core.world import FULL_BLOCK, Environment
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+
+Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")]
+
+
+@dataclass(frozen=True)
+class PromptSettings:
+    """A method declares the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=5)`."""
+
+    history: Turns = 2
+    """past turns in the prompt; -1 is all of them"""
+    state_block: bool = False
+    """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
+    block: str = FULL_BLOCK
+    """form of the state block: full, or another the world has (alfworld: text, no_places, paper; cooking: text, no_places)"""
+    bound: AtLeastOne = 4000
+    """most characters of a prompt with a state block; a longer one stops the run and says why"""
+    wording: str = "full"
+    """how the world is told: full, for language models, or terse, for tiny policies"""
+    style: ActionStyle = "tags"
+    """how actions are written: tags (<think>…</think><action>…</action>), bare, or tools (calls in the model's template)"""
+    chat: bool = False
+    """tell the episode as a conversation in the model's own template, past turns as messages; always so with tools"""
+    thinking: bool = False
+    """in a conversation: let a model whose template has a thought of its own think first; the thought is kept apart"""
+    admissible: bool = True
+    """list the admissible actions in the prompt, where the world has them"""
+
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """The settings for this model, and notes on what was decided. `said` names the settings that the user gave.
+
+        A model of a few million parameters cannot read what is written for language models: it gets the terse wording without
+        lists of actions, and answers with the bare action.
+        """
+        wanted: dict[str, Any] = {"wording": "terse", "style": "bare", "admissible": False} if base.small else {}
+        own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
+        if not own:
+            return self, ()
+        told = ", ".join(f"{name} = {str(value).lower()}" for name, value in own.items())
+        note = f"{base.model} is too small for the published prompts, so {told}; say otherwise to change it"
+        return replace(self, **own), (note,)
+
+    def build_context(self, world: Environment) -> Context:
+        if self.state_block:
+            return self.build_constant_context(world)
+        turns = None if self.history < 0 else self.history
+        return History(world.wording(self.wording), turns, self.admissible, self.style, self._uses_chat(), self.thinking)
+
+    def build_constant_context(self, world: Environment, block: bool = True) -> Context:
+        """The present observation, at most one past turn and, with `block`, the tracker's state block."""
+        if self.history not in (0, 1):
+            raise TacitError(
+                f"history = {self.history}: a constant context shows the turn before (1) or none (0). For more, leave "
+                f"the state block out: `--method grpo --history {self.history}`."
+            )
+        return StateBlock(
+            world.wording(self.wording),
+            world.tracker_of(self.block),
+            block,
+            self.history == 1,
+            self.admissible,
+            self.style,
+            self.bound,
+            self._uses_chat(),
+            self.thinking,
+        )
+
+    def _uses_chat(self) -> bool:
+        chat = self.chat or self.style == "tools"
+        if self.thinking and not chat:
+            raise TacitError("thinking = true: a model's own thought is part of its chat template; add --chat.")
+        return chat
