@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.config.recipe import Document, Recipe, WorldRecipe
+from tacit.config.recipe import METHOD_TABLES, Document, Recipe, WorldRecipe
 from tacit.config.resources import RunResources, describe_model, prefix_errors
 from tacit.config.values import to_data
 from tacit.core.bounds import check_bounds
@@ -296,7 +296,7 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     """(prefix of the names, settings)"""
     for place in recipe.places:
         yield "", place.settings
-        yield "", place.settings.schedule
+        yield from (("", getattr(place.settings, key)) for key in METHOD_TABLES if hasattr(place.settings, key))
         yield "", place.train
         yield "sft.", place.train.sft
         yield "evaluation.", place.train.evaluation

@@ -57,7 +57,7 @@ def test_a_shared_start_imitates_once_and_its_runs_go_on_from_its_checkpoint(sma
     assert document["engine"]["value_head"] is True
     # What a tiny policy is told without being asked is told to those who continue from it.
     told = {"wording": "terse", "style": "bare", "admissible": False}
-    assert told.items() <= document["method"].items() and told.items() <= start.document["method"].items()
+    assert told.items() <= document["prompt"].items() and told.items() <= start.document["prompt"].items()
     alone = cell(small, "next/ppo/1").with_start(tmp_path)
     assert alone["model"] == "tiny" and alone["sft"]["steps"] == 50 and "tiny" in alone
 

@@ -39,8 +39,8 @@ def idle(told: dict[str, Any]) -> set[str]:
         found |= {"sft.rounds", "sft.round_tasks", "sft.round_steps", "sft.round_share"}
     if not told["engine.lora_rank"]:
         found |= {"engine.lora_alpha", "engine.lora_dropout", "engine.lora_targets"}
-    if told["method.name"] != "constant_context" and not told["method.state_block"]:
-        found |= {"method.bound", "method.block"}
+    if told["method.name"] != "constant_context" and not told["prompt.state_block"]:
+        found |= {"prompt.bound", "prompt.block"}
     return found
 
 

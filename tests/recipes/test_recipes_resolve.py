@@ -192,9 +192,14 @@ def test_constant_context_table_2():
     ],
 )
 def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
-    whole = cell(name, "whole", world)["method"]
+
+    def told_to(method):
+        document = cell(name, method, world)
+        return {**document["prompt"], **document["method"]}
+
+    whole = told_to("whole")
     others = [method for method in plan_of(name).methods if method != "whole"]
-    told = {method: cell(name, method, world)["method"] for method in others}
+    told = {method: told_to(method) for method in others}
     differs = {method: {key: value for key, value in own.items() if value != whole[key]} for method, own in told.items()}
     expected = {
         "no-state-block": {"state_block": False},
@@ -215,7 +220,7 @@ def test_cooking_is_there_with_and_without_a_state_block_for_every_method():
     assert {d["world"] for documents in told.values() for d in documents} == {"cooking"}
     read = {world: {(d["prompt"]["state_block"], d["prompt"]["history"]) for d in told[world]} for world in told}
     assert read == {"cooking": {(True, 1)}, "cooking-without-block": {(False, 4)}}
-    start = next(s for s in plan.starts if s.world == "cooking-without-block").document["method"]
+    start = next(s for s in plan.starts if s.world == "cooking-without-block").document["prompt"]
     assert (start["state_block"], start["history"]) == (False, 4)  # it is taught in the context that it will act in
 
 
