@@ -1,0 +1,213 @@
+"""The trainer's side of the sandbox: workspaces, and commands in them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tacit.core.errors import TacitError
+
+AT = "/testbed"
+"""where commands see their workspace"""
+PYTHON = "/opt/python"
+"""where they see the Python installation"""
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Limits:
+    wall_s: float = 30.0
+    """wall time of a command"""
+    cpu_s: int = 30
+    """CPU time of a process"""
+    memory_mb: int = 1024
+    """memory of a process, and of all processes of a command together"""
+    processes: int = 64
+    """processes and threads at a time"""
+    file_mb: int = 16
+    """size of one file"""
+    disk_mb: int = 64
+    """size of the workspace, and of /tmp"""
+    output_kb: int = 256
+    """output kept; a command that writes 64 times as much is killed"""
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    """exit status; 128 + N where signal N ended the command"""
+    output: str
+    """stdout and stderr together, in the order they were written"""
+    killed: str
+    """which limit ended the command; empty: none"""
+    dropped: int
+    """bytes of output beyond the limit"""
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """A directory of its own for one episode."""
+
+    sandbox: Sandbox
+    folder: Path
+
+    def run(self, arguments: Sequence[str], **more: Any) -> Result:
+        return self.sandbox.start(self, arguments, **more).result()
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class Sandbox:
+    """One server process. Thread-safe: commands of many workspaces run at the same time."""
+
+    limits: Limits = field(default_factory=Limits)
+    read_only: Sequence[Path] = ()
+    """further directories commands may read, at the same path"""
+    binds: Mapping[str, Path] = field(default_factory=dict)
+    """path inside -> file or directory outside, read-only"""
+    preload: Sequence[str] = ()
+    """`module:function` that the server imports once; `start(function=…)` calls it in a fork, without starting Python anew"""
+    python_path: Sequence[str] = ()
+    """PYTHONPATH inside"""
+
+    def __post_init__(self) -> None:
+        base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="tacit-sandbox-", dir=base))
+        self.folder.chmod(0o711)
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Result]] = {}
+        self._lock = threading.Lock()
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            binds = {PYTHON: sys.base_prefix, **{str(path): str(path) for path in self.read_only}}
+            binds |= {inside: str(outside) for inside, outside in self.binds.items()}
+            server = Path(__file__).with_name("server.py")
+            words = [sys.executable, "-I", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
+            self._process = subprocess.Popen(
+                [*words, *self.preload],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", "")},
+            )
+        threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
+        self._check()
+
+    def copy(self, tree: Path) -> Workspace:
+        """A workspace that begins as a copy of a directory."""
+        folder = self.folder / f"work-{next(self._numbers)}"
+        shutil.copytree(tree, folder, symlinks=True)
+        folder.chmod(0o700)
+        return Workspace(self, folder)
+
+    def start(
+        self,
+        workspace: Workspace,
+        arguments: Sequence[str],
+        function: str = "",
+        environment: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Future[Result]:
+        """Begin a command. `function` is one of `preload` and gets the arguments; else they are a program and its arguments."""
+        own = {
+            "PATH": f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin",
+            "LD_LIBRARY_PATH": f"{PYTHON}/lib",
+            "HOME": "/home/agent",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": ":".join(self.python_path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        number = next(self._numbers)
+        order = {
+            "id": number,
+            "workspace": str(workspace.folder),
+            "at": AT,
+            "arguments": list(arguments),
+            "function": function,
+            "environment": {**own, **(environment or {})},
+            "limits": asdict(limits or self.limits),
+        }
+        future: Future[Result] = Future()
+        body = json.dumps(order).encode()
+        with self._lock:
+            self._waiting[number] = future
+            try:
+                self._line.sendall(struct.pack("<I", len(body)) + body)
+            except OSError as error:
+                del self._waiting[number]
+                raise TacitError("the sandbox server has ended; open a new Sandbox.") from error
+        return future
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        """Refuse at once where the kernel does not allow isolation."""
+        probe = self.folder / "probe"
+        probe.mkdir(mode=0o700)
+        try:
+            Workspace(self, probe).run(["true"])
+        except TacitError:
+            self.close()
+            raise
+        shutil.rmtree(probe)
+
+    def _listen(self) -> None:
+        received = bytearray()
+        while True:
+            try:
+                chunk = self._line.recv(1 << 20)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                break
+            received += chunk
+            while len(received) >= 4:
+                (length,) = struct.unpack_from("<I", received)
+                if len(received) < 4 + length:
+                    break
+                self._answer(json.loads(bytes(received[4 : 4 + length])))
+                del received[: 4 + length]
+        with self._lock:
+            lost, self._waiting = list(self._waiting.values()), {}
+        for future in lost:
+            future.set_exception(TacitError("the sandbox server ended while a command was running."))
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        with self._lock:
+            future = self._waiting.pop(answer["id"])
+        if answer["error"]:
+            future.set_exception(
+                TacitError(
+                    f"commands cannot be isolated here ({answer['error']}). The kernel must allow unprivileged user namespaces "
+                    "(sysctl kernel.unprivileged_userns_clone=1, or user.max_user_namespaces above 0)."
+                )
+            )
+            return
+        fields = {name: answer[name] for name in ("code", "output", "killed", "dropped", "seconds")}
+        future.set_result(Result(**fields))

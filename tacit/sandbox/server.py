@@ -1,0 +1,426 @@
+"""The sandbox server: a small process that forks one isolated child per command.
+
+It imports only the standard library and what `preload` names (pytest, for instance), never runs untrusted code itself, and
+answers JSON messages on one socket. Each child gets
+
+    namespaces   user, mount, pid, network, ipc, uts: no network, no foreign processes
+    root         a tmpfs with read-only system directories, a private /tmp, a minimal /dev, and the workspace
+    privileges   no capabilities, no_new_privs, a seccomp filter, a user id of its own where the server runs as root
+    limits       CPU time, wall time, memory, processes, file size, workspace size, output
+
+The command's process tree lives in its own pid namespace. Its init exits with the command, so nothing survives a step. If the
+server or its owner is killed, the kernel kills every child (parent-death signals).
+
+    server -> monitor (owns the user namespace) -> init (pid 1 inside) -> command
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import resource
+import selectors
+import shutil
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+if __package__:
+    from tacit.sandbox import seccomp
+else:  # started by path, without importing the package
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import seccomp  # type: ignore[no-redef]
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+NAMESPACES = 0x00020000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # mount, user, pid, net, ipc, uts
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 2, 1, 4, 24
+MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 442, 1, -100, 0x8000
+CAPSET, PIVOT_ROOT = {"x86_64": 126, "aarch64": 91}, {"x86_64": 155, "aarch64": 41}
+FIRST_UID = 1_900_000_000
+"""with root privileges every sandbox runs under a user id of its own, from here on"""
+INSIDE_ID = 1000
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+LOOK_S = 0.1
+"""how often memory and workspace size are checked"""
+SETUP_FAILED = 125
+Message = dict[str, Any]
+
+
+def check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    check(
+        LIBC.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None),
+        target,
+    )
+
+
+# Inside the child.
+
+
+def bind(source: str, target: str, read_only: bool = True) -> None:
+    """Bind-mount a file or directory; missing sources are skipped, symbolic links are recreated."""
+    if os.path.islink(source):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if not os.path.lexists(target):
+            os.symlink(os.readlink(source), target)
+        return
+    if not os.path.exists(source):
+        return
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        open(target, "a").close()
+    mount(source, target, flags=MS_BIND | MS_REC)
+    if read_only:
+        attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+        result = LIBC.syscall(
+            MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, attributes, ctypes.c_size_t(len(attributes))
+        )
+        check(result, f"read-only {target}")
+
+
+def enter_user_namespace(uid: int, gid: int) -> None:
+    check(LIBC.unshare(NAMESPACES), "namespaces")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{INSIDE_ID} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{INSIDE_ID} {gid} 1")
+
+
+def build_root(root: str, order: Message) -> None:
+    """A tmpfs as the new root: system directories read-only, the workspace writable, everything else absent."""
+    mount("none", "/", flags=MS_REC | MS_PRIVATE)
+    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=4m,mode=755")
+    for source in SYSTEM:
+        bind(source, root + source)
+    for staged, target in order["staged"]:
+        bind(staged, root + target)
+    for name in DEVICES:
+        bind(f"/dev/{name}", f"{root}/dev/{name}", read_only=False)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1")):
+        os.symlink(target, f"{root}/dev/{name}")
+    for folder in ("tmp", "proc", "etc", "home/agent", "old"):
+        os.makedirs(f"{root}/{folder}", exist_ok=True)
+    Path(f"{root}/etc/passwd").write_text(f"agent:x:{INSIDE_ID}:{INSIDE_ID}::/home/agent:/bin/bash\n")
+    Path(f"{root}/etc/group").write_text(f"agent:x:{INSIDE_ID}:\n")
+    mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={order['limits']['disk_mb']}m,mode=1777")
+    with suppress(OSError):  # containers with a masked /proc do not allow a new one
+        mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    bind(order["workspace"], root + order["at"], read_only=False)
+    os.chdir(root)
+    check(LIBC.syscall(PIVOT_ROOT[os.uname().machine], b".", b"old"), "pivot_root")
+    os.chdir("/")
+    check(LIBC.umount2(b"/old", MNT_DETACH), "umount")
+    os.rmdir("/old")
+    mount("none", "/", flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def drop_privileges(limits: Message) -> None:
+    mb = 1 << 20
+    for kind, value in (
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_AS, limits["memory_mb"] * mb),
+        (resource.RLIMIT_FSIZE, limits["file_mb"] * mb),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        resource.setrlimit(kind, (value, value))
+    for capability in range(64):
+        if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
+            break
+    header, data = struct.pack("Ii", 0x20080522, 0), bytes(24)
+    check(LIBC.syscall(CAPSET[os.uname().machine], header, data), "capset")
+    seccomp.install()
+
+
+def run_command(order: Message, functions: dict[str, Callable[[Sequence[str]], int]]) -> None:
+    """Become the command: exec a program, or call a preloaded function without exec."""
+    os.chdir(order["at"])
+    os.umask(0o022)
+    if order.get("function"):
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        os._exit(functions[order["function"]](order["arguments"]) & 0xFF)
+    os.execvpe(order["arguments"][0], order["arguments"], order["environment"])
+
+
+def isolate(order: Message, root: str, uid: int, output: int, status: int, functions: dict[str, Any]) -> None:
+    """The monitor's whole life. Set-up errors go to `status`; nothing of the sandbox can write there."""
+    try:
+        own, group = (uid, uid) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else a changed user id may not write its own uid_map
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        enter_user_namespace(own, group)
+        init = os.fork()
+        if init:
+            for descriptor in (output, status):
+                os.close(descriptor)
+            _, code = os.waitpid(init, 0)
+            os._exit(os.waitstatus_to_exitcode(code) & 0xFF)
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        build_root(root, order)
+        os.setsid()
+        nothing = os.open("/dev/null", os.O_RDONLY)
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        keep = os.dup2(status, 3)
+        os.closerange(4, 4096)
+        command = os.fork()
+        if command == 0:
+            os.set_inheritable(keep, False)
+            drop_privileges(order["limits"])
+            os.close(keep)
+            run_command(order, functions)
+        LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the command may not look into init
+        os.close(keep)
+        os.closerange(0, 3)
+        while True:
+            pid, code = os.wait()
+            if pid == command:
+                value = os.waitstatus_to_exitcode(code)
+                os._exit(value if value >= 0 else 128 - value)
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(status, f"{type(error).__name__}: {error}".encode())
+        os._exit(SETUP_FAILED)
+
+
+# In the server.
+
+
+class Job:
+    """One command under way."""
+
+    def __init__(self, order: Message, pid: int, output: int, status: int, slot: int) -> None:
+        self.order, self.pid, self.slot = order, pid, slot
+        self.ended = os.pidfd_open(pid)
+        """readable when the process has ended"""
+        self.pipes = {"output": output, "status": status}
+        self.data = {"output": bytearray(), "status": bytearray()}
+        self.dropped, self.reason = 0, ""
+        self.began = time.monotonic()
+        self.deadline = self.began + order["limits"]["wall_s"]
+
+    def read(self, name: str) -> bool:
+        """Take what the pipe holds; False at its end. Output beyond the limit is counted and dropped."""
+        chunk = os.read(self.pipes[name], 1 << 16)
+        room = self.order["limits"]["output_kb"] * 1024 - len(self.data[name])
+        self.data[name] += chunk[: max(0, room)]
+        self.dropped += max(0, len(chunk) - max(0, room))
+        return bool(chunk)
+
+    def kill(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    found, queue = [], [pid]
+    while queue:
+        for tasks in Path(f"/proc/{queue.pop()}/task").glob("*/children"):
+            try:
+                children = [int(word) for word in tasks.read_text().split()]
+            except OSError:
+                continue
+            found += children
+            queue += children
+    return found
+
+
+def resident_mb(pids: Sequence[int]) -> float:
+    total = 0
+    for pid in pids:
+        try:
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            continue
+    return total * resource.getpagesize() / (1 << 20)
+
+
+def tree_mb(folder: str) -> float:
+    total = 0
+    for where, _, files in os.walk(folder):
+        for name in files:
+            try:
+                info = os.lstat(os.path.join(where, name))
+            except OSError:
+                continue
+            if stat.S_ISREG(info.st_mode):
+                total += info.st_blocks * 512
+    return total / (1 << 20)
+
+
+class Server:
+    def __init__(self, line: socket.socket, folder: str, binds: dict[str, str], preload: Sequence[str]) -> None:
+        """`binds`: path inside -> path outside, read-only for all commands."""
+        self.line, self.folder = line, folder
+        self.root = os.path.join(folder, "root")
+        os.makedirs(self.root, exist_ok=True)
+        self.staged = [(self.stage(outside, number), inside) for number, (inside, outside) in enumerate(binds.items())]
+        self.functions: dict[str, Any] = {}
+        for name in preload:
+            module, _, function = name.partition(":")
+            self.functions[name] = getattr(importlib.import_module(module), function)
+        self.jobs: dict[int, Job] = {}
+        self.slots: set[int] = set()
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(line, selectors.EVENT_READ, None)
+        self.pending = bytearray()
+
+    def stage(self, outside: str, number: int) -> str:
+        """Where a command's user id can reach the path: root may bind from directories that others cannot enter."""
+        if os.geteuid() != 0:
+            return outside
+        if number == 0:
+            check(LIBC.unshare(0x00020000), "mount namespace")
+            mount("none", "/", flags=MS_REC | MS_PRIVATE)
+        staged = os.path.join(self.folder, f"stage-{number}")
+        bind(os.path.realpath(outside), staged)
+        return staged
+
+    def serve(self) -> None:
+        looked = 0.0
+        while True:
+            soonest = min((job.deadline for job in self.jobs.values()), default=time.monotonic() + 3600)
+            wait = max(0.0, min(soonest - time.monotonic(), LOOK_S if self.jobs else 3600))
+            for key, _ in self.selector.select(wait):
+                if key.data is None:
+                    if not self.receive():
+                        return
+                    continue
+                job, name = key.data
+                if name and not job.read(name):
+                    self.selector.unregister(key.fd)
+                    os.close(key.fd)
+                    del job.pipes[name]
+            now = time.monotonic()
+            for job in list(self.jobs.values()):
+                if now >= job.deadline:
+                    job.kill("time limit")
+                elif job.dropped > 64 * job.order["limits"]["output_kb"] * 1024:
+                    job.kill("output limit")
+            if now - looked >= LOOK_S:
+                looked = now
+                self.look()
+            self.finish()
+
+    def receive(self) -> bool:
+        chunk = self.line.recv(1 << 20)
+        if not chunk:
+            return False
+        self.pending += chunk
+        while len(self.pending) >= 4:
+            (length,) = struct.unpack_from("<I", self.pending)
+            if len(self.pending) < 4 + length:
+                break
+            order = json.loads(bytes(self.pending[4 : 4 + length]))
+            del self.pending[: 4 + length]
+            self.start(order)
+        return True
+
+    def start(self, order: Message) -> None:
+        slot = next(number for number in range(len(self.slots) + 1) if number not in self.slots)
+        self.slots.add(slot)
+        uid = FIRST_UID + slot
+        output, their_output = os.pipe()
+        status, their_status = os.pipe()
+        if os.geteuid() == 0:
+            own_tree(order["workspace"], uid)
+        order["staged"] = self.staged
+        pid = os.fork()
+        if pid == 0:
+            self.line.close()
+            for descriptor in (output, status):
+                os.close(descriptor)
+            isolate(order, self.root, uid, their_output, their_status, self.functions)
+        os.close(their_output)
+        os.close(their_status)
+        job = Job(order, pid, output, status, slot)
+        self.jobs[pid] = job
+        for name, descriptor in list(job.pipes.items()):
+            self.selector.register(descriptor, selectors.EVENT_READ, (job, name))
+        self.selector.register(job.ended, selectors.EVENT_READ, (job, ""))
+
+    def look(self) -> None:
+        """Kill what takes more memory or disk than it may."""
+        for job in self.jobs.values():
+            limits = job.order["limits"]
+            if time.monotonic() - job.began > LOOK_S:
+                if resident_mb(descendants(job.pid)) > limits["memory_mb"]:
+                    job.kill("memory limit")
+                elif tree_mb(job.order["workspace"]) > limits["disk_mb"]:
+                    job.kill("disk limit")
+
+    def finish(self) -> None:
+        for pid, job in list(self.jobs.items()):
+            done, code = os.waitpid(pid, os.WNOHANG)
+            if not done:
+                continue
+            for name, descriptor in job.pipes.items():  # all writers are dead: what is left is in the pipe
+                self.selector.unregister(descriptor)
+                while job.read(name):
+                    pass
+                os.close(descriptor)
+            self.selector.unregister(job.ended)
+            os.close(job.ended)
+            del self.jobs[pid]
+            self.slots.discard(job.slot)
+            failed = job.data["status"].decode(errors="replace")
+            answer = {
+                "id": job.order["id"],
+                "code": os.waitstatus_to_exitcode(code),
+                "output": bytes(job.data["output"]).decode("utf-8", errors="replace"),
+                "dropped": job.dropped,
+                "killed": job.reason,
+                "error": failed,
+                "seconds": time.monotonic() - job.began,
+            }
+            body = json.dumps(answer).encode()
+            self.line.sendall(struct.pack("<I", len(body)) + body)
+
+
+def own_tree(folder: str, uid: int) -> None:
+    """Hand a workspace to the user id its commands run under; symbolic links are not followed."""
+    if os.lstat(folder).st_uid == uid:
+        return
+    for where, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            os.lchown(os.path.join(where, name), uid, uid)
+
+
+def main() -> None:
+    descriptor, folder, binds, *preload = sys.argv[1:]
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = socket.socket(fileno=int(descriptor))
+    try:
+        Server(line, folder, json.loads(binds), preload).serve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
