@@ -232,7 +232,7 @@ def test_several_kinds_of_action_are_several_tools():
 
 def test_a_model_without_a_template_is_refused_before_anything_is_played():
     world = get_environment("countdown")
-    with pytest.raises(TacitError, match="no chat template, so it cannot be told a conversation; leave --chat out"):
+    with pytest.raises(TacitError, match="no chat template, so it cannot be given a conversation; leave --chat out"):
         check_chat_support(History(world.wording("full"), 2, False, "tags", True), codec(""))
 
     class Plain:

@@ -76,9 +76,9 @@ def test_the_files_say_which_weights_there_are(make_policy, checkpoint) -> None:
     hf = make_policy().engine.model.hf
     found = read_checkpoint(checkpoint)
     assert found is not None and found.weights == hf.num_parameters()
-    assert found.joined == sum(p.numel() for n, p in hf.named_parameters() if n.split(".")[-2] in FUSED_PROJECTIONS)
+    assert found.fused_weights == sum(p.numel() for n, p in hf.named_parameters() if n.split(".")[-2] in FUSED_PROJECTIONS)
     adapted = make_policy(lora_rank=4).engine.member("default").parameters
-    assert found.adapters(4, EngineSettings().lora_targets) == sum(p.numel() for p in adapted.values())
+    assert found.lora_weights(4, EngineSettings().lora_targets) == sum(p.numel() for p in adapted.values())
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "consolidated.safetensors")  # as some are published
     assert read_checkpoint(checkpoint) == found
 
@@ -107,7 +107,7 @@ def test_a_pass_keeps_what_is_said_of_it(texts, own_cache, tmp_path, monkeypatch
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert per_token == pytest.approx(found.token_bytes(4, False), rel=0.15)
-    assert fixed == pytest.approx(4 * found.joined, rel=0.15)
+    assert fixed == pytest.approx(4 * found.fused_weights, rel=0.15)
 
 
 @pytest.mark.parametrize("size", ["1.5B", "8B", "70B"])
@@ -122,21 +122,21 @@ def test_it_takes_what_tacit_plan_says(tmp_path, size, rank, recompute) -> None:
     )
     planned = rank_state(shape, device, 1, Training(lora_rank=rank, recompute=recompute))
     ours = (
-        way.state - capacity.LOGIT_BYTES - (0 if recompute else 2 * found.joined)
+        way.state - capacity.LOGIT_BYTES - (0 if recompute else 2 * found.fused_weights)
     )  # which a plan leaves out, as it does adapters' own gradients
     assert ours == pytest.approx(sum(planned.values()) - device.overhead, rel=0.04)
-    assert way.a_token == activation_bytes(shape, device, recompute)
+    assert way.per_token == activation_bytes(shape, device, recompute)
 
 
 def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could_be(tmp_path, said) -> None:
     path = published(SIZES["8B"], tmp_path)
     with pytest.raises(
-        NoRoom, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of copies .* 23\.0 GiB free"
+        NoRoom, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies .* 23\.0 GiB free"
     ):
         said(path, 23 * GIB)
     whole = said(path, 79 * GIB)
     assert "To train all of them takes 160.1 GiB, and 5.6 GiB for every 1,000 tokens" in whole
-    assert "has 79.0 GiB free. It can be played; to train it set --engine.lora-rank 64, which takes 28.6 GiB" in whole
+    assert "has 79.0 GiB free. It can be sampled; to train it set --engine.lora-rank 64, which takes 28.6 GiB" in whole
     assert not said(path, 79 * GIB, lora_rank=64) and not said(path, 170 * GIB)
     assert "set --engine.lora-rank 64 --engine.gradient-checkpointing, which takes 20.1 GiB" in said(path, 31 * GIB)
     assert "To train adapters of rank 32 takes" in said(path, 27 * GIB, lora_rank=32)
@@ -148,14 +148,14 @@ def test_adapters_of_a_small_model_stand_beside_copies_of_its_weights(tmp_path, 
     """28 layers of 8,960 · 1,536 and 1,536 · 1,536 weights; the large ones of an 8B model are read where they lie."""
     targets = EngineSettings().lora_targets
     large = read_checkpoint(published(SIZES["8B"], tmp_path))
-    assert large is not None and large.beside(targets) == 0
+    assert large is not None and large.lora_copied_weights(targets) == 0
     small = published(SIZES["1.5B"], tmp_path)
     found = read_checkpoint(small)
-    assert found is not None and found.beside(targets) == 28 * (8960 * 1536 + 1536 * 1536)
-    assert found.beside(("q_proj", "down_proj")) == 28 * 8960 * 1536
-    with pytest.raises(NoRoom, match=r"and 1\.6 GiB of copies"):
+    assert found is not None and found.lora_copied_weights(targets) == 28 * (8960 * 1536 + 1536 * 1536)
+    assert found.lora_copied_weights(("q_proj", "down_proj")) == 28 * 8960 * 1536
+    with pytest.raises(NoRoom, match=r"and 1\.6 GiB of fused copies"):
         said(small, GIB)
-    with pytest.raises(NoRoom, match=r"and 2\.4 GiB of copies"):
+    with pytest.raises(NoRoom, match=r"and 2\.4 GiB of fused copies"):
         said(small, GIB, lora_rank=16)
 
 

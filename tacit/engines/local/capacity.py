@@ -1,11 +1,11 @@
-"""Whether a checkpoint fits on the GPU, asked before anything of it is loaded: its files say which weights they have.
+"""Whether a checkpoint fits on the GPU, estimated from its file headers before loading.
 
-P weights of b bytes in use, J of them in projections that read the same and are joined, K in others that the sampler copies to
-have an adapter beside them, A that are trained (all, or adapters'):
+P weights of b bytes, J of them in fused projections (qkv, gate and up), K in single projections that the sampler copies for LoRA,
+A trainable weights:
 
-to play     b·(P + J + K)                              the sampler has the joined ones as matrices of their own
-to train    b·(P + J) + A·bytes_to_train + logits      and so has a pass, until it has gone back
-            + tokens · L·(4·D + 5·H·d + 4·F)·b         of a pass: L layers of width D, H heads of d, a feed-forward of F
+to sample   b·(P + J + K)                              the sampler holds copies of the fused projections
+to train    b·(P + J) + A·bytes_to_train + logits      a forward pass holds them until its backward pass
+            + tokens · L·(4·D + 5·H·d + 4·F)·b         per micro-batch: L layers of width D, H heads of d, an MLP of F
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.update import LOGIT_COPIES
 
 HEADER_BYTES = 8
-"""a safetensors file begins with the length of its header"""
+"""a safetensors file starts with the length of its header"""
 FUSED_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 SUGGESTED_RANK = 64
 LOGIT_BYTES = 4 * LOGIT_COPIES * LOGIT_ELEMENTS["cuda"]
-"""of one chunk"""
+"""of one chunk of tokens"""
 MIN_USEFUL_TOKENS = 512
-"""of a pass: with fewer than these nobody would want to train"""
+"""per micro-batch; training with fewer is not worthwhile"""
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What the files of a model say of it."""
+    """Tensor shapes and configuration of a checkpoint."""
 
     shapes: Mapping[str, tuple[int, ...]]
     """of every tensor"""
@@ -51,14 +51,14 @@ class CheckpointInfo:
         return sum(map(math.prod, self.shapes.values()))
 
     @property
-    def joined(self) -> int:
-        """Weights that are copied into larger matrices, by the passes of the family of models that has them."""
+    def fused_weights(self) -> int:
+        """Weights that the fast paths copy into fused projections."""
         if self.config.get("model_type") not in FAMILY:
             return 0
         return sum(math.prod(shape) for name, shape in self.shapes.items() if _module(name) in FUSED_PROJECTIONS)
 
-    def beside(self, targets: tuple[str, ...]) -> int:
-        """Weights that the same passes copy, so that an adapter stands beside them."""
+    def lora_copied_weights(self, targets: tuple[str, ...]) -> int:
+        """Weights of single projections that the sampler copies to append LoRA's A."""
         if self.config.get("model_type") not in FAMILY:
             return 0
         single = (
@@ -66,14 +66,14 @@ class CheckpointInfo:
         )
         return sum(size for size in single if size < STACK_LORA_LIMIT)
 
-    def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
-        """r · (in + out) of every matrix that gets one."""
+    def lora_weights(self, rank: int, targets: tuple[str, ...]) -> int:
+        """r · (in + out) of every matrix with an adapter."""
         matrices = (shape for name, shape in self.shapes.items() if _module(name) in targets and len(shape) == 2)
         return sum(rank * sum(shape) for shape in matrices)
 
     def token_bytes(self, size: int, recomputed: bool) -> int:
-        """Kept of one token for the pass back; 0 where the configuration does not say. What is recomputed is kept of one layer
-        at a time, and of the others what they begin with."""
+        """Activation bytes per token saved for the backward pass; 0 if the configuration lacks the sizes. With gradient
+        checkpointing, one layer's activations and every layer's input."""
         try:
             layers, width, heads, inner = (
                 int(self.config[name])
@@ -87,8 +87,8 @@ class CheckpointInfo:
 
 
 def read_checkpoint(directory: Path) -> CheckpointInfo | None:
-    """None where there are no safetensors files to ask; whoever loads it says what is wrong with it."""
-    # Some have a second copy of all weights beside them, under other names.
+    """None if there are no readable safetensors files; loading the model reports what is wrong."""
+    # Some repositories hold a second copy of all weights under other names.
     files = sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
     try:
         shapes = {name: shape for path in files for name, shape in _shapes(path).items()}
@@ -99,54 +99,57 @@ def read_checkpoint(directory: Path) -> CheckpointInfo | None:
 
 
 def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings: EngineSettings) -> None:
-    """Refuse a model that cannot even be played here; warn of one that can be, but not trained as it is set, and say what would
-    do."""
+    """Raise if the model is too large to sample from; warn if it cannot be trained with these settings, and name settings that
+    would fit."""
     if device.type != "cuda" or not Path(source).is_dir() or (found := read_checkpoint(Path(source))) is None:
         return
     size, count = dtype.itemsize, found.weights
     name = f"model {source} has {count:,} weights: {_gib(size * count)} in {str(dtype).removeprefix('torch.')}"
-    copied = found.joined + (found.beside(settings.lora_targets) if settings.lora_rank else 0)
+    copied = 0
+    if settings.fast != "off":
+        copied = found.fused_weights + (found.lora_copied_weights(settings.lora_targets) if settings.lora_rank else 0)
     if copied:
-        name += f", and {_gib(size * copied)} of copies to compute with"
+        name += f", and {_gib(size * copied)} of fused copies"
 
-    def enough(_: int) -> int:
+    def check_free(_: int) -> int:
         if (free := free_bytes(device)) < size * (count + copied):
             raise torch.OutOfMemoryError(
                 f"{name}; this GPU has {_gib(free)} free. Use a smaller model, a larger GPU or several GPUs "
-                "(docs/guides/sharded.md), or let fewer runs share this one."
+                "(docs/guides/sharded.md), or run fewer processes on this one."
             )
         return free
 
     try:
-        free = AdaptiveBudget(1, device).run(enough, 1, "loading the model")
+        free = AdaptiveBudget(1, device).run(check_free, 1, "loading the model")
     except torch.OutOfMemoryError as error:
         raise NoRoom(str(error)) from None
-    asked = _TrainingPlan(found, dtype, settings)
-    others = (
+    plan = _TrainingPlan(found, dtype, settings)
+    if plan.tokens(free) >= MIN_USEFUL_TOKENS:
+        return
+    rank = settings.lora_rank or SUGGESTED_RANK
+    alternatives = (
         replace(settings, gradient_checkpointing=True),
-        replace(settings, lora_rank=settings.lora_rank or SUGGESTED_RANK),
-        replace(settings, lora_rank=settings.lora_rank or SUGGESTED_RANK, gradient_checkpointing=True),
+        replace(settings, lora_rank=rank),
+        replace(settings, lora_rank=rank, gradient_checkpointing=True),
     )
-    if asked.tokens(free) < MIN_USEFUL_TOKENS:
-        what = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all of them"
-        would = next(
-            (way for way in (_TrainingPlan(found, dtype, other) for other in others) if way.tokens(free) >= MIN_USEFUL_TOKENS),
-            None,
-        )
-        warnings.warn(
-            f"{name}. To train {what} takes {asked.told()}; this GPU has {_gib(free)} free. It can be played; to train it "
-            + (
-                f"set {would.flags(settings)}, which takes {would.told()}."
-                if would
-                else "take a larger GPU, or several (docs/guides/sharded.md)."
-            ),
-            stacklevel=2,
-        )
+    plans = (_TrainingPlan(found, dtype, other) for other in alternatives)
+    fitting = next((other for other in plans if other.tokens(free) >= MIN_USEFUL_TOKENS), None)
+    what = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all of them"
+    remedy = (
+        f"set {fitting.flags(settings)}, which takes {fitting.describe()}."
+        if fitting
+        else "use a larger GPU, or several (docs/guides/sharded.md)."
+    )
+    warnings.warn(
+        f"{name}. To train {what} takes {plan.describe()}; this GPU has {_gib(free)} free. It can be sampled; to train it "
+        + remedy,
+        stacklevel=2,
+    )
 
 
 @dataclass(frozen=True)
 class _TrainingPlan:
-    """One way to train a model."""
+    """Memory needed to train a model with given settings."""
 
     model: CheckpointInfo
     dtype: torch.dtype
@@ -154,23 +157,24 @@ class _TrainingPlan:
 
     @property
     def state(self) -> int:
-        """Bytes whatever a pass has in it. With recomputation the pass is the model's own, which joins nothing."""
+        """Bytes independent of the micro-batch. With gradient checkpointing there are no fused projections."""
         model, size, rank = self.model, self.dtype.itemsize, self.settings.lora_rank
-        trained = model.adapters(rank, self.settings.lora_targets) if rank else model.weights
-        held = model.weights + (trained if rank else 0) + (0 if self.settings.gradient_checkpointing else model.joined)
+        fused = self.settings.fast != "off" and not self.settings.gradient_checkpointing
+        trained = model.lora_weights(rank, self.settings.lora_targets) if rank else model.weights
+        held = model.weights + (trained if rank else 0) + (model.fused_weights if fused else 0)
         return size * held + trained * bytes_to_train(self.dtype) + LOGIT_BYTES
 
     @property
-    def a_token(self) -> int:
+    def per_token(self) -> int:
         return self.model.token_bytes(self.dtype.itemsize, self.settings.gradient_checkpointing)
 
     def tokens(self, free: int) -> float:
-        """That a pass can have in it."""
-        beside = free - self.state
-        return beside / self.a_token if self.a_token else math.inf if beside > 0 else 0.0
+        """Tokens that fit into one micro-batch."""
+        left = free - self.state
+        return left / self.per_token if self.per_token else math.inf if left > 0 else 0.0
 
-    def told(self) -> str:
-        return f"{_gib(self.state)}, and {_gib(1000 * self.a_token)} for every 1,000 tokens of a pass"
+    def describe(self) -> str:
+        return f"{_gib(self.state)}, and {_gib(1000 * self.per_token)} for every 1,000 tokens of a micro-batch"
 
     def flags(self, instead_of: EngineSettings) -> str:
         rank, recomputes = self.settings.lora_rank, self.settings.gradient_checkpointing
@@ -179,7 +183,7 @@ class _TrainingPlan:
 
 
 def bytes_to_train(dtype: torch.dtype) -> int:
-    """Beside each trained weight: its gradient and moments, and where it is no float32 a master and the gradient's sum."""
+    """Bytes per trained weight: its gradient and AdamW moments; for bfloat16 also the master and its gradient."""
     return 4 + 8 if dtype == torch.float32 else dtype.itemsize + 4 + 8 + 4
 
 
@@ -191,7 +195,7 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _module(name: str) -> str:
-    """`model.layers.0.self_attn.q_proj.weight` is of `q_proj`."""
+    """`q_proj` of `model.layers.0.self_attn.q_proj.weight`."""
     return name.split(".")[-2] if "." in name else ""
 
 

@@ -1,11 +1,10 @@
-"""Saving and loading a local policy: weights anyone can open with transformers or peft, and beside them what training
-needs to go on exactly.
+"""Saving and loading a local policy: weights in transformers or peft format, and the state needed to resume training exactly.
 
-    policy.json                    what is here, and a digest of the trained weights
-    model/                         all parameters: a transformers checkpoint
-    adapters/<name>/               LoRA: a peft checkpoint for each adapter
-    training/<name>.safetensors    optimiser moments and steps; float32 masters of bfloat16 weights; value head
-    reference/<name>.safetensors   the frozen reference, where there is one
+policy.json                    manifest, with a digest of the trained weights
+model/                         all parameters: a transformers checkpoint
+adapters/<name>/               LoRA: a peft checkpoint for each adapter
+training/<name>.safetensors    optimizer moments and steps; float32 masters of bfloat16 weights; value head
+reference/<name>.safetensors   the frozen reference, if there is one
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> None:
-    """Everything, into an empty directory. The manifest is written last: without it a checkpoint does not count."""
+    """Save everything into an empty directory. The manifest is written last and marks the checkpoint as complete."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         export(engine, directory)
@@ -48,7 +47,7 @@ def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> 
 
 
 def export(engine: LocalEngine, directory: Path) -> None:
-    """The weights as the model uses them, for transformers or peft."""
+    """Save the weights the model uses, for transformers or peft."""
     if engine.adapters:
         for name in engine.members:
             _save_adapter(engine, name, directory / "adapters")
@@ -59,7 +58,7 @@ def export(engine: LocalEngine, directory: Path) -> None:
 
 
 def load(engine: LocalEngine, directory: Path) -> str:
-    """Put a saved policy into this one, bit for bit; returns the digest the weights must have."""
+    """Load a saved policy into this one, bit for bit; returns the digest the weights must have."""
     manifest = read_manifest(directory, bool(engine.adapters), engine.members)
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
@@ -79,7 +78,7 @@ def load(engine: LocalEngine, directory: Path) -> str:
 
 
 def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
-    """Put one saved adapter in the place of another of the same shape, in whatever number format the model is in here."""
+    """Replace one adapter by a saved one of the same shape, converted to the model's dtype."""
     if not engine.adapters:
         raise TacitError(f"{directory} holds a LoRA adapter, but this policy trains all parameters (lora_rank 0).")
     member, file = engine.member(name), directory / "adapter_model.safetensors"
@@ -92,21 +91,21 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
 
 
 def _save_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
-    """In peft's own format, written by ourselves so that every adapter has the same layout and no base is looked up."""
+    """In peft's format. Not written by peft itself, which would look up the base model."""
     assert engine.adapters is not None
     engine.adapters.peft.peft_config[name].save_pretrained(directory / name)
     _write(directory / name / "adapter_model.safetensors", _adapter_state(engine, name))
 
 
 def _adapter_state(engine: LocalEngine, name: str) -> dict[str, torch.Tensor]:
-    """Names as peft writes them: without the adapter's own name, below `base_model.model`."""
+    """Parameter names as peft saves them: without the adapter name, below `base_model.model`."""
     assert engine.adapters is not None
     parameters = engine.adapters.parameters(name)
     return {f"base_model.model.{key.replace(f'.{name}.', '.')}": p for key, p in parameters.items()}
 
 
 def _model_state(hf: Any) -> dict[str, torch.Tensor]:
-    """Every stored tensor once: tied weights and buffers that are not saved are left out."""
+    """Every stored tensor once, without tied weights and unsaved buffers."""
     return dict(hf.named_parameters())
 
 
@@ -117,7 +116,7 @@ def _training_state(member: AdapterState, optimizer: bool) -> dict[str, torch.Te
         for name, master in weights.master.items():
             if master is not weights.live[name]:
                 state[f"master/{name}"] = master
-            # A parameter that no loss has used yet (a value head, say) has no moments.
+            # A parameter that no loss has used yet (e.g. the value head) has no moments.
             state |= {f"{moment}/{name}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
     return state
 
@@ -142,7 +141,7 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
                 weights.optimizer.state[master] = moments
     except (KeyError, RuntimeError) as error:
         if is_out_of_memory(error):
-            raise  # of the GPU's memory it says nothing of the file
+            raise  # not the file's fault
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
 
 
@@ -187,14 +186,14 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor], file: Path) -> None:
-    """Give every target its tensor, in place. Anything missing, left over or of another shape or format is an error."""
+    """Copy every tensor into its target. A missing or extra tensor, or another shape or dtype, is an error."""
     if odd := sorted(set(targets) ^ set(tensors)):
         raise TacitError(f"checkpoint file {file} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
     for name, target in targets.items():
         there = tensors[name]
         if target.shape != there.shape or target.dtype != there.dtype:
             form = str(there.dtype).removeprefix("torch.")
-            remedy = f" Hold it as it was saved: --engine.dtype {form}." if target.dtype != there.dtype else ""
+            remedy = f" Load it as it was saved: --engine.dtype {form}." if target.dtype != there.dtype else ""
             raise TacitError(
                 f"checkpoint file {file} does not fit this policy: {name} is {tuple(there.shape)} {there.dtype} there and "
                 f"{tuple(target.shape)} {target.dtype} here.{remedy}"
@@ -204,8 +203,7 @@ def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor
 
 
 def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[str, Any]:
-    """What a checkpoint says of itself; refused where it is not what a policy with or without adapters, or with these, can
-    load."""
+    """The manifest of a checkpoint. Raises if a policy with these members, with or without LoRA, cannot load it."""
     file = directory / MANIFEST
     try:
         manifest = json.loads(file.read_text())
@@ -225,12 +223,12 @@ def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[s
 
 
 def check_members(directory: Path, saved: Iterable[str], members: Iterable[str]) -> None:
-    """What is not in a checkpoint would stay as it has been learned since."""
+    """Raise if the policy has an adapter that the checkpoint lacks: it would keep its later weights."""
     if unknown := sorted(set(members) - set(saved)):
         names = ", ".join(map(repr, unknown))
         raise TacitError(
-            f"checkpoint {directory} has no adapter {names}, and this policy has: it was named after the checkpoint was "
-            "written. Load the checkpoint into a fresh policy, and name the adapter then."
+            f"checkpoint {directory} has no adapter {names}, which this policy has: it was created after the checkpoint was "
+            "saved. Load the checkpoint into a new policy, then create the adapter."
         )
 
 

@@ -1,7 +1,7 @@
-"""Plain language modelling on documents of nearly equal length: what pretraining does, and nothing else needs.
+"""Next-token pretraining on documents of similar length.
 
-The training pass of `learning.py` is made for long prompts and short completions. Here every token is predicted, so a padded
-batch through the model as transformers has it is the quicker way, in bfloat16 where the device is a GPU.
+`update.py` is made for long prompts and short completions. Here every token is predicted, so a padded transformers forward pass
+is faster; under bfloat16 autocast on a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tacit.engines.local.packing import to_device
 from tacit.engines.local.policy import LocalPolicy
 
 PARTS = {"cpu": 4, "cuda": 2}
-"""a step's documents, sorted by length, are padded in so many parts; to a GPU a launch costs more than what it pads"""
+"""padded micro-batches per step, sorted by length; on a GPU launches cost more than padding"""
 
 
 class PretrainingTrainer:
@@ -45,7 +45,7 @@ class PretrainingTrainer:
         return loss
 
     def finish(self) -> None:
-        """The sampler keeps copies of some weights: tell it that they moved."""
+        """Tell the sampler, which holds copies of some weights, that they changed."""
         self.policy.engine.weights_changed(self.policy.name)
 
     def _backward(self, rows: Sequence[np.ndarray], total: int) -> torch.Tensor:
@@ -56,7 +56,7 @@ class PretrainingTrainer:
             tokens[i, : len(row)] = wanted[i, : len(row)] = row
         ids, targets = (to_device(x, self.device) for x in (tokens, wanted))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            # Padding lies to the right and attention looks left, so no mask is needed: it changes nothing that is predicted.
+            # Right padding needs no mask under causal attention.
             logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1).float(), targets[:, 1:].flatten(), ignore_index=-100, reduction="sum") / total
         loss.backward()

@@ -1,4 +1,4 @@
-"""A frozen sentence encoder: texts to vectors, for whoever compares texts by what they mean."""
+"""A frozen sentence encoder: texts to vectors, for comparing texts by meaning."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ BATCH = 64
 
 
 class SentenceModel:
-    """An encoder of transformers, and the mean of its last states over each text: what sentence-transformers does for such
-    models."""
+    """A transformers encoder with mean pooling, as in sentence-transformers."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -25,7 +24,7 @@ class SentenceModel:
             with no_progress_bars():
                 self.tokenizer = AutoTokenizer.from_pretrained(place)
                 self.model = AutoModel.from_pretrained(place).eval()
-            self(["any text"])  # what cannot encode is found out here, not in the middle of a run
+            self(["any text"])  # fail now, not in the middle of a run
         except Exception as error:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise TacitError(
@@ -35,7 +34,7 @@ class SentenceModel:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """[N, D]; texts of like length go together."""
+        """[N, D]; batched by length."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         means_ND = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
         for start in range(0, len(order), BATCH):

@@ -1,4 +1,4 @@
-"""Text to tokens and back."""
+"""Text to tokens and back: chat templates and `TextCodec`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ import numpy as np
 
 from tacit.core.chat import Call, Chat, Message, Tool
 from tacit.core.errors import TacitError
-
-# Conversations in a model's own chat template, as text.
-#
-# What a template cannot say is said in words: where it knows no tools they are listed in the system message and calls are
-# written as most models write them; where it knows no system message, that stands before the first user message.
 
 TOOLS_AS_TEXT = """You can call these tools:
 {tools}
@@ -37,23 +32,29 @@ PROBE = Chat(
 
 @dataclass(frozen=True, eq=False)
 class ChatTemplate:
+    """Renders conversations with a model's own chat template.
+
+    Without tool support in the template, tools are listed in the system message and calls written as text. Without system
+    support, the system message is prepended to the first user message.
+    """
+
     tokenizer: Any
 
     def prompt(self, chat: Chat) -> str:
-        """Everything up to where the assistant's next message begins."""
-        return self._render(self._sayable(chat), chat.thinking, open_answer=True)
+        """The conversation up to the start of the assistant's next message."""
+        return self._render(self._adapt_to_template(chat), chat.thinking, open_answer=True)
 
     def answer(self, chat: Chat, message: Message) -> str:
-        """The assistant's next message as this template has it, its end and what comes after included."""
-        whole = self._with(chat, message)
+        """The assistant's next message as rendered, with its end token and what follows."""
+        whole = self._render_with(chat, message)
         if whole.startswith(opened := self.prompt(chat)):
             return whole[len(opened) :]
-        # The prompt opens a thought that a message without one does not have: the answer begins where any other would.
+        # The generation prompt opens a thinking block that this message lacks: find where any assistant message starts.
         mark = "⁂answer⁂"
-        opening, found, _ = self._with(chat, Message("assistant", mark)).partition(mark)
+        opening, found, _ = self._render_with(chat, Message("assistant", mark)).partition(mark)
         if not found or not whole.startswith(opening):
             raise TacitError(
-                "this model's chat template writes past messages otherwise than new ones, so none can be imitated."
+                "this model's chat template renders past messages differently from new ones, so they cannot be imitated."
             )
         return whole[len(opening) :]
 
@@ -72,11 +73,13 @@ class ChatTemplate:
         except TacitError:
             return False
 
-    def _with(self, chat: Chat, message: Message) -> str:
-        return self._render(self._sayable(replace(chat, messages=(*chat.messages, message))), chat.thinking, open_answer=False)
+    def _render_with(self, chat: Chat, message: Message) -> str:
+        return self._render(
+            self._adapt_to_template(replace(chat, messages=(*chat.messages, message))), chat.thinking, open_answer=False
+        )
 
-    def _sayable(self, chat: Chat) -> Chat:
-        """The conversation with what this template cannot say put into words."""
+    def _adapt_to_template(self, chat: Chat) -> Chat:
+        """The conversation with unsupported tools and system messages turned into text."""
         messages = list(chat.messages)
         if chat.tools and not self.supports_tools:
             listed = TOOLS_AS_TEXT.format(tools="\n".join(json.dumps(tool.schema()["function"]) for tool in chat.tools))
@@ -94,15 +97,15 @@ class ChatTemplate:
     def _render(self, chat: Chat, thinking: bool, open_answer: bool) -> str:
         if not self.tokenizer.chat_template:
             raise TacitError(
-                "this model's tokenizer has no chat template, so it cannot be told a conversation; leave --chat out, or choose "
-                "an instruct model."
+                "this model's tokenizer has no chat template, so it cannot be given a conversation; leave --chat out, or "
+                "choose an instruct model."
             )
         tools = {"tools": [tool.schema() for tool in chat.tools]} if chat.tools else {}
         try:
             return self.tokenizer.apply_chat_template(
                 chat.told(), add_generation_prompt=open_answer, tokenize=False, enable_thinking=thinking, **tools
             )
-        except Exception as error:  # a template is a program of its maker's
+        except Exception as error:  # a template is arbitrary code
             raise TacitError(f"this model's chat template refuses the conversation: {type(error).__name__}: {error}") from error
 
 
@@ -114,10 +117,10 @@ def _without_tool_roles(message: Message) -> Message:
 
 @dataclass(frozen=True, eq=False)
 class TextCodec:
-    """Text to tokens and back: one user message under the chat template where the tokenizer has one, else plain text; or a
-    whole conversation under it.
+    """Text to tokens and back. A prompt is one user message under the chat template if the tokenizer has one, else plain text;
+    or a whole conversation.
 
-    What a text says is data: a control token spelled out in it, in a note or on a web page, is read as its letters."""
+    Control tokens spelled out in a text (in a note, on a web page) are escaped, so that data cannot act as markup."""
 
     tokenizer: Any
     context_limit: int
@@ -136,12 +139,12 @@ class TextCodec:
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Each as it would be alone; the tokenizer goes through several at once, on all CPUs."""
+        """Like `encode_prompt` of each; the tokenizer uses all CPUs."""
         if not texts:
             return []
         texts = [self.escape_control_tokens(text) for text in texts]
         if self.tokenizer.chat_template:
-            # Some templates open a thought of their own unless told not to; agents here think, if at all, in their own tags.
+            # Some templates open a thinking block unless told not to; agents use their own tags.
             rendered = self.tokenizer.apply_chat_template(
                 [[{"role": "user", "content": text}] for text in texts],
                 add_generation_prompt=True,
@@ -149,7 +152,7 @@ class TextCodec:
                 enable_thinking=False,
             )
             return self._encode_all(rendered, add_special_tokens=False)
-        # Some tokenizers close every text; a prompt that already ended has nothing to continue.
+        # Some tokenizers append an end token; a prompt must not end with it.
         return [
             tokens[:-1] if len(tokens) > 1 and tokens[-1] == self.end else tokens
             for tokens in self._encode_all(texts, add_special_tokens=True)
@@ -163,41 +166,41 @@ class TextCodec:
         return ChatTemplate(self.tokenizer)
 
     def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self._encode(self.template.prompt(self._spelled(chat)), add_special_tokens=False)
+        return self._encode(self.template.prompt(self._escape_chat(chat)), add_special_tokens=False)
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        """Up to the end token that the template closes a message with; with one, where it closes it otherwise."""
-        (answer,) = self._spelled(Chat((answer,))).messages
-        written = self.template.answer(self._spelled(chat), answer)
+        """The answer up to the template's end token; one is appended if the template uses none."""
+        (answer,) = self._escape_chat(Chat((answer,))).messages
+        written = self.template.answer(self._escape_chat(chat), answer)
         tokens = self._encode(written, add_special_tokens=False)
         ends = np.flatnonzero(tokens == self.end)
         return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
 
     def escape_control_tokens(self, text: str) -> str:
-        """The same, with every control token that is written out in it parted by a space: `<|end|>` becomes `< |end|>`."""
-        if not any(mark in text for mark in self._marks):  # far quicker than the pattern, and nearly always enough
+        """Break every control token in the text with a space: `<|end|>` becomes `< |end|>`."""
+        if not any(prefix in text for prefix in self._control_prefixes):  # much faster than the pattern
             return text
-        return self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        return self._control_pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
-    def _spelled(self, chat: Chat) -> Chat:
-        def message(told: Message) -> Message:
-            call = told.call and Call(
-                told.call.name, {k: self.escape_control_tokens(v) for k, v in told.call.arguments.items()}
+    def _escape_chat(self, chat: Chat) -> Chat:
+        def escape(message: Message) -> Message:
+            call = message.call and Call(
+                message.call.name, {k: self.escape_control_tokens(v) for k, v in message.call.arguments.items()}
             )
-            return Message(told.role, self.escape_control_tokens(told.content), call)
+            return Message(message.role, self.escape_control_tokens(message.content), call)
 
-        return replace(chat, messages=tuple(message(told) for told in chat.messages))
-
-    @cached_property
-    def _control(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, sorted(self._tokens, key=len, reverse=True))))
+        return replace(chat, messages=tuple(escape(message) for message in chat.messages))
 
     @cached_property
-    def _marks(self) -> frozenset[str]:
-        return frozenset(token[:2] for token in self._tokens)
+    def _control_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, sorted(self._control_tokens, key=len, reverse=True))))
 
     @cached_property
-    def _tokens(self) -> frozenset[str]:
+    def _control_prefixes(self) -> frozenset[str]:
+        return frozenset(token[:2] for token in self._control_tokens)
+
+    @cached_property
+    def _control_tokens(self) -> frozenset[str]:
         reserved = (token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         return frozenset((*self.tokenizer.all_special_tokens, *reserved))
 
@@ -209,24 +212,23 @@ class TextCodec:
         return self._encode_all([text], add_special_tokens)[0]
 
     def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
-        if self._bare is not None:
-            found = self._bare.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        if self._rust_tokenizer is not None:
+            found = self._rust_tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
             return [np.asarray(one.ids, dtype=np.int64) for one in found]
-        # Not verbose: whoever feeds the model refuses what is too long; others only count.
+        # Not verbose: texts that are too long are refused elsewhere.
         encoded = self.tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
         return [np.asarray(ids, dtype=np.int64) for ids in encoded]
 
     @cached_property
-    def _bare(self) -> Any:
-        """The tokenizer itself, where it may be asked: what is around it takes half as long again, for masks and offsets that
-        nobody reads here, and takes back what a file may have set of cutting and filling up."""
+    def _rust_tokenizer(self) -> Any:
+        """The Rust tokenizer, unless it truncates or pads: the Python wrapper takes half as long again."""
         own = getattr(self.tokenizer, "backend_tokenizer", None)
         return own if own is not None and own.truncation is None and own.padding is None else None
 
 
 def make_codec(tokenizer: Any, config: Any) -> TextCodec:
     if tokenizer.eos_token_id is None:
-        raise TacitError("this model's tokenizer has no end token (eos_token), so a completion could never end; set one.")
+        raise TacitError("this model's tokenizer has no end token (eos_token), so completions would never end; set one.")
     limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
     known = [int(limit) for limit in limits if limit and limit < 10**9]
     return TextCodec(tokenizer, min(known) if known else 2048)
