@@ -1,6 +1,6 @@
 """Whether a checkpoint fits on the GPU, estimated from its file headers before loading.
 
-P weights of b bytes, J of them in fused projections (qkv, gate and up), K in single projections that the sampler copies for LoRA,
+P weights of b bytes, J of them in fused projections (qkv, gate and up), K in single ones that the sampler copies for LoRA,
 A trainable weights:
 
 to sample   b·(P + J + K)                              the sampler holds copies of the fused projections
