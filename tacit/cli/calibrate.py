@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
     members = arguments.members or setup.group_size
     try:
         played = play_audit(setup, arguments.play, arguments.tasks_each, members, arguments.observations)
-        say(console, f"probe: {_told(played, arguments)}")
+        say(console, f"probe: {_describe_audit(played, arguments)}")
         slices = scan_layers(policy, played, layers, poolings, epsilons)
         first = setup.collect(setup.iteration)
         steps = sum(len(group.steps) for group in first)
@@ -132,7 +132,7 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def _told(played: Audit, arguments: Any) -> str:
+def _describe_audit(played: Audit, arguments: Any) -> str:
     """What was played, and whether it was less than requested."""
     tasks = len(set(played.task_N.tolist()))
     asked = arguments.tasks_each * len(played.families)

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from tacit.cli.terminal import exit_status, make_console, percent, say, say_pairs, table
 from tacit.comparison.pages import cells_of, columns, grid_text, missing_runs
-from tacit.comparison.plan import Plan, Planned, make_plan
+from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.comparison.results import Results
-from tacit.comparison.run import LOG, Happening, Processes, check_stored, status_of
+from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_of
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
 from tacit.core.progress import duration, number_of
@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
     results = Results(plan, directory, str(arguments.file), command)
     processes = Processes(partial(main, again=shlex.join(command)), arguments.jobs)
     try:
-        failed, found, drawn = results.carry_out(wanted, processes, partial(show_event, console))
+        failed, found, drawn = results.run_cells(wanted, processes, partial(show_event, console))
     except KeyboardInterrupt as stop:
         print(f"\nstopped. The same command goes on; what there is lies in {directory}.", file=sys.stderr)
         return exit_status(stop)
@@ -95,7 +95,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Planned]) -> None:
+def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[PlannedRun]) -> None:
     say(console, plan.name, style="bold")
     pairs = [("methods", ", ".join(plan.methods)), ("worlds", ", ".join(plan.worlds))]
     pairs += [("seeds", ", ".join(map(str, plan.seeds)))]
@@ -131,7 +131,7 @@ def show_differences(console: Console, plan: Plan, world: str) -> None:
         say_pairs(console, [(setting, values) for setting, _, values in told])
 
 
-def show_event(console: Console, event: Happening) -> None:
+def show_event(console: Console, event: RunEvent) -> None:
     text = f"{event.run.label} {event.kind}"
     if event.kind in ("finished", "failed"):
         text += f" after {duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")

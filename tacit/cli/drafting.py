@@ -109,7 +109,7 @@ def draft_rewards(argv: Sequence[str]) -> int:
             raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
         say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{truncate_for_display(beside[0])}")
     else:
-        episodes, blocks = _along_own_tracker(console, arguments, episodes)
+        episodes, blocks = _follow_own_tracker(console, arguments, episodes)
     shown = choose_examples(episodes, arguments.shown)
 
     def request(before: str, failed: str) -> Prompt:
@@ -130,7 +130,7 @@ def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Calla
     return lambda before, failed, attempt: drafter.write(request(before, failed), attempt)
 
 
-def _along_own_tracker(
+def _follow_own_tracker(
     console: Console, arguments: Namespace, episodes: Sequence[Recording]
 ) -> tuple[list[Recording], dict[Recording, list[Fields]]]:
     """The episodes that the world's tracker can follow, with its state blocks."""

@@ -31,7 +31,7 @@ from tacit.cli.terminal import (
     say_pairs,
     table,
 )
-from tacit.cli.train import can_redraw, pack
+from tacit.cli.train import can_redraw, pack_lines
 from tacit.config.agents import Endpoint, Target, open_endpoint
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.measuring import EvaluationResult, PanelEvaluation, check_tokens, with_panel
@@ -103,7 +103,7 @@ class EvalProgress(RolloutProgress):
 
     def _render(self) -> RenderableType:
         width = self._console.width
-        lines = [Text(line, no_wrap=True) for line in pack([*self.status(), *filter(None, [self._trouble()])], width)]
+        lines = [Text(line, no_wrap=True) for line in pack_lines([*self.status(), *filter(None, [self._trouble()])], width)]
         bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._done, width=min(width - 6, 40))
         return Group(bar, *lines) if width >= 16 else Group(*lines)
 

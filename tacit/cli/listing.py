@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     for kind in [arguments.kind] if arguments.kind else KINDS[:4]:
         console.print(makers[kind]())
         if kind == "worlds":
-            for remedy in remedies(worlds):
+            for remedy in install_hints(worlds):
                 say(console, remedy)
             if arguments.kind:
                 console.print()
@@ -74,7 +74,7 @@ def list_parts(names: Sequence[str]) -> Table:
     return table("Their parts", ("world", "skills", "expert", "splits", "families"), rows, numbers=("skills",))
 
 
-def remedies(names: Sequence[str]) -> list[str]:
+def install_hints(names: Sequence[str]) -> list[str]:
     """How to install what is missing, on separate lines, so that commands can be copied."""
     found = catalogue.find_worlds(names).items()
     return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.remedy]

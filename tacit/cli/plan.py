@@ -15,10 +15,10 @@ from tacit.config.recipe import DEFAULT_METHOD, Overrides, Recipe, override
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.progress import duration
-from tacit.planning.plans import Cluster, Plan, best_division, divided, quicker, remedies
+from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
 from tacit.planning.settings import PlanSettings
 from tacit.planning.shapes import SIZES
-from tacit.planning.simulation import Outcome, Scene, simulate
+from tacit.planning.simulation import Outcome, Scenario, simulate
 from tacit.planning.timing import server_weights, total
 from tacit.planning.workload import Workload, stretched, uniform
 from tacit.runs.files import write_json
@@ -123,7 +123,7 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
     say(console, f"measured: {work.source}", style="dim")
     if plan.trouble:
         say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
-        found = remedies(cluster, work, plan)
+        found = find_remedies(cluster, work, plan)
         say(console, "what would:" if found else "nothing that is tried here would.")
         for remedy in found:
             say(console, f"  {remedy}")
@@ -140,7 +140,7 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
             f"memory of a server: weights {weights / 1e9:,.1f} GB on each of {plan.server_devices}, and at most "
             f"{plan.server.slots:,} rows of {work.longest_row:,} tokens",
         )
-    for words in quicker(cluster, work, plan, settings.gpus[0]):
+    for words in find_faster(cluster, work, plan, settings.gpus[0]):
         say(console, f"quicker with {words}")
     others = _others(cluster, work, plan, settings)
     if others:
@@ -156,7 +156,7 @@ def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequenc
         if plan.trouble:
             say(
                 console,
-                f"{plan.devices}: {plan.trouble}. What would: {'; '.join(remedies(cluster, work, plan)) or 'nothing here'}.",
+                f"{plan.devices}: {plan.trouble}. What would: {'; '.join(find_remedies(cluster, work, plan)) or 'nothing'}.",
             )
 
 
@@ -197,9 +197,9 @@ def as_json(cluster: Cluster, work: Workload, plans: Sequence[Plan], outcomes: d
     }  # fmt: skip
 
 
-def _scene(work: Workload, plan: Plan, settings: PlanSettings, overlap: int, gathered: bool) -> Scene:
+def _scene(work: Workload, plan: Plan, settings: PlanSettings, overlap: int, gathered: bool) -> Scenario:
     assert plan.server is not None
-    return Scene(
+    return Scenario(
         work,
         plan.server,
         max(1, plan.servers),
@@ -272,7 +272,7 @@ def _others(cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings
         return []
     wide = plan.server_devices
     counts = sorted({0, *(max(1, round(devices / wide * share)) for share in (0.06, 0.12, 0.25, 0.5, 0.75))} - {plan.servers})
-    tried = [divided(cluster, work, devices - count * wide, count, wide) for count in counts if devices - count * wide >= 1]
+    tried = [make_plan(cluster, work, devices - count * wide, count, wide) for count in counts if devices - count * wide >= 1]
     return tried[:SHOWN_DIVISIONS]
 
 

@@ -49,9 +49,9 @@ def run(argv: Sequence[str]) -> int:
     say(console, f"{who} plays {task.id}", style="bold")
     say(console, f"{task.goal}  ({task.family}, at most {number_of(target.rules.max_steps, 'step')})")
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
-    watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
+    watch = PrintingPool(make_worlds(target.world, target.recipe.train), console, delay)
     context, agent = target.route.agent(name)
-    policy = Listening(agent, watch, console if arguments.prompts else None)
+    policy = RecordingPolicy(agent, watch, console if arguments.prompts else None)
     try:
         (played,) = rollout([plan], context, watch, policy, target.sampling, target.rules.max_steps)
     except Quit:
@@ -102,7 +102,7 @@ class Human:
                 return answer
 
 
-class Watch:
+class PrintingPool:
     """A world pool with one slot that prints observations and actions."""
 
     def __init__(self, worlds: WorldPool, console: Console, delay: float) -> None:
@@ -138,10 +138,10 @@ class Watch:
         self._console.print(Text.assemble(observation.text, (note, "yellow")), soft_wrap=True)
 
 
-class Listening:
+class RecordingPolicy:
     """Wraps a policy and keeps its completions for printing."""
 
-    def __init__(self, policy: SamplingPolicy, watch: Watch, prompts: Console | None) -> None:
+    def __init__(self, policy: SamplingPolicy, watch: PrintingPool, prompts: Console | None) -> None:
         self._policy, self._watch, self._prompts = policy, watch, prompts
         self.encode_completion, self.decode = policy.encode_completion, policy.decode
 

@@ -28,8 +28,8 @@ def run(argv: Sequence[str]) -> int:
     except ImportError as error:
         raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
 
-    def agreed(name: str, draft: PackagedDraft) -> bool:
-        """Stdout may carry a protocol, and modules reload without a user present, so ask before."""
+    def may_run_draft(name: str, draft: PackagedDraft) -> bool:
+        """Answered by --yes: stdout may carry a protocol, and modules reload without a user present."""
         from tacit.cli.modules import show_draft
 
         show_draft(make_console(sys.stderr), name, draft)
@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
     def remark(text: str) -> None:
         say(make_console(sys.stderr), text)
 
-    service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, agreed)
+    service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, may_run_draft)
     if arguments.mcp:
         from tacit.serving.tools import serve_tools
 

@@ -215,8 +215,8 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     if measured:
         console.print(table("", columns, score_rows(summary["evaluations"]), numbers=columns[1:]))
         console.print()
-    for where in dict.fromkeys(measured_where(e) for e in summary.get("further", ())):
-        rows = score_rows([e for e in summary["further"] if measured_where(e) == where])
+    for where in dict.fromkeys(panel_label(e) for e in summary.get("further", ())):
+        rows = score_rows([e for e in summary["further"] if panel_label(e) == where])
         console.print(table(where, columns, rows, numbers=columns[1:]))
         console.print()
     for alarm in read_alarms(path):
@@ -240,7 +240,7 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         say(console, f"\nNext: tacit eval {path}{here}        {again}\n      tacit play --policy {path}{here}")
 
 
-def measured_where(score: Mapping[str, Any]) -> str:
+def panel_label(score: Mapping[str, Any]) -> str:
     """`on alfworld/unseen/96`, and the condition unless it is plain."""
     name = score.get("condition", {}).get("name", PLAIN.name)
     return f"on {score['panel']}" + ("" if name == PLAIN.name else f", under condition {name}")
@@ -307,25 +307,25 @@ class LiveReporter:
 
     def _render(self) -> RenderableType:
         left, width = self.seconds_left(), self._console.width
-        now = pack(self._now.split(", "), width) if self._now else []
+        now = pack_lines(self._now.split(", "), width) if self._now else []
         if not self._name:
             return _lines(now)
         counts = [f"{self._step}/{self._total}", *([f"{duration(left)} left"] if left is not None else [])]
         numbers = format_metrics(self._metrics)
         room = width - len(self._name) - len("  ".join(counts)) - 4
         if room < 10:  # a bar that has no room is left out; the numbers are not
-            return _lines([*pack([self._name, *counts, *numbers], width), *now])
+            return _lines([*pack_lines([self._name, *counts, *numbers], width), *now])
         bar = ProgressBar(total=max(1, self._total), completed=self._step, width=min(room, 40))
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(Text(self._name, style="bold"), bar, Text("  ".join(counts), no_wrap=True))
-        return Group(line, _lines([*pack(numbers, width), *now]))
+        return Group(line, _lines([*pack_lines(numbers, width), *now]))
 
 
 def _lines(lines: Sequence[str]) -> RenderableType:
     return Group(*(Text(line, no_wrap=True) for line in lines))
 
 
-def pack(parts: Sequence[str], width: int) -> list[str]:
+def pack_lines(parts: Sequence[str], width: int) -> list[str]:
     """Join parts into as few lines as fit; never break inside a part."""
     lines: list[str] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The table of a comparison for people (Markdown) and for programs (CSV). The same runs give the same bytes."""
+"""The table of a comparison as Markdown and CSV, and its plots. The same runs give the same bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def markdown(found: Found) -> str:
         for grid in found["grids"].get(world, ()):
             lines += [f"Success on `{grid['panel']}`:", "", *_grid(*grid_text(grid)), ""]
         lines += [f"- {line}" for line in missing_runs(found, world)] + ([""] if missing_runs(found, world) else [])
-        lines += _differing(found["differences"][world])
+        lines += _describe_differences(found["differences"][world])
     lines += [f"Note: {note}\n" for note in found["notes"]]
     lines += [
         f"Success in %, mean over seeds with its 95% interval. *start*: before practice; *final*: after the last iteration; "
@@ -50,17 +50,17 @@ def columns(thresholds: Sequence[float], further: Sequence[str] = ()) -> list[st
 
 
 def split_of(panel: str) -> str:
-    """`alfworld/valid_seen/140` is on valid_seen."""
+    """`alfworld/valid_seen/140` -> valid_seen."""
     return panel.split("/")[1] if panel.count("/") > 1 else panel
 
 
 def grid_text(grid: Found) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows; an empty place is a dash."""
+    """Titles and rows; an empty cell is a dash."""
     return ["", *grid["columns"]], [[row["name"], *(_number(m, 100, 1) for m in row["measures"])] for row in grid["rows"]]
 
 
 def cells_of(row: Found, planned: int, further: Sequence[str] = ()) -> list[str]:
-    """A row as text; a number that is not known is a dash."""
+    """A row as text; an unknown number is a dash."""
     against = row["against"] or {}
     return [
         row["method"],
@@ -79,7 +79,7 @@ def cells_of(row: Found, planned: int, further: Sequence[str] = ()) -> list[str]
 
 
 def csv_text(found: Found) -> str:
-    """One line per world and method, every number in full."""
+    """One line per world and method, all digits."""
     measures = ("start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area")
     head = ["world", "method", "panel", "panel_hash", "seeds", "missing"]
     head += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
@@ -142,7 +142,7 @@ def _panel(found: Found, world: str) -> str:
 
 
 def missing_runs(found: Found, world: str) -> list[str]:
-    """`broken, seed 0: failed: …`, for each run of a world that the table is without."""
+    """`broken, seed 0: failed: …` for each missing run of a world."""
     start = found["starts"].get(world)
     lines = []
     if start and start["status"] != "finished":
@@ -154,8 +154,8 @@ def missing_runs(found: Found, world: str) -> list[str]:
     return lines
 
 
-def _differing(differences: Sequence[Found]) -> list[str]:
-    """Beside the table, what else than its headings its rows differ in."""
+def _describe_differences(differences: Sequence[Found]) -> list[str]:
+    """Other settings in which the rows differ."""
     if not differences:
         return []
     told = [f"- {Difference(**each)}" for each in differences]
@@ -169,20 +169,19 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])]
 
 
-# Pictures of a comparison: learning curves, when each seed first reached a threshold, and numbers of practice the file
-# asks for. PNG and SVG, one pair per world.
+# Plots, one PNG and SVG per world: learning curves, when each seed reached a threshold, and the file's metrics.
 
 SPANS = 10
-"""a curve of practice has so many points"""
+"""points of a metric's curve"""
 
 
 def draw(found: Found, directory: Path) -> list[Path]:
-    """The files drawn. A world none of whose runs has a curve yet is left out."""
+    """The plotted files. Worlds without a curve are skipped."""
     import matplotlib
 
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    # Ids in an SVG are random unless salted: the same comparison gives the same file.
+    # SVG ids are random unless salted.
     dress = PLAIN | {"svg.hashsalt": "tacit", "font.size": 9, "grid.alpha": 0.25}
     dress |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(dress):
@@ -213,7 +212,7 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
     yield "learning", figure
 
     for name in found.get("metrics", ()):
-        by_method = [[in_spans(c["practice"][name]) for c in cells if c["method"] == m] for _, m in methods]
+        by_method = [[average_spans(c["practice"][name]) for c in cells if c["method"] == m] for _, m in methods]
         drawn = [s for (i, m), own in zip(methods, by_method, strict=True) if (s := mean_series(m, own, i)).points]
         if drawn:
             figure = Figure(figsize=(7.2, 4.2), layout="constrained")
@@ -236,8 +235,8 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
         yield "thresholds", figure
 
 
-def in_spans(told: Sequence[Sequence[float]]) -> dict[float, float]:
-    """Means over equal spans of iterations, each at its last: one iteration alone says little, and not every one tells all."""
+def average_spans(told: Sequence[Sequence[float]]) -> dict[float, float]:
+    """Means over equal spans of iterations, at each span's last iteration."""
     last = max((step for step, _ in told), default=0)
     length = -(-last // SPANS) or 1
     spans: dict[float, list[float]] = {}

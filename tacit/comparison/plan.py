@@ -46,7 +46,7 @@ from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
-# The parts of a comparison's file, each refused with the reason where it is not what it should be.
+# Parsing and checking the parts of a comparison file.
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
@@ -104,7 +104,7 @@ def fold_prompt(table: Document) -> Document:
 
 
 def read_table(value: Any, where: str) -> Document:
-    """A table with its keys, and those of the tables in it, spelled with underscores."""
+    """A table with underscores in its keys, recursively."""
     if not isinstance(value, Mapping):
         raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
     keep = where.endswith(".methods")  # names, not settings
@@ -128,7 +128,7 @@ def check_known(document: Document, keys: Iterable[str], where: str) -> None:
 
 
 def merge(*documents: Mapping[str, Any]) -> Document:
-    """Later ones win, table by table."""
+    """Merge tables; later ones win."""
     merged: Document = {}
     for document in documents:
         for key, value in document.items():
@@ -137,14 +137,14 @@ def merge(*documents: Mapping[str, Any]) -> Document:
     return merged
 
 
-def having(settings: Mapping[str, Any], method: str) -> Document:
-    """Those of the settings that a method has."""
+def settings_of_method(settings: Mapping[str, Any], method: str) -> Document:
+    """The settings that a method has."""
     own = _settings_of(method)
     return {key: value for key, value in settings.items() if key in own}
 
 
 def check_shared_settings(shared: Document, methods: Iterable[str], world: str) -> None:
-    """Settings for all methods are passed over where a method has no such thing, but one that none has is a mistake."""
+    """Shared settings are skipped for methods without them, but a setting that no method has is an error."""
     known = set().union(*map(_settings_of, methods))
     for key in shared.get("method", {}):
         if key == "name":
@@ -172,7 +172,7 @@ NOTHING: Found = {"start": None, "final": None}
 class Grid:
     columns: tuple[str, ...]
     rows: Mapping[str, tuple[str, ...]]
-    """row -> its methods, one for each column; empty where there is none"""
+    """row -> one method per column; empty if there is none"""
 
 
 def read_grid(value: Any, methods: Collection[str]) -> Grid | None:
@@ -191,8 +191,7 @@ def read_grid(value: Any, methods: Collection[str]) -> Grid | None:
 
 
 def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) -> list[Found]:
-    """One for each panel, the first of which is the world's own, from the rows of its table. Those who practise are told twice:
-    where they began, and where they ended."""
+    """One grid per panel, the world's own first. Trained rows have two: start and final."""
     if grid is None:
         return []
     by_method = {row["method"]: row for row in rows}
@@ -210,7 +209,7 @@ def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) 
 
 
 def _on(row: Found, further: str) -> Found:
-    """start and final of a row, on its own panel or on a further one."""
+    """Start and final of a row on one panel."""
     return row["further"].get(further, NOTHING) if further else row
 
 
@@ -225,33 +224,36 @@ def _texts(value: Any) -> bool:
 # block = "paper"         what it reads; an expert reads nothing
 
 PLAYS = "plays"
-READ_BY = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
-"""whose context one who learns nothing is in, where no method is named"""
+AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
+"""the prompt's method for agents that do not learn"""
 STILL = {"sft": {"steps": 0, "rounds": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 
 
-def played_document(method: str, shared: Document, own: Document) -> Document:
-    """Of a row that learns nothing, from its own table and what all rows of the world share."""
+def agent_document(method: str, shared: Document, own: Document) -> Document:
+    """The document of a row that does not learn, from its table and the world's shared settings."""
     plays = own[PLAYS]
     if plays not in AGENTS:
         raise unknown(f"agent of method {method!r}", str(plays), AGENTS)
     if section := next((key for key, value in own.items() if isinstance(value, Mapping)), ""):
         raise TacitError(f"method {method!r} says {section!r}, but plays = {plays!r} learns nothing that it could be for.")
-    name = own.get("name", READ_BY[plays])
-    settings = {**having(shared.get("method", {}), name), **{key: value for key, value in own.items() if key != PLAYS}}
+    name = own.get("name", AGENT_METHOD[plays])
+    settings = {
+        **settings_of_method(shared.get("method", {}), name),
+        **{key: value for key, value in own.items() if key != PLAYS},
+    }
     rest = {key: value for key, value in shared.items() if key != "tiny"}
     return merge(rest, {"method": None}, STILL, {"model": plays, "method": {**settings, "name": name}, "seed": 0})
 
 
-def compared(document: Document) -> Document:
-    """The settings of a row that are held against those of the others: of one who learns nothing, what it reads."""
+def compared_settings(document: Document) -> Document:
+    """The settings of a row to compare with the others: only the prompt for an agent that does not learn."""
     if document["model"] not in AGENTS:
         return document
     return {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
 
 
-def missing_here(shared: Document) -> str:
-    """Why a world cannot be played on this machine; nothing where its tasks are at hand."""
+def find_missing_data(shared: Document) -> str:
+    """Why a world cannot be played on this machine; empty if it can."""
     recipe = Recipe.from_json({**{k: v for k, v in shared.items() if k not in ("start", "methods")}, "method": DEFAULT_METHOD})
     world, train = open_world(recipe.world), recipe.train
     try:
@@ -261,29 +263,28 @@ def missing_here(shared: Document) -> str:
     return ""
 
 
-# In which settings do the columns of a comparison differ, and is that what they are there to show?
+# Fairness: in which settings do columns differ without saying so?
 #
-# A column says what it is about by naming settings in its table, `[methods.X]` or `[worlds.W.methods.X]`. A setting that
-# differs
-# between columns which do not name it differs by their methods' defaults alone, and what the table shows may be its doing. It
-# is refused, unless the file says `unequal = ["invalid_penalty"]`; then it is told as such.
+# A column names its own settings in `[methods.X]` or `[worlds.W.methods.X]`. A setting that differs between columns that do not
+# name it differs by the methods' defaults, which may explain the result. It is an error, unless the file lists it: `unequal =
+# ["invalid_penalty"]`.
 
 BY_METHOD = ("method", "prompt", "schedule")
-"""sections whose defaults are a method's own; elsewhere all columns have the same, or what their method cannot do without"""
+"""sections whose defaults depend on the method"""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that two columns of a world have, and have otherwise."""
+    """A setting in which columns of a world differ."""
 
     setting: str
-    """as a column would name it: `invalid_penalty`, `schedule.lr`"""
+    """as a column would write it: `invalid_penalty`, `schedule.lr`"""
     values: Mapping[str, Any]
-    """by column; a column whose method has no such setting is absent"""
+    """by column; columns without this setting are absent"""
     named_by: tuple[str, ...]
     """the columns that name it"""
     unequal: bool
-    """whether columns differ in it that do not name it"""
+    """columns that do not name it differ in it"""
 
     def __str__(self) -> str:
         """`buffer: 256 in reuserl; 0 in reuserl-batch`"""
@@ -294,8 +295,8 @@ class Difference:
         return f"{self.setting}: {told}" + (" (by the methods' defaults)" if self.unequal else "")
 
 
-def differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:
-    """Between the columns of one world: their complete documents, and the tables in which each says what is its own."""
+def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:
+    """Between the columns of one world, from their complete documents and their own tables."""
     columns = {column: dict(_settings(document)) for column, document in documents.items()}
     named = {column: {place for table in own for place in _named(table)} for column, own in tables.items()}
     found = []
@@ -311,7 +312,7 @@ def differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable
 
 
 def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
-    """Refuse what is unequal and not said to be, in any world; else a sentence for each that is."""
+    """Raise if an unnamed difference is not listed as `unequal`; else return a note for each."""
     unequal = [(world, each) for world, own in found.items() for each in own if each.unequal]
     refused = {each.setting: f"In {world}, {each}" for world, each in reversed(unequal) if each.setting not in allowed}
     if refused:
@@ -334,7 +335,7 @@ def read_unequal(value: Any) -> tuple[str, ...]:
 
 
 def _settings(document: Document) -> Iterator[tuple[str, Any]]:
-    """What columns may differ in: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`, `policies.extractor.model`."""
+    """Settings that may differ: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`, `policies.extractor.model`."""
     for section in ("method", "prompt", "schedule", "sft", "engine", "policies"):
         for name, value in _leaves(document.get(section, {})):
             if (section, name) != ("method", "name"):
@@ -346,7 +347,7 @@ def _named(table: Document) -> Iterator[str]:
 
 
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value with its path, however deep tables lie in it."""
+    """Every value with its path."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from ((f"{key}.{name}", below) for name, below in _leaves(value))
@@ -362,25 +363,25 @@ def _shown(value: Any) -> str:
 
 TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
 SECTIONS = ("schedule", "sft", "engine", "policies")
-"""sections of a document that a method may have its own of; the rest must be alike or nothing is compared"""
+"""sections that a method may override; the others must be equal"""
 THRESHOLDS = (0.25, 0.5, 0.75)
 START = "start"
 OPTIONAL = "optional"
-"""says of a world that it is left out, with a note, where its tasks are not on this machine"""
+"""marks a world that is skipped with a note if its data are missing"""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One run to be done."""
+class PlannedRun:
+    """One run of the plan."""
 
     world: str
     method: str
-    """the name in the file, or `start`"""
+    """name in the file, or `start`"""
     seed: int
     document: Document
-    """complete, without `out`; where it starts from a shared start, `model` is filled in by `with_start`"""
+    """complete, without `out`; `with_start` fills in `model` for a run that continues a start"""
     starts_from: str = ""
-    """the start's checkpoint, relative to the start's run directory; empty where the run starts from its own model"""
+    """the start's checkpoint relative to its run directory; empty without a start"""
 
     @property
     def learns(self) -> bool:
@@ -388,13 +389,13 @@ class Planned:
 
     @property
     def place(self) -> Path:
-        """of the run directory, in the comparison's"""
+        """run directory below the comparison"""
         parts = (self.world, START) if self.method == START else (self.world, self.method, str(self.seed))
         return Path("runs", *parts)
 
     @property
     def start_place(self) -> Path:
-        """of the checkpoint it starts from, in the comparison's directory"""
+        """its start's checkpoint below the comparison"""
         return Path("runs", self.world, START, self.starts_from)
 
     @property
@@ -407,16 +408,16 @@ class Planned:
 
     @property
     def episodes(self) -> int:
-        """of practice"""
+        """training episodes"""
         schedule = self.document["schedule"]
         return schedule["iterations"] * schedule["groups"] * schedule["group_size"]
 
     def with_start(self, directory: Path) -> Document:
-        """The document to train with, for a comparison that lies in `directory`."""
+        """The document to train with, for a comparison in `directory`."""
         if not self.starts_from:
             return dict(self.document)
         model = (directory / self.start_place).resolve()
-        # Sizes belong to a model made from scratch; the checkpoint brings its own, and its tokenizer.
+        # The checkpoint brings its own sizes and tokenizer.
         return {key: value for key, value in self.document.items() if key != "tiny"} | {"model": str(model)}
 
 
@@ -426,27 +427,27 @@ class Plan:
     seeds: tuple[int, ...]
     worlds: tuple[str, ...]
     methods: tuple[str, ...]
-    starts: tuple[Planned, ...]
-    cells: tuple[Planned, ...]
-    """in the order seed, world, method: cut short, all methods have been seen on the same seeds"""
+    starts: tuple[PlannedRun, ...]
+    cells: tuple[PlannedRun, ...]
+    """ordered by seed, world, method: a partial comparison has all methods on the same seeds"""
     thresholds: tuple[float, ...] = THRESHOLDS
     description: str = ""
     notes: tuple[str, ...] = field(default=())
     differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
-    """by world: settings that its columns do not share"""
+    """by world: settings in which its columns differ"""
     grid: Grid | None = None
     metrics: tuple[str, ...] = ()
-    """of practice, by name: drawn beside success"""
+    """RL metrics to plot"""
 
     @property
     def baseline(self) -> str:
         return self.methods[0]
 
-    def start_of(self, cell: Planned) -> Planned | None:
+    def start_of(self, cell: PlannedRun) -> PlannedRun | None:
         return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None
 
-    def choose(self, only: str) -> list[Planned]:
-        """The cells that are meant: all, or those with any of the names, in which * stands for anything."""
+    def choose(self, only: str) -> list[PlannedRun]:
+        """The named cells, or all; * is a wildcard."""
         names = [name.strip() for name in only.split(",") if name.strip()]
         meant = [{c.world, c.method, f"{c.world}/{c.method}", f"{c.method}/{c.seed}", c.label} for c in self.cells]
         for name in names:
@@ -457,7 +458,7 @@ class Plan:
 
 
 def make_plan(document: Document, default_name: str = "comparison") -> Plan:
-    """Everything the file stands for. Each world × method is made complete, so that what cannot work is refused here."""
+    """All runs of the file. Each world × method is completed and checked."""
     check_known(document, TOP, "the file")
     seeds = read_seeds(document.get("seeds"))
     worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
@@ -467,7 +468,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     starts, resolved, differing, absent = [], {}, {}, []
     for world, own in list(worlds.items()):
         own = dict(own)
-        if own.pop(OPTIONAL, False) and (missing := missing_here(merge(common, {"world": world}, own))):
+        if own.pop(OPTIONAL, False) and (missing := find_missing_data(merge(common, {"world": world}, own))):
             absent.append(f"{world} is left out, as its tasks are not here: {missing}")
             del worlds[world]
             continue
@@ -483,7 +484,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         for method, said in tables.items():
             cell = _cell_document(method, shared, said, f"{world}/{method}", start)
             resolved[world, method] = _complete(cell, f"{world}/{method}")
-        differing[world] = differences({method: compared(resolved[world, method]) for method in methods}, tables)
+        differing[world] = find_differences({method: compared_settings(resolved[world, method]) for method in methods}, tables)
         check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
     cells = [
         _cell(world, method, seed, resolved[world, method], starts) for seed in seeds for world in worlds for method in methods
@@ -500,8 +501,8 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     )  # fmt: skip
 
 
-def _start(world: str, shared: Document, begin: Any) -> Planned:
-    """The imitation every cell of the world starts from, told what the world's cells are told."""
+def _start(world: str, shared: Document, begin: Any) -> PlannedRun:
+    """The imitation run that the world's cells start from."""
     own = read_table(begin, f"worlds.{world}.{START}")
     seed = own.pop("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
@@ -510,7 +511,7 @@ def _start(world: str, shared: Document, begin: Any) -> Planned:
     method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
     method = {**own.pop("prompt", {}), **method}
     name = method.get("name", "grpo")
-    told = having(shared.get("method", {}), name)
+    told = settings_of_method(shared.get("method", {}), name)
     document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
     document["schedule"] = {**document.get("schedule", {}), "iterations": own.get("schedule", {}).get("iterations", 0)}
     complete = _complete(document, f"{world}/{START}")
@@ -519,15 +520,15 @@ def _start(world: str, shared: Document, begin: Any) -> Planned:
             f"[worlds.{world}.{START}] trains LoRA adapters, which are no model to start from; set engine.lora_rank = 0 there "
             "(the methods may still train adapters), or give the runs their own [sft]."
         )
-    return Planned(world, START, seed, complete)
+    return PlannedRun(world, START, seed, complete)
 
 
-def _cell_document(method: str, shared: Document, tables: Iterable[Document], where: str, start: Planned | None) -> Document:
+def _cell_document(method: str, shared: Document, tables: Iterable[Document], where: str, start: PlannedRun | None) -> Document:
     own: Document = {"name": method}
     sections: Document = {}
     tables = list(tables)
     if any(PLAYS in table for table in tables):
-        return played_document(method, shared, merge(*tables))
+        return agent_document(method, shared, merge(*tables))
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
@@ -541,39 +542,38 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
                 own[key] = value
     if not isinstance(own["name"], str):
         raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
-    told = having(shared.get("method", {}), own["name"])
+    told = settings_of_method(shared.get("method", {}), own["name"])
     if start is not None:
-        # Whoever continues from a start reads what the start was taught with.
-        told = {**having(start.document["prompt"], own["name"]), **told}
-        # The start has done the imitation and was measured: each run goes on from there.
+        # A run keeps the prompt of the start it continues. The start has imitated and was evaluated.
+        told = {**settings_of_method(start.document["prompt"], own["name"]), **told}
         untrained = shared.get("evaluation", {}).get("untrained", False)
         shared = merge(shared, {"sft": {"steps": 0, "rounds": 0}, "evaluation": {"untrained": untrained}})
     return merge(shared, {"method": None}, sections, {"method": {**told, **own}, "seed": 0})
 
 
 def _complete(document: Document, where: str) -> Document:
-    """With everything said, as `tacit train` would understand it; refused with the reason where it cannot work."""
+    """Complete and check a document as `tacit train` would."""
     try:
         recipe = prepare(Recipe.from_json(document)).recipe
     except TacitError as error:
         raise TacitError(f"{where}: {error}") from error
     if recipe.train.wandb:
-        # There a run is known by the name of its directory, and those here are called 0, 1, 2.
+        # A run is named after its directory, which here is only the seed.
         raise TacitError(
             "wandb would take all runs of a seed for one; leave it out of a comparison, which keeps its own records."
         )
     return {key: value for key, value in recipe.to_json().items() if key != "out"}
 
 
-def _budget_notes(world: str, cells: Iterable[Planned]) -> list[str]:
+def _budget_notes(world: str, cells: Iterable[PlannedRun]) -> list[str]:
     episodes = {cell.method: cell.episodes for cell in cells if cell.world == world and cell.learns}
     if len(set(episodes.values())) < 2:
         return []
     return [f"budgets differ in {world}: " + ", ".join(f"{m} practises {n} episodes" for m, n in episodes.items()) + "."]
 
 
-def _cell(world: str, method: str, seed: int, document: Document, starts: Iterable[Planned]) -> Planned:
-    run = Planned(world, method, seed, {**document, "seed": seed})
+def _cell(world: str, method: str, seed: int, document: Document, starts: Iterable[PlannedRun]) -> PlannedRun:
+    run = PlannedRun(world, method, seed, {**document, "seed": seed})
     for start in starts if run.learns else ():
         if start.world == world:
             imitated = Recipe.from_json(start.document).train.sft.all_steps

@@ -1,4 +1,4 @@
-"""What a comparison comes to: its runs done, and comparison.json, table.md and table.csv from them as far as they have come."""
+"""Run a comparison, and write comparison.json, table.md and table.csv from the runs so far."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tacit.comparison.pages import csv_text, draw, markdown
-from tacit.comparison.plan import START, Plan, Planned, make_grids
-from tacit.comparison.run import LOG, Happening, Processes, carry_out, failure_of, status_of
+from tacit.comparison.plan import START, Plan, PlannedRun, make_grids
+from tacit.comparison.run import LOG, Processes, RunEvent, failure_of, run_cells, status_of
 from tacit.core.errors import TacitError
 from tacit.evaluation.statistics import (
     area,
@@ -34,14 +34,14 @@ from tacit.runs.directory import open_checkpoints, read_summary, versions
 from tacit.runs.files import write_json, write_text
 from tacit.runs.metrics import read_metrics
 
-# What the runs of a comparison say: one plain table per cell, as comparison.json keeps it.
+# Reading runs: one dict per cell, as in comparison.json.
 
 Found = dict[str, Any]
 METRICS = "metrics.jsonl"
 FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s", "digest")
 
 
-def read_start(start: Planned, directory: Path) -> Found:
+def read_start(start: PlannedRun, directory: Path) -> Found:
     path = directory / start.place
     evaluations = _evaluations(path, status_of(path, start.iterations))
     newest = open_checkpoints(path).newest()
@@ -56,8 +56,8 @@ def read_start(start: Planned, directory: Path) -> Found:
     }
 
 
-def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None) -> Found:
-    """`started` is what the shared start says, where there is one."""
+def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | None) -> Found:
+    """`started`: the cell of the shared start, if there is one."""
     path = directory / cell.place
     status = status_of(path, cell.iterations)
     finished = status == "finished"
@@ -65,7 +65,7 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
     evaluations = _evaluations(path, status)
     practised = [e for e in evaluations if e["stage"] == "rl"]
     before = [e for e in evaluations if e["stage"] != "rl"]
-    # A run that measured its own beginning is believed; else it began where the shared start ended.
+    # A run's own first evaluation, or the shared start's last.
     start = before[-1] if before else started["evaluation"] if started else None
     start = start if cell.learns else None
     final = evaluations[-1] if finished and evaluations else None
@@ -87,7 +87,7 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
         "peak": max(practised or evaluations, key=lambda e: e["success"]) if final and cell.learns else None,
         "further": _further(summary.get("further", ()), start, final),
         "curve": [{"step": p["step"], "success": p["success"], "score": p["score"]} for p in points],
-        "practice": _practice(path, plan.metrics) if finished else {},
+        "practice": _rl_metrics(path, plan.metrics) if finished else {},
         "steps_to": [{"threshold": t, "step": steps_to(curve, t)} for t in plan.thresholds],
         "area": area(curve),
         "outcomes": _outcomes(final) if final else None,
@@ -95,8 +95,8 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
     }
 
 
-def check_alike(world: str, measured: dict[str, Found]) -> Found | None:
-    """The panel all evaluations of a world share, given by the run that made them; refused where there are two."""
+def check_same_panel(world: str, measured: dict[str, Found]) -> Found | None:
+    """The panel shared by all evaluations of a world; raises if there are two."""
     first: tuple[str, Found] | None = None
     for run, evaluation in measured.items():
         if first is None:
@@ -122,14 +122,14 @@ def _evaluations(path: Path, status: str) -> list[Found]:
     return newest.state()["evaluations"] if newest else []
 
 
-def _practice(path: Path, names: Sequence[str]) -> dict[str, list[list[float]]]:
-    """name -> [iteration, value] wherever the run told it while it practised"""
+def _rl_metrics(path: Path, names: Sequence[str]) -> dict[str, list[list[float]]]:
+    """metric -> [iteration, value] of RL"""
     told = [record for record in read_metrics(path / METRICS) if record["stage"] == "rl"] if names else []
     return {name: [[r["step"], r[name]] for r in told if r.get(name) is not None] for name in names}
 
 
 def _further(measured: Sequence[Found], start: Found | None, final: Found | None) -> dict[str, Found]:
-    """By panel: what was measured there when the run began practising, and when it ended."""
+    """By panel: evaluations at the start and the end of RL."""
     found: dict[str, Found] = {}
     for evaluation in measured:
         panel = found.setdefault(evaluation["panel"], {"start": None, "final": None})
@@ -140,7 +140,7 @@ def _further(measured: Sequence[Found], start: Found | None, final: Found | None
 
 
 def _outcomes(final: Found) -> list[bool] | None:
-    """Successes in panel order, repeats one after another; None in a run of a version that did not keep them."""
+    """Successes in panel order, repeat after repeat; None for runs of older versions."""
     outcomes = [digit == "1" for repeat in final.get("outcomes", ()) for digit in repeat]
     return outcomes if len(outcomes) == final["episodes"] else None
 
@@ -153,7 +153,7 @@ def _versions(path: Path) -> Found | None:
 
 
 def _command(path: Path) -> list[str] | None:
-    """The first command of the run's log: what made it. Later ones went on with it."""
+    """The first command in the run's log; later ones resumed it."""
     try:
         with (path / LOG).open(encoding="utf-8", errors="replace") as file:
             return file.readline().removeprefix("$ ").split()
@@ -161,7 +161,7 @@ def _command(path: Path) -> list[str] | None:
         return None
 
 
-# The comparison itself: what each method came to over its seeds, and whether it differs from the first.
+# The table: each method over its seeds, and against the first method.
 
 CONFIDENCE = 0.95
 UNIT = (0.0, 1.0)
@@ -170,7 +170,7 @@ UNIT = (0.0, 1.0)
 def make_table(
     cells: Sequence[Found], worlds: Sequence[str], methods: Sequence[str], thresholds: Sequence[float]
 ) -> list[Found]:
-    """One row per world and method. p-values are corrected over all rows of all worlds together (Holm)."""
+    """One row per world and method. p-values are Holm-corrected over all rows."""
     rows = []
     for world in worlds:
         first = _finished(cells, world, methods[0])
@@ -222,7 +222,7 @@ def _row(cells: Sequence[Found], world: str, method: str, thresholds: Sequence[f
 
 
 def _against(ours: Sequence[Found], theirs: Sequence[Found], name: str) -> Found | None:
-    """Paired by seed, and within a seed by episode: both played the same tasks with the same random numbers."""
+    """Paired by seed and episode: both methods play the same tasks with the same seeds."""
     by_seed = {c["seed"]: c for c in theirs}
     pairs = [(c, by_seed[c["seed"]]) for c in ours if c["seed"] in by_seed]
     if not pairs:
@@ -230,10 +230,10 @@ def _against(ours: Sequence[Found], theirs: Sequence[Found], name: str) -> Found
     differences = [a["final"]["success"] - b["final"]["success"] for a, b in pairs]
     difference = _mean(differences, (-1.0, 1.0)) or {}
     won = lost = p = None
-    ours_T, theirs_T = (_tries([c["final"] for c in side]) for side in zip(*pairs, strict=True))
+    ours_T, theirs_T = (_outcomes_by_task([c["final"] for c in side]) for side in zip(*pairs, strict=True))
     if ours_T is not None and theirs_T is not None:
         won, lost, p = mcnemar(*([x for own in tries for x in own] for tries in (ours_T, theirs_T)))
-        # As for a share: at least as wide as the tasks alone would have it.
+        # At least as wide as the interval over tasks.
         gaps_T = [[x - y for x, y in zip(*both, strict=True)] for both in zip(ours_T, theirs_T, strict=True)]
         low, high = paired_interval_over_tasks(gaps_T, CONFIDENCE)
         ends = {"low": (min, low), "high": (max, high)}
@@ -259,9 +259,9 @@ def _share(evaluations: Sequence[Found | None]) -> Found | None:
     there = [e for e in evaluations if e is not None]
     if not there or len(there) < len(evaluations):
         return None
-    # All seeds may have begun from one start that was measured once: that is one measurement, not several that agree.
+    # Seeds that share one evaluated start have one measurement, not several.
     once = list({id(e): e for e in there}.values())
-    shares, tries_T = [e["success"] for e in once], _tries(once)
+    shares, tries_T = [e["success"] for e in once], _outcomes_by_task(once)
     p, episodes = float(np.mean(shares)), float(once[0]["episodes"])  # where tasks cannot be told apart, one seed's
     if tries_T is not None:
         episodes = effective_episodes([sum(own) / len(own) for own in tries_T], p * (1 - p), sum(map(len, tries_T)))
@@ -270,8 +270,8 @@ def _share(evaluations: Sequence[Found | None]) -> Found | None:
     return {"mean": float(np.mean(per_seed)), "low": low, "high": high, "per_seed": per_seed}
 
 
-def _tries(evaluations: Sequence[Found]) -> list[list[bool]] | None:
-    """Each task's outcomes over seeds and repeats; None where a run of a version that did not keep them is among them."""
+def _outcomes_by_task(evaluations: Sequence[Found]) -> list[list[bool]] | None:
+    """Each task's outcomes over seeds and repeats; None if a run has none."""
     rows = [repeat for e in evaluations for repeat in e.get("outcomes", ())]
     if sum(map(len, rows)) != sum(e["episodes"] for e in evaluations):
         return None
@@ -279,7 +279,7 @@ def _tries(evaluations: Sequence[Found]) -> list[list[bool]] | None:
 
 
 def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Found | None:
-    """With the interval over seeds. Values that are all alike say nothing about their spread, so they have none."""
+    """Mean with the interval over seeds; no interval if all values are equal."""
     there = [v for v in values if v is not None]
     if not there:
         return None
@@ -288,7 +288,7 @@ def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Found 
 
 
 def _over_seeds(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float]:
-    """The t interval, within the bounds; a world whose score leaves them has it as it is."""
+    """The t interval, clipped to the bounds unless a score leaves them."""
     if min(values) < bounds[0] or max(values) > bounds[1]:
         return t_interval(values, CONFIDENCE)
     if bounds == UNIT:
@@ -309,26 +309,26 @@ FORMAT = 1
 
 
 class Results:
-    """What is known of a comparison. Finished cells are read once."""
+    """The state of a comparison. Finished cells are read once."""
 
     def __init__(self, plan: Plan, directory: Path, file: str, command: Sequence[str]) -> None:
         self.plan, self.directory, self.file, self.command = plan, directory, file, list(command)
         self._versions = versions()
         self._finished: dict[Path, Found] = {}
 
-    def carry_out(
-        self, wanted: Sequence[Planned], processes: Processes, tell: Callable[[Happening], None]
-    ) -> tuple[list[Planned], Found, list[Path]]:
-        """Do the wanted runs, with everything written anew whenever one ends: (those that failed, all that is known, plots)."""
+    def run_cells(
+        self, wanted: Sequence[PlannedRun], processes: Processes, tell: Callable[[RunEvent], None]
+    ) -> tuple[list[PlannedRun], Found, list[Path]]:
+        """Run the wanted cells and rewrite all files whenever one ends. Returns (failed runs, data, plots)."""
 
-        def heard(event: Happening) -> None:
+        def heard(event: RunEvent) -> None:
             if event.kind in ("finished", "failed"):
                 self.write()
             tell(event)
 
         self.gather()  # what is there already must fit in one table before more is added to it
         try:
-            failed = carry_out(self.plan, wanted, self.directory, processes, heard)
+            failed = run_cells(self.plan, wanted, self.directory, processes, heard)
         except KeyboardInterrupt:
             self.write()
             raise
@@ -336,13 +336,13 @@ class Results:
         return failed, found, draw(found, self.directory / "plots")
 
     def gather(self) -> Found:
-        """Everything, in the layout of comparison.json (see `tacit.comparison`)."""
+        """All data in the layout of comparison.json (see `tacit.comparison`)."""
         plan = self.plan
         starts = {start.world: self._read(start, None) for start in plan.starts}
         order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}
         places = product(plan.worlds, plan.methods, plan.seeds)
         cells = [self._read(order[place], starts.get(place[0])) for place in places]
-        panels = {world: check_alike(world, _measured(world, cells, starts)) for world in plan.worlds}
+        panels = {world: check_same_panel(world, _measured(world, cells, starts)) for world in plan.worlds}
         further = {world: _further_panels(world, cells) for world in plan.worlds}
         table = make_table(cells, plan.worlds, plan.methods, plan.thresholds)
         return {
@@ -382,7 +382,7 @@ class Results:
         write_text(self.directory / "table.csv", csv_text(found))
         return found
 
-    def _read(self, run: Planned, started: Found | None) -> Found:
+    def _read(self, run: PlannedRun, started: Found | None) -> Found:
         if run.place in self._finished:
             return self._finished[run.place]
         if run.method == START:
@@ -395,23 +395,23 @@ class Results:
 
 
 def _measured(world: str, cells: Sequence[Found], starts: dict[str, Found]) -> dict[str, Found]:
-    """Each run's newest evaluation, by the run: all evaluations of a run are on the same panel."""
+    """Each run's newest evaluation."""
     measured = {c["run"]: c["evaluations"][-1] for c in cells if c["world"] == world and c["evaluations"]}
     start = starts.get(world)
     return measured | ({start["run"]: start["evaluation"]} if start and start["evaluation"] else {})
 
 
 def _further_panels(world: str, cells: Sequence[Found]) -> list[str]:
-    """Those that runs of the world were measured on after their last stage; refused where one name is two panels."""
+    """Further panels of a world; raises if one name has two hashes."""
     names = list(dict.fromkeys(panel for c in cells if c["world"] == world for panel in c["further"]))
     for name in names:
         own = {c["run"]: c["further"].get(name, {}).get("final") for c in cells if c["world"] == world}
-        check_alike(world, {run: evaluation for run, evaluation in own.items() if evaluation})
+        check_same_panel(world, {run: evaluation for run, evaluation in own.items() if evaluation})
     return names
 
 
 def _version_notes(cells: Sequence[Found]) -> list[str]:
-    """Cells made by different code may differ for that reason alone."""
+    """Notes about cells made by different code versions."""
     made: dict[str, list[str]] = {}
     for cell in cells:
         if cell["versions"]:

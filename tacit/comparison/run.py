@@ -1,6 +1,6 @@
-"""Do the runs of a plan that are not done: each an ordinary `tacit train` in a process of its own, several at a time.
+"""Run the cells of a plan: each a `tacit train` in its own process, several at a time.
 
-What is finished is left alone, what was stopped goes on exactly where it stopped, what fails is noted and the others go on.
+Finished runs are skipped, stopped ones resume, failed ones are recorded while the others continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Literal
 
-from tacit.comparison.plan import Plan, Planned
+from tacit.comparison.plan import Plan, PlannedRun
 from tacit.config.checks import fixed_differences
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
@@ -26,33 +26,32 @@ from tacit.core.platform import usable_cpus
 from tacit.runs.directory import SETTINGS, find_summary, read_settings
 from tacit.runs.files import explain_disk_errors, write_json, write_text
 
-# `tacit` commands in fresh processes, forked from a server that has imported everything once (see `warm`): a small run would
-# else take longer to import torch than to train, and an edit of the code would divide a comparison into before and after.
+# Processes are forked from a server that has imported everything (see `warm`): a small run would spend more time importing
+# torch than training, and all runs use the code as it was at the start.
 
 
 class Processes:
-    """Starts commands, `most` of them at a time. Made before anything heavy is imported, so that the environment it sets is the
-    one they see."""
+    """Starts commands, at most `most` at a time. Create it before heavy imports, since it sets environment variables."""
 
     def __init__(self, main: Callable[[list[str]], int], most: int) -> None:
-        """`main` does a command, given its words; each new process finds it by its name."""
+        """`main` runs a command's words; the new process imports it by name."""
         self._main, self.most = main, most
-        # A run's texts are encoded together, on as many cores as are its share.
+        # Tokenizer threads: each run's share of the cores.
         each = max(1, usable_cpus() // most)
         self._share = {"TOKENIZERS_PARALLELISM": "true" if each > 1 else "false", "RAYON_NUM_THREADS": str(each)}
-        # A library that only asks whether there is a GPU must not begin to use it: a driver in use does not survive a fork.
+        # Do not initialize CUDA in the server: a used driver does not survive a fork.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         if most > 1:
-            # Several runs on the same cores: threads of one would only wait for those of another.
+            # Each run gets its share of the cores.
             os.environ["OMP_NUM_THREADS"] = "1"
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tacit.comparison.warm"])
 
     def start(self, words: Sequence[str], log: Path) -> Command:
-        # The server may be older than this environment: it serves all that a process and its parents ever start.
+        # The server may be older than this environment.
         told = (self._main, list(words), str(log), {**self._share, **os.environ})
         process = self._context.Process(target=_run, args=told, name=" ".join(words))
-        with _without_our_main():
+        with _hide_main_module():
             process.start()
         return Command(process)
 
@@ -63,16 +62,16 @@ class Command:
 
     @property
     def code(self) -> int | None:
-        """None while it runs; −n where signal n ended it."""
+        """None while running; −n after signal n."""
         return self._process.exitcode
 
     def stop(self) -> None:
-        """As Ctrl-C would."""
+        """Send SIGINT."""
         if self.code is None:
             os.kill(self._process.pid, signal.SIGINT)
 
     def wait(self, seconds: float) -> None:
-        """Until it has ended; after so long it is killed."""
+        """Wait for the end; kill after the timeout."""
         self._process.join(seconds)
         if self.code is None:
             self._process.kill()
@@ -80,9 +79,9 @@ class Command:
 
 
 @contextmanager
-def _without_our_main() -> Iterator[None]:
-    """A new process would first run the main module of whoever starts it, in case its work is defined there. Ours is defined
-    here; and where we were started as `python -m tacit.cli.main`, Python warns that the server has imported that already."""
+def _hide_main_module() -> Iterator[None]:
+    """Keep multiprocessing from importing our main module in the child; Python would also warn about `python -m
+    tacit.cli.main`."""
     ours = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -92,7 +91,7 @@ def _without_our_main() -> Iterator[None]:
 
 
 def _run(main: Callable[[list[str]], int], words: list[str], log: str, environment: dict[str, str]) -> None:
-    """In the new process: one command, whatever it prints going to the log."""
+    """In the child: run one command, with its output in the log."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environment)
@@ -110,30 +109,30 @@ def _run(main: Callable[[list[str]], int], words: list[str], log: str, environme
 
 RECIPE, LOG, FAILURE = "recipe.json", "console.log", "failure.txt"
 POLL_S = 0.1
-PATIENCE_S = 20.0
-"""how long a run that is told to stop may take to do so"""
+STOP_TIMEOUT_S = 20.0
+"""seconds a stopped run may take to end"""
 
 Status = Literal["finished", "failed", "unfinished", "missing"]
 
 
 @dataclass(frozen=True)
-class Happening:
-    """Something to tell whoever waits."""
+class RunEvent:
+    """An event to report."""
 
     kind: Literal["begins", "resumes", "finished", "failed"]
-    run: Planned
+    run: PlannedRun
     seconds: float = 0.0
     reason: str = ""
     """why it failed"""
     running: int = 0
     left: int = 0
     success: float | None = None
-    """of its last evaluation, where it finished"""
+    """of its last evaluation, if it finished"""
 
 
 @dataclass
 class _Working:
-    run: Planned
+    run: PlannedRun
     command: Command
     began: float = field(default_factory=time.monotonic)
 
@@ -152,12 +151,12 @@ def failure_of(path: Path) -> str | None:
 
 
 def check_stored(plan: Plan, directory: Path) -> None:
-    """Runs that are already there must be the ones the file asks for; only what may change on resuming may have."""
+    """Existing runs must match the file, except for settings that may change on resuming."""
     for planned in (*plan.starts, *plan.cells):
         path = directory / planned.place
         if not (path / SETTINGS).exists():
             continue
-        # Read as a recipe: a setting that came into being since is then at its default.
+        # As recipes, so that settings added since have their defaults.
         before = {key: value for key, value in Recipe.from_json(read_settings(path)).to_json().items() if key != "out"}
         after = planned.with_start(directory)
         if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
@@ -169,8 +168,8 @@ def check_stored(plan: Plan, directory: Path) -> None:
             )
 
 
-def words_for(run: Planned, directory: Path) -> list[str]:
-    """The command that does a run, or goes on with it."""
+def run_command(run: PlannedRun, directory: Path) -> list[str]:
+    """The command that starts or resumes a run."""
     path = directory / run.place
     if not (path / SETTINGS).exists():
         return ["train", "--config", str(path / RECIPE), "--out", str(path)]
@@ -178,30 +177,30 @@ def words_for(run: Planned, directory: Path) -> list[str]:
     return ["train", "--resume", str(path), *(["--iterations", str(run.iterations)] if more else [])]
 
 
-def carry_out(
-    plan: Plan, wanted: Sequence[Planned], directory: Path, processes: Processes, tell: Callable[[Happening], None]
-) -> list[Planned]:
-    """Do the wanted runs, and the starts they need, as many at a time as there may be processes; returns those that failed."""
-    lock = _lock(directory)
+def run_cells(
+    plan: Plan, wanted: Sequence[PlannedRun], directory: Path, processes: Processes, tell: Callable[[RunEvent], None]
+) -> list[PlannedRun]:
+    """Run the wanted cells and their starts; returns those that failed."""
+    lock = lock_directory(directory)
     waiting = _undone(wanted, directory)
     waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
     _check_starts(plan, waiting, directory)
     working: list[_Working] = []
-    failed: list[Planned] = []
+    failed: list[PlannedRun] = []
     try:
         while waiting or working:
             for run in [r for r in waiting if plan.start_of(r) in failed]:
                 waiting.remove(run)
                 failed.append(run)
                 _note_failure(directory / run.place, "the run it starts from failed")
-                tell(Happening("failed", run, 0.0, "the run it starts from failed", len(working), len(waiting)))
+                tell(RunEvent("failed", run, 0.0, "the run it starts from failed", len(working), len(waiting)))
             undone = [*waiting, *(work.run for work in working)]
             ready = [run for run in waiting if plan.start_of(run) not in undone]
             for run in ready[: max(0, processes.most - len(working))]:
                 waiting.remove(run)
                 resumed = (directory / run.place / SETTINGS).exists()
                 working.append(_begin(run, directory, processes))
-                tell(Happening("resumes" if resumed else "begins", run, running=len(working), left=len(waiting)))
+                tell(RunEvent("resumes" if resumed else "begins", run, running=len(working), left=len(waiting)))
             ended = [w for w in working if w.command.code is not None]
             for work in ended:
                 working.remove(work)
@@ -218,8 +217,8 @@ def carry_out(
     return failed
 
 
-def _lock(directory: Path) -> IO[str]:
-    """Two commands in one directory would each take the other's runs for abandoned ones."""
+def lock_directory(directory: Path) -> IO[str]:
+    """Two commands in one directory would each take the other's runs for abandoned."""
     with explain_disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / ".lock").open("w")
@@ -232,8 +231,8 @@ def _lock(directory: Path) -> IO[str]:
     return file
 
 
-def _check_starts(plan: Plan, waiting: Sequence[Planned], directory: Path) -> None:
-    """A start that was made once and whose weights are gone is not made anew unasked: others have begun from it."""
+def _check_starts(plan: Plan, waiting: Sequence[PlannedRun], directory: Path) -> None:
+    """A finished start without weights is not repeated: other runs started from it."""
     for run in waiting:
         start = plan.start_of(run)
         if start is not None and start not in waiting and not (directory / run.start_place).is_dir():
@@ -245,11 +244,11 @@ def _check_starts(plan: Plan, waiting: Sequence[Planned], directory: Path) -> No
             )
 
 
-def _undone(runs: Sequence[Planned], directory: Path) -> list[Planned]:
+def _undone(runs: Sequence[PlannedRun], directory: Path) -> list[PlannedRun]:
     return [run for run in runs if status_of(directory / run.place, run.iterations) != "finished"]
 
 
-def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
+def _begin(run: PlannedRun, directory: Path, processes: Processes) -> _Working:
     path = directory / run.place
     with explain_disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -258,19 +257,18 @@ def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
     if not (path / SETTINGS).exists():
         write_json(path / RECIPE, document)
     else:
-        # What may change has perhaps changed in the file, and the checkpoint it starts from lies where the comparison lies now.
-        # How many iterations it goes on for is said by the command, which knows how many are done.
+        # Use the settings that may change, and the checkpoint's present path. The command sets the number of iterations.
         stored = read_settings(path)
         write_json(path / SETTINGS, document | {key: stored[key] for key in ("out", "schedule") if key in stored})
-    return _Working(run, processes.start(words_for(run, directory), path / LOG))
+    return _Working(run, processes.start(run_command(run, directory), path / LOG))
 
 
-def _ended(work: _Working, path: Path) -> Happening:
+def _ended(work: _Working, path: Path) -> RunEvent:
     code, seconds = work.command.code or 0, time.monotonic() - work.began
     if code == 0 and status_of(path, work.run.iterations) == "finished":
         final = (find_summary(path) or {}).get("final") or {}
-        return Happening("finished", work.run, seconds, success=final.get("success"))
-    return Happening("failed", work.run, seconds, _reason(code, path))
+        return RunEvent("finished", work.run, seconds, success=final.get("success"))
+    return RunEvent("failed", work.run, seconds, _reason(code, path))
 
 
 def _reason(code: int, path: Path) -> str:
@@ -288,9 +286,9 @@ def _note_failure(path: Path, reason: str) -> None:
 
 
 def _stop(working: Sequence[_Working]) -> None:
-    """Tell what still runs to stop, as Ctrl-C would; what was done up to its last checkpoint is kept."""
+    """Interrupt the running processes; their last checkpoints are kept."""
     for work in working:
         work.command.stop()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + STOP_TIMEOUT_S
     for work in working:
         work.command.wait(max(0.1, deadline - time.monotonic()))

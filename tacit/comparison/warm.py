@@ -1,7 +1,7 @@
-"""Importing this imports all of Tacit and what training needs: for the server that runs are forked from, and nobody else.
+"""Imports all of Tacit for the server that comparison runs are forked from.
 
-It runs no model, starts no thread and touches no GPU, so that what is forked is as good as new. All runs of a comparison are
-thereby made by the code as it was when the comparison began, and say so.
+Runs no model, starts no thread and touches no GPU, so that forks are clean. All runs of a comparison use the code as it was at
+its start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LIBRARIES = ("peft", "torch.utils.tensorboard", "transformers.models.llama.model
 
 
 def modules() -> list[str]:
-    """The names of all modules of the package, this one left out."""
+    """All modules of the package but this one."""
     root = Path(tacit.__file__).parent
     files = [file.relative_to(root.parent).with_suffix("") for file in sorted(root.rglob("*.py"))]
     names = [".".join(file.parts).removesuffix(".__init__") for file in files]

@@ -38,7 +38,7 @@ from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
 from tacit.runs.files import write_json, write_text
-from tacit.training.recordings import Known, Reading, read_recordings, stranger, untellable
+from tacit.training.recordings import Known, Reading, read_recordings, task_of_recording, why_not_usable
 from tacit.training.setup import completion_limit, evaluation_sampling
 
 ALL, RUNS = "all", "runs"
@@ -236,7 +236,7 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
 def _drop_unusable(logs: Logs, world: Environment, tasks: Sequence[Task], context: Context) -> Logs:
     """Move won episodes that cannot be imitated, for example because the tracker cannot read them, to `unusable`."""
     known = Known(world, tasks)
-    reasons = [untellable(each.recording, known, context) if each.recording.success else "" for each in logs.episodes]
+    reasons = [why_not_usable(each.recording, known, context) if each.recording.success else "" for each in logs.episodes]
     known.close()
     paired = list(zip(logs.episodes, reasons, strict=True))
     return replace(
@@ -287,7 +287,7 @@ def _measure_agreement(planned: SkillRun, held_out: Path, checkpoint: Checkpoint
     sampling = replace(agent.sampling, temperature=0.0, stop=agent.context.format.stop)
     same = turns = 0
     for recording in read_recordings(held_out, Reading()):
-        task, course = stranger(recording, agent.world.name), recording.as_recorded()
+        task, course = task_of_recording(recording, agent.world.name), recording.as_recorded()
         shown = list(render_turns(agent.context, task, course, tokenizer=agent.policy, room=sampling.max_tokens))
         fitting = [turn for turn in shown if turn.fits]
         completions = agent.policy.sample([Request(turn.tokens, 0) for turn in fitting], sampling) if fitting else []

@@ -1,4 +1,4 @@
-"""A plan: how devices are best divided into ranks and servers, whether everything fits, and how long an iteration takes."""
+"""Plans: how to divide devices into ranks and servers, whether everything fits, and the time of an iteration."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.planning.shapes import DEVICES, SAMPLERS, Device, ModelShape, Reached, shape_of_config
+from tacit.planning.shapes import DEVICES, SAMPLERS, Device, Efficiency, ModelShape, shape_of_config
 from tacit.planning.timing import (
     USABLE,
     Network,
     Server,
     Training,
+    combined_s,
     devices_of_a_server,
     driving_s,
     iteration_s,
@@ -23,47 +24,45 @@ from tacit.planning.timing import (
     rollout_s,
     rows_that_fit,
     server,
-    together_s,
     total,
     update_s,
 )
 from tacit.planning.workload import Workload
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}
-"""tokens in one pass that the engine tries first, on a CPU and on a GPU"""
+"""tokens per pass that the engine tries first, on a CPU and on a GPU"""
 MOST_DEVICES = 8
-"""of one server"""
+"""devices of one server"""
 MOST_ROWS = 1024
-"""rows that a server is given at a time, however many fit"""
+"""rows of a server, even if more fit"""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What there is, and how it is used."""
+    """The devices and how they are used."""
 
     shape: ModelShape
     device: Device
-    reached: Reached
+    reached: Efficiency
     network: Network = field(default_factory=Network)
     training: Training = field(default_factory=Training)
     overlap: int = 0
-    """updates that rollouts may be behind"""
+    """updates that rollouts may lag behind"""
     scorings: int = 0
-    """passes forward of each update beside its own"""
+    """extra forward passes per update"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One division of the devices. Seconds are those of an iteration whose episodes are all alike (`simulation.py` has the
-    others); a plan that does not fit has none."""
+    """One division of the devices. Times assume equal episodes (see `simulation.py`); a plan that does not fit has none."""
 
     ranks: int
     servers: int
     server_devices: int
     micro_tokens: int
-    """tokens in one pass of a rank"""
+    """tokens per pass of a rank"""
     memory: dict[str, float]
-    """of a rank, by part"""
+    """bytes of a rank, by part"""
     server: Server | None
     rollout: float
     update: dict[str, float]
@@ -71,9 +70,9 @@ class Plan:
     push: float
     iteration: float
     driving: float = 0.0
-    """the driver's own part of the rollout"""
+    """the driver's part of the rollout"""
     trouble: str = ""
-    """why it does not fit; empty where it does"""
+    """why it does not fit; empty if it does"""
 
     @property
     def devices(self) -> int:
@@ -81,7 +80,7 @@ class Plan:
 
     @property
     def bottleneck(self) -> str:
-        """What to have more of first."""
+        """What to add first."""
         if self.trouble:
             return "memory"
         update, sent = self.update_total, self.update["sending"] > self.update["computing"]
@@ -91,9 +90,9 @@ class Plan:
         return "network between ranks" if longest == "update" and sent else longest
 
 
-def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: int = 0) -> Plan:
-    """The plan for so many ranks, and servers of `wide` devices each (0: as few as do). Without servers the driver samples
-    beside the first rank, as engines/sharded does."""
+def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: int = 0) -> Plan:
+    """The plan for so many ranks, and servers of `wide` devices each (0: the fewest that fit). Without servers the driver
+    samples on the first rank's device."""
     shape, device, training = cluster.shape, cluster.device, cluster.training
     room = most_micro_tokens(shape, device, ranks, training, samples=not servers)
     row, context = work.longest_row, work.prompt + work.completion / 2
@@ -110,7 +109,7 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
     one = server(shape, device, cluster.reached, context, min(fitting, MOST_ROWS), per_server)
     rollout = rollout_s(work, one, servers)
     update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
-    busy = together_s(update, training.by_layer(shape, device))
+    busy = combined_s(update, training.by_layer(shape, device))
     push = push_s(shape, device, training, cluster.network, servers)
     overlap = cluster.overlap if servers else 0  # who samples beside a rank cannot do it while the rank learns
     return Plan(
@@ -132,12 +131,12 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
 def best_division(
     cluster: Cluster, work: Workload, devices: int, ranks: int = 0, servers: int = -1, server_devices: int = 0
 ) -> Plan:
-    """Of all divisions of `devices` that fit, the one with the quickest iteration; with `ranks` or `servers` given, of those.
-    Where none fits, the one that is nearest to it, with its trouble."""
+    """The fastest division of `devices` that fits, with fixed `ranks` or `servers` if given; else the one closest to
+    fitting."""
     if devices < 1:
         raise TacitError(f"a plan for {devices} devices is none; say how many there are: --gpus N.")
     plans = [
-        divided(cluster, work, *division) for division in _divisions(cluster, work, devices, ranks, servers, server_devices)
+        make_plan(cluster, work, *division) for division in _divisions(cluster, work, devices, ranks, servers, server_devices)
     ]
     if not plans:
         asked = f"{ranks or 'some'} ranks and {servers if servers >= 0 else 'some'} servers"
@@ -151,7 +150,7 @@ def best_division(
 def _divisions(
     cluster: Cluster, work: Workload, devices: int, ranks: int, servers: int, server_devices: int
 ) -> Iterator[tuple[int, int, int]]:
-    """(ranks, servers, devices of each server)"""
+    """(ranks, servers, devices per server)"""
     least = devices_of_a_server(cluster.shape, cluster.device, work.longest_row, MOST_DEVICES) or MOST_DEVICES
     for wide in [server_devices] if server_devices else (n for n in (1, 2, 4, MOST_DEVICES) if n >= least):
         for count in [servers] if servers > 0 else range(1, devices // wide + 1) if servers < 0 else ():
@@ -177,20 +176,20 @@ def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float,
     return ""
 
 
-# What would make a model fit that does not: the same plan with one thing changed, tried out.
+# Remedies for a model that does not fit: the same plan with one change.
 
 LORA_RANK = 16
-"""of the adapters that are tried"""
+"""rank of the adapters to try"""
 MOST_RANKS = 4096
 
 
-def remedies(cluster: Cluster, work: Workload, plan: Plan) -> list[str]:
-    """What would fit in the place of a plan that does not, each with what it takes; most like the plan first."""
+def find_remedies(cluster: Cluster, work: Workload, plan: Plan) -> list[str]:
+    """Plans that fit instead, with their changes; the most similar first."""
     return list(_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) if plan.trouble else []
 
 
-def quicker(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> list[str]:
-    """What would save at least a tenth of an iteration on the same devices, divided as is best then."""
+def find_faster(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> list[str]:
+    """Changes that save at least a tenth of an iteration on the same devices."""
     own = cluster.training
     changes = [("--overlap 1", replace(cluster, overlap=1))] if not cluster.overlap and plan.servers else []
     if not own.recompute:
@@ -212,7 +211,7 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
         return most_micro_tokens(shape, device, ranks, training, samples) >= row
 
     def told(training: Training, ranks: int = ranks, samples: bool = samples) -> str:
-        return f"{needs(shape, device, ranks, training, row, samples) / 1e9:,.0f} GB a rank"
+        return f"{min_bytes(shape, device, ranks, training, row, samples) / 1e9:,.0f} GB a rank"
 
     both = replace(own, lora_rank=own.lora_rank or LORA_RANK, recompute=True)
     changes = {
@@ -238,12 +237,12 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
             break
 
 
-def needs(shape: ModelShape, device: Device, ranks: int, training: Training, row: int, samples: bool) -> float:
-    """Bytes that a rank needs at least: with one row in a pass."""
+def min_bytes(shape: ModelShape, device: Device, ranks: int, training: Training, row: int, samples: bool) -> float:
+    """Bytes a rank needs at least, with one row per pass."""
     return total(rank_memory(shape, device, ranks, training, row, samples))
 
 
-def refuse_unless_it_fits(
+def check_memory_fits(
     config: Mapping[str, Any],
     name: str,
     ranks: int,
@@ -253,16 +252,18 @@ def refuse_unless_it_fits(
     number_bytes: int = 2,
     samples: bool = False,
 ) -> None:
-    """For an engine, before it loads anything: `config` is the model's config.json, `device_bytes` what a rank's device has,
-    `row_tokens` the longest row it will learn from, `samples` whether the driver samples beside the first rank. A model that
-    does not fit is refused with what would."""
+    """Called by an engine before loading; raises with remedies if the model does not fit.
+
+    `config`: the model's config.json. `device_bytes`: memory of a rank's device. `row_tokens`: longest training row. `samples`:
+    the driver samples on the first rank's device.
+    """
     device = replace(
         DEVICES["h200"], name=f"device of {device_bytes / 1e9:.0f} GB", memory=device_bytes, number_bytes=number_bytes
     )
     cluster = Cluster(shape_of_config(config, name), device, SAMPLERS["local"], training=training)
     if most_micro_tokens(cluster.shape, device, ranks, training, samples) >= row_tokens:
         return
-    least = needs(cluster.shape, device, ranks, training, row_tokens, samples)
+    least = min_bytes(cluster.shape, device, ranks, training, row_tokens, samples)
     would = "; ".join(_remedies(cluster, ranks, row_tokens, samples)) or "nothing that a plan knows of"
     raise TacitError(
         f"{name!r} ({cluster.shape.weights / 1e9:.2f}B weights) does not fit: each of {ranks} ranks needs {least / 1e9:,.0f} "

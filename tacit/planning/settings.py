@@ -1,4 +1,4 @@
-"""What a plan is asked for. A string under a field is its documentation, here and in `--help`."""
+"""Settings of `tacit plan`. The string under a field is its `--help`."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from tacit.planning.timing import Network, Training
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What there is, and how it would be used."""
+    """The cluster and the workload."""
 
     gpus: tuple[int, ...] = (8,)
-    """devices, ranks and servers together; several numbers, as 8,64,512, make a table"""
+    """devices for ranks and servers together; several numbers, such as 8,64,512, make a table"""
     device: str = "h100"
-    """which: h200, h100, a100, 4090, or cpu for one core each"""
+    """device type: h200, h100, a100, 4090, or cpu (one core)"""
     ranks: Count = 0
-    """of them, how many train; 0 is what makes the quickest iteration"""
+    """devices that train; 0 chooses the fastest"""
     servers: int = -1
-    """how many sample; -1 is what makes the quickest iteration, 0 lets the driver sample beside the first rank"""
+    """servers that sample; -1 chooses the fastest, 0 samples on the first rank"""
     server_gpus: Count = 0
-    """devices of each server; 0 is what makes the quickest iteration, of 1, 2, 4 and 8 (vLLM's tensor parallelism)"""
+    """devices per server (tensor parallelism): 1, 2, 4 or 8; 0 chooses the fastest"""
     sampler: Literal["vllm", "local"] = "vllm"
-    """who samples on the servers"""
+    """engine of the servers"""
     overlap: Count = 0
-    """updates that rollouts may be behind; 0 is on-policy"""
+    """updates that rollouts may lag behind; 0 is on-policy"""
     lora_rank: Count = 0
-    """rank of adapters; 0 trains all weights"""
+    """LoRA rank; 0 trains all weights"""
     recompute: bool = False
-    """recompute activations in the pass back (--engine.gradient-checkpointing)"""
+    """recompute activations in the backward pass (--engine.gradient-checkpointing)"""
     moments: Literal["float32", "bfloat16"] = "float32"
-    """what AdamW's moments are kept in; the engines have float32"""
+    """dtype of AdamW's moments; the engines use float32"""
     gather: Literal["auto", "layer", "whole"] = "auto"
-    """how a pass gets the weights, as --engine.gather"""
+    """how a pass gathers the weights, as --engine.gather"""
     reference: bool = False
-    """keep a frozen copy of all weights and score with it at every update, as a KL penalty does"""
+    """keep a frozen reference copy and score with it in every update, as a KL penalty does"""
     scorings: Count = 0
-    """further passes forward at every update, as OPID's two"""
+    """further forward passes per update; OPID has two"""
     network: Positive = 400.0
     """Gb/s of each device's link to other machines"""
     per_machine: AtLeastOne = 8
     """devices of one machine"""
     transport: Literal["nccl", "file"] = "nccl"
-    """how weights get to servers"""
+    """how weights reach the servers"""
     storage: Positive = 5.0
-    """GB/s of the shared storage, all readers together (--transport file)"""
+    """GB/s of the shared storage for all readers (--transport file)"""
     episodes: Count = 0
-    """of one iteration; 0 is --groups times --group-size"""
+    """episodes per iteration; 0 is --groups times --group-size"""
     turns: NotNegative = 0.0
-    """mean turns of an episode; 0 is as measured"""
+    """mean turns per episode; 0 is as measured"""
     prompt_tokens: NotNegative = 0.0
-    """mean prompt tokens of a turn; 0 is as measured"""
+    """mean prompt tokens per turn; 0 is as measured"""
     completion_tokens: NotNegative = 0.0
-    """mean completion tokens of a turn; 0 is as measured, which for an expert is the bare action"""
+    """mean completion tokens per turn; 0 is as measured, for an expert the bare action"""
     world_s: float = -1.0
-    """seconds of a world's step; -1 is as measured"""
+    """seconds of a world step; -1 is as measured"""
     driver_ms: NotNegative = 2.5
-    """milliseconds that the driver takes for a turn: a prompt made and encoded, an answer read"""
+    """milliseconds of the driver per turn: render and encode the prompt, parse the answer"""
     measure: AtLeastOne = 64
-    """tasks that the world's expert plays to measure turns and tokens"""
+    """tasks the expert plays to measure turns and tokens"""
     from_: str = ""
-    """measure a run's recorded episodes instead: its directory, or one of its trajectories/*.jsonl.gz"""
+    """measure a run's recorded episodes instead: a run directory or a trajectories/*.jsonl.gz"""
     simulate: Count = 0
-    """iterations to simulate with episodes as they were measured, stragglers and all; 0 simulates none"""
+    """iterations to simulate with the measured episodes, including stragglers; 0 simulates none"""
     worlds: Count = 0
-    """simulated: episodes under way at a time; 0 is as many as an iteration has"""
+    """simulated: concurrent episodes; 0 is all of an iteration"""
     world_workers: Count = 0
-    """simulated: steps of worlds computed at a time; 0 is all"""
+    """simulated: concurrent world steps; 0 is all"""
     server_life_h: NotNegative = 0.0
     """simulated: mean hours until a server dies; 0 is never"""
     restart_s: NotNegative = 60.0
-    """simulated: seconds until it is back"""
+    """simulated: seconds until a server is back"""
     world_deaths: Share = 0.0
-    """simulated: share of turns in which the world dies"""
+    """simulated: share of turns in which a world dies"""
     seed: int = 0
-    """of the tasks measured and of the simulation"""
+    """of the measured tasks and the simulation"""
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -1,4 +1,4 @@
-"""How large a model is, by its shape: the few numbers that memory and time depend on."""
+"""Model shapes and devices: the numbers that memory and time depend on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tacit.core.errors import TacitError, unknown
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A dense decoder of the Llama family: L layers of width D with H query heads and K key heads of dimension d, a gated
-    feed-forward of width F, a vocabulary of V."""
+    """A dense Llama-style decoder: L layers of width D, H query and K key heads of dimension d, a gated MLP of width F,
+    vocabulary V."""
 
     name: str
     layers: int
@@ -27,27 +27,27 @@ class ModelShape:
     """F"""
     vocabulary: int
     tied: bool = False
-    """the head is the embedding"""
+    """the head shares the embedding"""
 
     @property
     def layer_weights(self) -> int:
-        """2·D·d·(H + K) + 3·D·F + 2·D: attention, feed-forward, two norms; biases are left out."""
+        """2·D·d·(H + K) + 3·D·F + 2·D: attention, MLP, two norms; biases are ignored."""
         attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
         return attention + 3 * self.width * self.inner + 2 * self.width
 
     @property
     def weights(self) -> int:
-        """L·layer + V·D (twice where the head is its own) + D"""
+        """L·layer + V·D (twice with an untied head) + D"""
         embeddings = self.vocabulary * self.width * (1 if self.tied else 2)
         return self.layers * self.layer_weights + embeddings + self.width
 
     @property
     def pass_weights(self) -> int:
-        """those that a token is multiplied with: all but the embedding it is looked up in"""
+        """weights multiplied with each token: all but the embedding"""
         return self.layers * self.layer_weights + self.vocabulary * self.width
 
     def lora_weights(self, rank: int) -> int:
-        """r·(in + out) of each of the seven projections of a layer"""
+        """r·(in + out) of the seven projections of a layer"""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * (self.width + queries) + 2 * (self.width + keys)
         return self.layers * rank * (attention + 3 * (self.width + self.inner))
@@ -75,14 +75,13 @@ SIZES = {
     "70B": _shape("Llama-3.1-70B", 80, 8192, 64, 8, 28_672, 128_256),
     "405B": _shape("Llama-3.1-405B", 126, 16_384, 128, 8, 53_248, 128_256),
 }
-"""what a size stands for: a published model of that size, by its config.json"""
+"""size -> a published model of that size, by its config.json"""
 
 UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def shape_of_size(text: str) -> ModelShape | None:
-    """`8B`, `1.5B`, `360M`; None where the text is no size. A size that is not in `SIZES` is the nearest one stretched:
-    layers and widths by the cube root of how much larger it is."""
+    """`8B`, `1.5B`, `360M`; None if the text is no size. A size that is not in `SIZES` scales the nearest one."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.strip().upper())
     if not found:
         return None
@@ -92,11 +91,11 @@ def shape_of_size(text: str) -> ModelShape | None:
     if wanted <= 0:
         raise TacitError(f"a model of {text} weights is none; say a size such as 8B.")
     nearest = min(SIZES.values(), key=lambda shape: abs(shape.weights / wanted - 1) + abs(wanted / shape.weights - 1))
-    return stretched(nearest, wanted)
+    return scale_shape(nearest, wanted)
 
 
-def stretched(shape: ModelShape, weights: float) -> ModelShape:
-    """The shape with about that many weights: each of layers, width and inner width times the same factor, found by halving."""
+def scale_shape(shape: ModelShape, weights: float) -> ModelShape:
+    """The shape scaled to about that many weights: layers, width and inner width by one factor, found by bisection."""
 
     def by(factor: float) -> ModelShape:
         width = max(16, round(shape.width * factor / 16) * 16)
@@ -118,7 +117,7 @@ def stretched(shape: ModelShape, weights: float) -> ModelShape:
 
 
 def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
-    """The shape that a transformers config.json describes; what this arithmetic does not know is refused."""
+    """The shape of a transformers config.json; unsupported models raise."""
     config = config.get("text_config") or config
     experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if experts:
@@ -173,15 +172,15 @@ class Device:
     memory: float
     """bytes"""
     bandwidth: float
-    """bytes a second from its own memory"""
+    """bytes per second from device memory"""
     peak: float
-    """floating-point operations a second"""
+    """FLOP/s"""
     link: float
-    """bytes a second to a neighbour in the same machine, one way"""
+    """bytes per second to a device in the same machine, one way"""
     overhead: float = 2 * GB
-    """bytes that the driver, the runtime and fragments take"""
+    """bytes of driver, runtime and fragmentation"""
     number_bytes: int = 2
-    """of a weight in use: bfloat16, or float32 on a CPU"""
+    """bytes of a weight in use: bfloat16, or float32 on a CPU"""
 
 
 DEVICES = {
@@ -200,7 +199,7 @@ def device_named(name: str) -> Device:
 
 
 @dataclass(frozen=True)
-class Reached:
+class Efficiency:
     """Achieved shares of peak throughput, and fixed overheads. η(D) = η∞·D / (D + D½): narrow matrix products leave a GPU idle.
 
     Measured on one H200 (`benchmarks/rollout.py`, `benchmarks/train_step.py`), 135M (D = 576) and 1.5B
@@ -214,13 +213,13 @@ class Reached:
     prefill: float = 0.65
     prefill_half: float = 400.0
     weights: float = 0.75
-    """of the bandwidth, when weights are read for a decode step"""
+    """share of the bandwidth, for weights in a decode step"""
     cache: float = 0.2
-    """of the bandwidth, when keys, values and logits are"""
+    """share of the bandwidth, for keys, values and logits"""
     layer_s: float = 57e-6
-    """of a decode step for each layer, whatever its size: launches"""
+    """seconds per layer of a decode step: kernel launches"""
     row_s: float = 0.0
-    """of a decode step for each row: what a server does for every token on its CPU"""
+    """seconds per row of a decode step: CPU work per token"""
 
     def learning_share(self, width: int) -> float:
         return self.learning * width / (width + self.learning_half)
@@ -230,18 +229,18 @@ class Reached:
 
 
 SAMPLERS = {
-    "local": Reached(),
-    "vllm": Reached(cache=0.6, layer_s=30e-6, row_s=38e-6),
+    "local": Efficiency(),
+    "vllm": Efficiency(cache=0.6, layer_s=30e-6, row_s=38e-6),
 }
 """who samples: the local engine, or vLLM with log-probabilities, which took 11.0 and 45.6 ms for a step of 256 and 1,024 rows
 (135M) and 11.5 ms for 256 (1.5B) on the same card: some 40 µs a row, whatever the model"""
 
-ON_CPU = Reached(learning=0.56, learning_half=0.0, prefill=0.78, prefill_half=0.0, weights=0.5, cache=0.2, layer_s=1e-3)
+ON_CPU = Efficiency(learning=0.56, learning_half=0.0, prefill=0.78, prefill_half=0.0, weights=0.5, cache=0.2, layer_s=1e-3)
 """one core, float32: updates of 14.4k tokens/s (1M weights) and 3.5k (4M), prefill of 135M at some 400 tokens/s, and decode
 steps of 5.8 ms for 64 rows of the 1M model, of which its four layers' overhead is the most"""
 
 
-def reached_on(device: Device, sampler: str) -> Reached:
+def reached_on(device: Device, sampler: str) -> Efficiency:
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     return ON_CPU if device.name == "cpu" else SAMPLERS[sampler]

@@ -1,16 +1,15 @@
-"""Rollout and learning as events: who waits for whom, where episodes are not alike.
+"""Discrete-event simulation of rollouts and updates with unequal episodes.
 
-Worlds hand turns to servers. A server reads prompts first, one after the other, and then writes one token for each of its rows
-at a time, so that its rows share it equally: with B rows the clock of their tokens runs at 1 / step(B). The learner takes a
-batch of N episodes, updates, and pushes the weights, for which all servers stop. With overlap k an episode may have begun k
-updates before the one it is used in.
+Worlds send turns to servers. A server prefills prompts one after another, then decodes all rows together; with B rows a token
+takes step(B). The learner takes a batch of N episodes, updates, and pushes the weights, during which servers pause. With
+overlap k an episode may start k updates before its use.
 
-    in order    a batch is begun when all of the last one is finished, as `collect` does it: k says how many batches lie ahead
-    gathered    a world that is through begins another episode; the learner takes the oldest N that are finished, and waits only
-                for those that would be too old otherwise
+    in order    a batch starts when the last one is finished, as in `collect`; k batches may be ahead
+    gathered    a finished world starts a new episode; the learner takes the oldest N finished ones, and waits only for those
+                that would become too old
 
-A server that dies has its requests sent again to the others and is back after `restart_s`; a world that dies ends its episode,
-which is counted and not learned from. All of it is a function of the seed.
+A dead server's requests go to the others, and it returns after `restart_s`. A dead world ends its episode, which is counted and
+not trained on. The result depends on the seed alone.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from tacit.core.errors import TacitError
 from tacit.planning.timing import Server
 from tacit.planning.workload import Workload
 
-# What is simulated, and what came of it.
-
 
 @dataclass(frozen=True)
-class Scene:
+class Scenario:
     """What is simulated."""
 
     work: Workload
@@ -41,9 +38,9 @@ class Scene:
     overlap: int = 0
     gathered: bool = False
     worlds: int = 0
-    """episodes under way at a time; 0 is as many as a batch has"""
+    """concurrent episodes; 0 is a whole batch"""
     world_workers: int = 0
-    """steps of worlds that are computed at a time; 0 is all"""
+    """concurrent world steps; 0 is all"""
     server_life_s: float = 0.0
     """mean time until a server dies; 0 is never"""
     restart_s: float = 60.0
@@ -63,13 +60,13 @@ class Outcome:
 
     iteration_s: float
     ranks_wait: float
-    """share of the time in which the learner neither updates nor pushes"""
+    """share of time in which the learner neither updates nor pushes"""
     servers_wait: float
-    """share of the time in which a server has nothing to do, mean over servers"""
+    """share of time in which a server is idle, mean over servers"""
     rows: float
-    """mean rows of a server"""
+    """mean rows per server"""
     staleness: float
-    """updates between an episode's beginning and its use, mean"""
+    """mean updates between an episode's start and its use"""
     oldest: int
     iterations: list[float] = field(default_factory=list)
     server_deaths: int = 0
@@ -77,42 +74,40 @@ class Outcome:
     turns: int = 0
 
 
-# One simulated server, and the episodes that it writes for.
-
 ROUNDING = 1e-6
-"""tokens that the clock of a server may be off by"""
+"""tolerance of a server's clock, in tokens"""
 
 
 @dataclass(slots=True)
 class Row:
-    """One episode under way."""
+    """One running episode."""
 
     number: int
     turns: list[tuple[float, float]]
     begun: int
-    """version of the weights when it began"""
+    """version of the weights at its start"""
     turn: int = 0
     server: int = -1
     dies: bool = False
 
 
 @dataclass(slots=True)
-class Station:
-    """Rows share a server equally, so one clock does for all: how many tokens a row that was there all along has written. It
-    stands still while prompts are read or weights taken; a row is done when it has moved by as many tokens as the row has."""
+class SimulatedServer:
+    """A server whose rows share it equally. Its clock counts the tokens of a row that was always there, and stops during
+    prefill and weight updates; a row is done when the clock has advanced by its tokens."""
 
     speed: Server
     since: float = 0.0
     clock: float = 0.0
     paused: float = 0.0
-    """until when it reads prompts or takes weights"""
+    """end of the current prefill or weight update"""
     writing: list[tuple[float, int]] = field(default_factory=list)
-    """heap of (clock at which it is done, episode)"""
+    """heap of (clock at the end, episode)"""
     load: int = 0
-    """episodes that are played here, writing or not"""
+    """episodes assigned to this server"""
     alive: bool = True
     stamp: int = 0
-    """of the newest word on when the next row is done; older ones are not heard"""
+    """number of the newest end event; older ones are ignored"""
     busy: float = 0.0
     row_seconds: float = 0.0
 
@@ -125,7 +120,7 @@ class Station:
         self.since = now
 
     def stop(self, now: float, seconds: float) -> None:
-        """Nothing is written for so long, after whatever else it is stopped for."""
+        """Pause for so long, after any other pause."""
         self.advance(now)
         self.paused = max(self.paused, now) + seconds
 
@@ -138,7 +133,7 @@ class Station:
         return max(now, self.paused) + left
 
     def done(self, now: float) -> list[int]:
-        """The episodes whose turn is written now."""
+        """The episodes whose turn is complete."""
         self.advance(now)
         self.clock = max(self.clock, self.writing[0][0])
         found = []
@@ -159,19 +154,19 @@ ARRIVES, WRITES, LEARNT, PUSHED, DIES, BACK = range(6)
 
 
 class Simulation:
-    def __init__(self, scene: Scene, seed: int = 0) -> None:
+    def __init__(self, scene: Scenario, seed: int = 0) -> None:
         self.scene, self.draw = scene, np.random.default_rng(seed)
         self.now, self.version, self.events = 0.0, 0, list[tuple[float, int, int, int, int]]()
         self.count = 0
-        self.stations = [Station(scene.server) for _ in range(scene.servers)]
+        self.stations = [SimulatedServer(scene.server) for _ in range(scene.servers)]
         self.rows: dict[int, Row] = {}
         self.begun = 0
         self.finished: list[tuple[int, int, float]] = []
-        """heap of (version it began with, number, tokens)"""
+        """heap of (version at the start, number, tokens)"""
         self.young: Counter[int] = Counter()
-        """episodes under way, by the version they began with"""
+        """running episodes by the version at their start"""
         self.parked: deque[int] = deque()
-        """episodes whose turn waits for any server to be alive"""
+        """episodes waiting for any live server"""
         self.free_workers = [0.0] * scene.world_workers
         self.driver_free = 0.0
         self.dirty: set[int] = set()
@@ -183,10 +178,10 @@ class Simulation:
         self.turns_done = 0
         self.measured = [[(float(p), float(c)) for p, c in turns] for turns in scene.work.measured]
         self.by_load = [(0, number) for number in range(scene.servers)]
-        """heap of (episodes, server); entries that are no longer true are thrown away when they come up"""
+        """heap of (episodes, server); stale entries are skipped"""
 
     def run(self, iterations: int) -> Outcome:
-        """Until so many updates are pushed."""
+        """Run until so many updates are pushed."""
         scene = self.scene
         warm = scene.overlap + 1
         if iterations <= warm:
@@ -235,7 +230,7 @@ class Simulation:
             self._back(who)
 
     def _settle(self) -> None:
-        """Servers whose rows changed say anew when the next one is done."""
+        """Schedule the next end event of servers whose rows changed."""
         for number in self.dirty:
             station = self.stations[number]
             station.stamp += 1
@@ -246,7 +241,7 @@ class Simulation:
     # Episodes
 
     def _begin(self) -> None:
-        """As many episodes as may begin now."""
+        """Start as many episodes as allowed."""
         scene, batch = self.scene, self.scene.work.episodes
         worlds = scene.worlds or batch
         if scene.gathered:
@@ -272,7 +267,7 @@ class Simulation:
         self._hand_in(row)
 
     def _hand_in(self, row: Row) -> None:
-        """Its next turn, at its own server or, where that is none or dead, at the one with the fewest episodes."""
+        """Send the next turn to the episode's server, or to the least loaded live one."""
         if row.server < 0 or not self.stations[row.server].alive:
             row.server = self._emptiest()
             if row.server < 0:
@@ -301,7 +296,7 @@ class Simulation:
         self.dirty.add(number)
 
     def _in_the_world(self, episode: int) -> None:
-        """The driver reads the answer, when it has time, and then the world computes its own, when one of its workers has."""
+        """The driver parses the answer, then a world worker computes the step, each when free."""
         self.turns_done += 1
         took, driving = self.scene.work.world_s, self.scene.work.driver_s
         if took == 0 and driving == 0:
@@ -414,5 +409,5 @@ class Simulation:
         )
 
 
-def simulate(scene: Scene, iterations: int = 6, seed: int = 0) -> Outcome:
+def simulate(scene: Scenario, iterations: int = 6, seed: int = 0) -> Outcome:
     return Simulation(scene, seed).run(iterations)

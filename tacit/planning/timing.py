@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tacit.planning.shapes import Device, ModelShape, Reached
+from tacit.planning.shapes import Device, Efficiency, ModelShape
 from tacit.planning.workload import Workload
 
 # What lies in the memory of a rank and of a server, in bytes. P weights, R ranks, A weights of adapters, b bytes of a number
@@ -37,12 +37,12 @@ from tacit.planning.workload import Workload
 # A server: b·P / g on each of its g devices, and b·2·L·K·d / g for every token that a row has in the cache.
 
 WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
-"""weights of a model that `gather = auto` takes whole on CPUs, and the share of a GPU that they may take with their gradients:
-as engines/sharded does"""
+"""largest model that `gather = auto` gathers whole on CPUs, and the largest share of a GPU for its weights and gradients, as
+in engines/sharded"""
 LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}
-"""most logits held at once, on a CPU and on a GPU"""
+"""largest number of logits held at once, on a CPU and on a GPU"""
 USABLE = 0.92
-"""share of a device's memory that allocations reach before fragments stop them"""
+"""usable share of device memory before fragmentation"""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Training:
     """gradient_checkpointing"""
     gather: Literal["auto", "layer", "whole"] = "auto"
     moment_bytes: int = 4
-    """of each of AdamW's two moments; 2 in bfloat16"""
+    """bytes of each of AdamW's two moments; 2 in bfloat16"""
     reference: bool = False
-    """a frozen copy of all weights is kept, for a KL penalty; adapters are their own reference"""
+    """a frozen copy of all weights for a KL penalty; adapters need none"""
 
     def by_layer(self, shape: ModelShape, device: Device) -> bool:
         b, most = device.number_bytes, WHOLE_SHARE * device.memory
@@ -67,8 +67,8 @@ class Training:
 
 
 def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> dict[str, float]:
-    """What lies on a rank whatever the batch, by name. `samples`: there are no servers, and the driver's own copy of the
-    weights, from which it samples, lies beside the first of several ranks."""
+    """Bytes on a rank independent of the batch, by name. `samples`: without servers, the driver's sampling copy is on the
+    first of several ranks."""
     own, b, m = shape.weights / ranks, device.number_bytes, training.moment_bytes
     roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
     if training.lora_rank:
@@ -82,7 +82,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         }
     else:
         layers = 2 * (b + 4) * shape.layer_weights + roots
-        # On one rank nothing is gathered, but the weights in use are a copy of the float32 ones where b is 2.
+        # One rank gathers nothing, but in bfloat16 the weights in use are a copy.
         alone = (2 * b if b < 4 else 0.0) * shape.weights
         whole = (2 * b + 8) * shape.weights if ranks > 1 else alone
         parts = {
@@ -97,7 +97,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
 
 
 def activation_bytes(shape: ModelShape, device: Device, recompute: bool) -> float:
-    """Of one token that is trained on, kept from the pass forward for the pass back."""
+    """Bytes per trained token kept for the backward pass."""
     layer = (4 * shape.width + 5 * shape.heads * shape.head_dim + 4 * shape.inner) * device.number_bytes
     return shape.layers * shape.width * device.number_bytes + layer if recompute else shape.layers * layer
 
@@ -109,7 +109,7 @@ def logit_bytes(shape: ModelShape, device: Device, tokens: float) -> float:
 def rank_memory(
     shape: ModelShape, device: Device, ranks: int, training: Training, micro_tokens: float, samples: bool = False
 ) -> dict[str, float]:
-    """All of it with `micro_tokens` in one pass."""
+    """With `micro_tokens` per pass."""
     return {
         **rank_state(shape, device, ranks, training, samples),
         "activations": micro_tokens * activation_bytes(shape, device, training.recompute),
@@ -118,26 +118,25 @@ def rank_memory(
 
 
 def most_micro_tokens(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> float:
-    """Tokens of one pass that fit beside the rest; below 0 where the rest does not fit."""
+    """Largest number of tokens per pass; negative if the rest does not fit."""
     state = total(rank_state(shape, device, ranks, training, samples))
     room = USABLE * device.memory - state - logit_bytes(shape, device, 1e9)
     return room / activation_bytes(shape, device, training.recompute)
 
 
 def server_weights(shape: ModelShape, device: Device, devices: int = 1) -> float:
-    """On each of a server's devices."""
+    """Bytes on each of a server's devices."""
     return device.number_bytes * shape.weights / devices
 
 
 def rows_that_fit(shape: ModelShape, device: Device, row_tokens: float, devices: int = 1) -> int:
-    """Rows of so many tokens that a server can write at a time; 0 where its weights alone do not fit."""
+    """Rows of so many tokens that fit a server; 0 if its weights do not fit."""
     room = USABLE * device.memory - device.overhead - server_weights(shape, device, devices)
     return max(0, int(room / (row_tokens * shape.cache_bytes(device.number_bytes) / devices)))
 
 
 def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, most: int) -> int:
-    """The least power of two of devices on which a server has room for weights and at least 16 rows; 0 where even `most` do
-    not do."""
+    """The smallest power of two of devices that fits the weights and 16 rows; 0 if even `most` do not."""
     devices = 1
     while devices <= most:
         if rows_that_fit(shape, device, row_tokens, devices) >= 16:
@@ -151,42 +150,42 @@ def total(parts: Mapping[str, float]) -> float:
 
 
 SUM_S = 12e-6
-"""of one sum over the devices of a server, however small: our estimate for NVLink"""
+"""seconds of one all-reduce over a server's devices (estimate for NVLink)"""
 LOGIT_BYTES = 20
-"""traffic for each logit of a decode step: written, widened, its softmax, the noise, the choice"""
+"""bytes of traffic per logit of a decode step: write, widen, softmax, noise, argmax"""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Between machines."""
+    """Links between machines."""
 
     bandwidth: float = 50e9
-    """bytes a second of each device's own link, one way: 400 Gb/s"""
+    """bytes per second of each device's link, one way: 400 Gb/s"""
     per_machine: int = 8
-    """devices of one machine, which reach each other by its own links"""
+    """devices of one machine, connected by its own links"""
     transport: Literal["nccl", "file"] = "nccl"
-    """how weights get to servers: sent by the network, or as a file on shared storage"""
+    """how weights reach the servers: over the network, or as a file on shared storage"""
     storage: float = 5e9
-    """bytes a second that the shared storage gives, all readers together"""
+    """bytes per second of the shared storage for all readers"""
 
     def between(self, device: Device, ranks: int) -> float:
-        """bytes a second that each of so many ranks sends to its neighbour in a ring"""
+        """bytes per second between neighbors in a ring of so many ranks"""
         return device.link if ranks <= self.per_machine else min(device.link, self.bandwidth)
 
 
 @dataclass(frozen=True)
 class Server:
-    """How fast one server is, as functions of its rows: all that a simulation needs of it. A decode step takes the longer of
-    reading (`fixed_s`, `row_s`) and computing (`compute_fixed_s`, `compute_s`)."""
+    """Speed of one server as functions of its rows. A decode step takes the longer of memory (`fixed_s`, `row_s`) and
+    compute (`compute_fixed_s`, `compute_s`)."""
 
     prefill_rate: float
-    """prompt tokens a second: π·η / 2·P"""
+    """prompt tokens per second: π·η / 2·P"""
     fixed_s: float
-    """of a decode step, whatever its rows"""
+    """of a decode step"""
     row_s: float
-    """of a decode step, for each row"""
+    """of a decode step, per row"""
     compute_s: float
-    """for each row, where arithmetic and not memory is the limit"""
+    """per row, if compute-bound"""
     compute_fixed_s: float
     slots: int
     """most rows"""
@@ -195,11 +194,11 @@ class Server:
         return max(self.fixed_s + self.row_s * rows, self.compute_fixed_s + self.compute_s * rows) if rows else 0.0
 
     def turn_s(self, rows: int, prompt: float, completion: float) -> float:
-        """Of `rows` rows in step: their prompts one after the other, then their completions together."""
+        """`rows` rows in step: prompts one after another, then completions together."""
         return rows * prompt / self.prefill_rate + completion * self.step_s(rows)
 
 
-def server(shape: ModelShape, device: Device, reached: Reached, context: float, slots: int, devices: int = 1) -> Server:
+def server(shape: ModelShape, device: Device, reached: Efficiency, context: float, slots: int, devices: int = 1) -> Server:
     b = device.number_bytes
     sums = 2 * shape.layers if devices > 1 else 0  # two sums over a server's devices in each layer
     sent = sums * 2 * (devices - 1) / devices * shape.width * b / device.link
@@ -212,9 +211,8 @@ def server(shape: ModelShape, device: Device, reached: Reached, context: float, 
 
 
 def rollout_s(work: Workload, one: Server, servers: int) -> float:
-    """Were all episodes alike and each server's rows in step: waves · T · (B·p / prefill + c·step(B) + w). At least what the
-    longest episode takes with a server to itself, and what the driver takes for all turns; where the driver samples itself
-    (no servers), that comes on top."""
+    """With equal episodes: waves · T · (B·p / prefill + c·step(B) + w). At least the longest episode alone on a server, and
+    the driver's time; without servers the driver's time is added."""
     rows = math.ceil(work.episodes / max(1, servers))
     waves = math.ceil(rows / one.slots)
     together = math.ceil(rows / waves)
@@ -225,14 +223,14 @@ def rollout_s(work: Workload, one: Server, servers: int) -> float:
 
 
 def driving_s(work: Workload) -> float:
-    """The driver's part of a rollout, one turn after the other."""
+    """The driver's part of a rollout."""
     return work.episodes * work.turns * work.driver_s
 
 
 def update_s(
     shape: ModelShape,
     device: Device,
-    reached: Reached,
+    reached: Efficiency,
     ranks: int,
     work: Workload,
     training: Training,
@@ -240,8 +238,7 @@ def update_s(
     network: Network,
     scorings: int = 0,
 ) -> dict[str, float]:
-    """By part: computing, what ranks send, and the optimiser's own pass. `scorings` are passes forward beside the update's own:
-    a reference, a skill."""
+    """By part: compute, communication, optimizer. `scorings`: extra forward passes for a reference or a skill."""
     context = work.prompt + work.completion
     operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * scorings
     attention = shape.layers * shape.heads * shape.head_dim * context
@@ -260,8 +257,8 @@ def update_s(
     return {"computing": computing, "sending": sending, "optimiser": moved * 32 / device.bandwidth}
 
 
-def together_s(parts: dict[str, float], by_layer: bool) -> float:
-    """Layer by layer the next weights come while the last are computed with; whole, everybody waits for them."""
+def combined_s(parts: dict[str, float], by_layer: bool) -> float:
+    """Gathering layer by layer overlaps with compute; gathering whole does not."""
     busy = max(parts["computing"], parts["sending"]) if by_layer else parts["computing"] + parts["sending"]
     return busy + parts["optimiser"]
 
@@ -277,5 +274,5 @@ def push_s(shape: ModelShape, device: Device, training: Training, network: Netwo
 
 
 def iteration_s(rollout: float, update: float, push: float, overlap: int) -> float:
-    """k = 0: one after the other. k ≥ 1: the next rollout is under way during the update, and the longer decides."""
+    """k = 0: in sequence. k ≥ 1: the next rollout overlaps the update."""
     return (rollout + update if overlap == 0 else max(rollout, update)) + push

@@ -1,4 +1,4 @@
-"""What one iteration has to do: episodes, their turns, and the tokens of each turn."""
+"""The work of one iteration: episodes, turns and tokens."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 from tacit.core.errors import TacitError
 
 Turns = np.ndarray
-"""[T, 2] of one episode: prompt and completion tokens of each turn"""
+"""[T, 2] of one episode: prompt and completion tokens per turn"""
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """`episodes` of one iteration, each like one of the `measured` ones, drawn at random."""
+    """`episodes` per iteration, drawn at random from the `measured` ones."""
 
     episodes: int
     measured: tuple[Turns, ...]
     world_s: float = 0.0
-    """seconds of one step of the world"""
+    """seconds of one world step"""
     driver_s: float = 0.0
-    """seconds that the one process which drives everything takes for a turn: a prompt made and encoded, an answer read"""
+    """seconds of the driver per turn: render and encode the prompt, parse the answer"""
     source: str = "as told"
     """where the measured episodes come from"""
     _sums: tuple[int, int, int] = field(init=False, repr=False, default=(0, 0, 0))
@@ -57,7 +57,7 @@ class Workload:
 
     @property
     def tokens(self) -> float:
-        """of an iteration, prompts and completions together: what an update computes where no prompt is shared"""
+        """prompt and completion tokens of an iteration, if no prefix is shared"""
         return self.episodes * (self._sums[1] + self._sums[2]) / len(self.measured)
 
     @property
@@ -71,19 +71,19 @@ class Workload:
 
     @property
     def longest_of_all(self) -> int:
-        """turns that one of `episodes` draws has at least, more likely than not: the measured quantile of 1 − 1 / N"""
+        """turns of the longest of `episodes` draws (median): the measured quantile 1 − 1 / N"""
         return int(np.quantile([len(turns) for turns in self.measured], 1 - 1 / self.episodes, method="higher"))
 
     @property
     def alike(self) -> Workload:
-        """The same amount of work with every episode the mean one: no stragglers."""
+        """The same work with equal episodes."""
         turns = max(1, round(self.turns))
         mean = np.tile([max(1, round(self.prompt)), max(1, round(self.completion))], (turns, 1))
         return replace(self, measured=(mean,), source=f"{self.source}, all alike")
 
 
 def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: float = 0.0) -> Workload:
-    """Every episode has as many turns, every turn as many tokens."""
+    """Equal episodes with equal turns."""
     if min(turns, prompt, completion) < 1:
         raise TacitError(f"turns, prompt and completion tokens must be at least 1, not {turns}, {prompt} and {completion}.")
     return Workload(episodes, (np.tile([prompt, completion], (turns, 1)),), world_s)
@@ -92,8 +92,7 @@ def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: fl
 def stretched(
     workload: Workload, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0, most_turns: int = 0
 ) -> Workload:
-    """The measured distribution with other means; 0 leaves a mean as it is. Its form stays: who was long is long, up to
-    `most_turns`, where the world ends an episode."""
+    """The measured distribution scaled to other means (0 keeps a mean), cut at `most_turns`."""
     if min(turns, prompt, completion) < 0:
         raise TacitError(f"means of {turns} turns, {prompt} and {completion} tokens must not be negative.")
     lengths = np.array([len(episode) for episode in workload.measured])
@@ -108,7 +107,7 @@ def stretched(
 
 
 def _lengths(lengths: np.ndarray, mean: float, most: int) -> np.ndarray:
-    """As long as before times one factor, cut at `most`, with that mean, as near as whole turns come to it."""
+    """Lengths scaled by one factor and cut at `most`, with the closest possible mean."""
     if most and mean > most:
         raise TacitError(f"episodes of {mean:g} turns on average cannot be: this world ends them after {most}.")
 
@@ -128,7 +127,7 @@ def _scaled(tokens: np.ndarray, wanted: float, mean: float) -> np.ndarray:
 
 
 def from_records(records: Sequence[dict[str, Any]], episodes: int, source: str) -> Workload:
-    """Of recorded episodes (`tacit/runs/trajectories.py`): as many tokens as were read and written at each turn."""
+    """From trajectory records (`tacit/runs/trajectories.py`)."""
     measured = tuple(
         np.array([[max(1, turn["prompt_tokens"]), max(1, turn["tokens"])] for turn in record["turns"]], np.int64)
         for record in records

@@ -70,14 +70,14 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
         said = list(_transcript(data["text"]))
     else:
         return data
-    turns, last = _paired(said)
+    turns, last = _pair_turns(said)
     goal = data.get("goal") or next(
         (found[1] for kind, text in said if kind == "observation" and (found := _TASK.search(text))), ""
     )
     return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
 
 
-def _paired(said: list[Said]) -> tuple[list[dict[str, str]], str]:
+def _pair_turns(said: list[Said]) -> tuple[list[dict[str, str]], str]:
     """(turns, last observation). Consecutive texts before an action are joined; thoughts are dropped."""
     turns: list[dict[str, str]] = []
     seen: list[str] = []
@@ -173,7 +173,7 @@ NAMED = 5
 LONGEST_LINE = 16_000_000
 """bytes"""
 MOST_TURNS = 10_000
-Came = Literal["again", "unknown", "lost"] | ReplayMismatch
+ReplayResult = Literal["again", "unknown", "lost"] | ReplayMismatch
 """result of replaying an episode marked as won: matches, unknown task, matches but lost, or differs"""
 
 
@@ -262,7 +262,7 @@ def imitate_recordings(
             reading.others += 1
             continue
         try:
-            task, course, came = _course(recording, known)
+            task, course, came = _replay_recording(recording, known)
             turns = list(render_turns(context, task, course))
         except Exception as error:  # a tracker or a wording meets texts that its world never wrote
             reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
@@ -379,10 +379,10 @@ def _wrote(turn: Mapping[str, Any]) -> str | None:
     return said if turn.get("valid", True) is False and isinstance(said, str) and is_unicode(said) else None
 
 
-def untellable(recording: Recording, known: Known, context: Context) -> str:
+def why_not_usable(recording: Recording, known: Known, context: Context) -> str:
     """Why a won episode cannot be imitated with this prompt; empty if it can."""
     try:
-        task, course, came = _course(recording, known)
+        task, course, came = _replay_recording(recording, known)
         for _ in render_turns(context, task, course):
             pass
     except Exception as error:  # as in `imitate_recordings`
@@ -411,7 +411,7 @@ class Known:
         """(task, episode): replayed if the replay matches, else as recorded."""
         task = self.find(recording)
         if task is None:
-            return stranger(recording, self.world.name), list(recording.as_recorded())
+            return task_of_recording(recording, self.world.name), list(recording.as_recorded())
         try:
             return task, list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
         except ReplayMismatch:
@@ -427,12 +427,12 @@ class Known:
             self._world.close()
 
 
-def _course(recording: Recording, known: Known) -> tuple[Task, list[Interaction], Came]:
+def _replay_recording(recording: Recording, known: Known) -> tuple[Task, list[Interaction], ReplayResult]:
     task = known.find(recording)
     if task is None:
         if not recording.goal:
             raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
-        return stranger(recording, known.world.name), list(recording.as_recorded()), "unknown"
+        return task_of_recording(recording, known.world.name), list(recording.as_recorded()), "unknown"
     try:
         course = list(replay_actions(known.live, task, recording.actions, recording.seen, recording.wrote))
     except ReplayMismatch as difference:
@@ -440,7 +440,7 @@ def _course(recording: Recording, known: Known) -> tuple[Task, list[Interaction]
     return task, course, "again" if course[-1].transition.success else "lost"
 
 
-def stranger(recording: Recording, world: str) -> Task:
+def task_of_recording(recording: Recording, world: str) -> Task:
     """A task made from an episode of an unknown task."""
     return Task(world, recording.task or f"recorded/{recording.line}", recording.family, "recorded", 0, recording.goal, {})
 

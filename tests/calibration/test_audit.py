@@ -91,7 +91,7 @@ def test_the_policy_is_asked_for_its_own_episodes():
     setup = make_setup()
     play_audit(setup, "policy", 2, 3, 400)
     assert setup.policy.asked and all(s.temperature == 1.0 for s in setup.policy.samplings)
-    with pytest.raises(TacitError, match="unknown audit player"):
+    with pytest.raises(TacitError, match="unknown audit agent"):
         play_audit(setup, "oracle", 2, 3, 400)
     with pytest.raises(TacitError, match="no recorded episodes"):
         play_audit(setup, "recorded", 2, 3, 400)

@@ -473,7 +473,7 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
         (["tiny", "--world", "countdown", "--members", "-1"], "--members -1 must be at least 0"),
         (["tiny", "--world", "countdown", "--tasks-each", "1"], "--tasks-each 1 must be at least 2: the probe learns from"),
         (["tiny", "--world", "countdown", "--group-size", "1"], "nothing to compare"),
-        (["tiny", "--world", "countdown", "--play", "oracle"], "unknown audit player"),
+        (["tiny", "--world", "countdown", "--play", "oracle"], "unknown audit agent"),
         (["expert", "--world", "countdown"], "no hidden states"),
     ],
 )

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console, say, say_pairs, score_rows, table
-from tacit.cli.train import LiveReporter, format_metrics, make_reporter, pack
+from tacit.cli.train import LiveReporter, format_metrics, make_reporter, pack_lines
 from tacit.core.errors import TacitError
 from tacit.core.progress import duration
 from tacit.training.reporting import PlainReporter
@@ -144,9 +144,9 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
 
 
 def test_pack():
-    assert pack(["aa", "bb", "cc"], 6) == ["aa  bb", "cc"]
-    assert pack(["longer than the line"], 5) == ["longer than the line"]
-    assert pack([], 5) == []
+    assert pack_lines(["aa", "bb", "cc"], 6) == ["aa  bb", "cc"]
+    assert pack_lines(["longer than the line"], 5) == ["longer than the line"]
+    assert pack_lines([], 5) == []
 
 
 def test_duration():

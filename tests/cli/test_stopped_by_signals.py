@@ -73,7 +73,7 @@ def test_one_that_is_killed_before_it_has_settings_is_to_be_begun_again(tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_comparison_that_is_stopped_says_which_signal_it_was(tmp_path, capsys, monkeypatch, number):
-    monkeypatch.setattr("tacit.comparison.results.carry_out", stopped_by(number))
+    monkeypatch.setattr("tacit.comparison.results.run_cells", stopped_by(number))
     assert main(["compare", "step-credit", "--out", str(tmp_path)]) == 128 + number
     assert "stopped. The same command goes on" in capsys.readouterr().err and (tmp_path / "comparison.json").is_file()
 

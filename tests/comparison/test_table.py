@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tacit.comparison.pages import cells_of, columns, csv_text, draw, in_spans, markdown, p_text
-from tacit.comparison.results import check_alike, make_table
+from tacit.comparison.pages import average_spans, cells_of, columns, csv_text, draw, markdown, p_text
+from tacit.comparison.results import check_same_panel, make_table
 from tacit.core.errors import TacitError
 from tacit.evaluation.statistics import bounded_interval, share_interval, t_interval, wilson
 
@@ -123,18 +123,18 @@ def test_a_difference_all_seeds_agree_on_still_has_the_doubt_of_its_episodes():
 def test_panels_with_different_hashes_do_not_share_a_table():
     other = evaluation("rl", 5, "1000", panel_hash="bbbb")
     with pytest.raises(TacitError, match=r"aaaa in runs/one, and w/test/4 with panel_hash bbbb in runs/two"):
-        check_alike("w", {"runs/one": START, "runs/two": other})
+        check_same_panel("w", {"runs/one": START, "runs/two": other})
     with pytest.raises(TacitError, match="sampling"):
-        check_alike("w", {"runs/one": START, "runs/two": evaluation("rl", 5, "1000", sampling={"temperature": 0})})
-    assert check_alike("w", {"a": START, "b": START}) == {"name": "w/test/4", "hash": "aaaa", "episodes": 4}
-    assert check_alike("w", {}) is None
+        check_same_panel("w", {"runs/one": START, "runs/two": evaluation("rl", 5, "1000", sampling={"temperature": 0})})
+    assert check_same_panel("w", {"a": START, "b": START}) == {"name": "w/test/4", "hash": "aaaa", "episodes": 4}
+    assert check_same_panel("w", {}) is None
 
 
 def found() -> dict[str, Any]:
     methods = ["grpo", "better", "lost"]
     return {
         "name": "made up", "description": "", "worlds": ["w"], "methods": methods, "seeds": [0, 1], "thresholds": THRESHOLDS,
-        "baseline": "grpo", "notes": ["budgets differ."], "panels": {"w": check_alike("w", {"a": START})}, "starts": {},
+        "baseline": "grpo", "notes": ["budgets differ."], "panels": {"w": check_same_panel("w", {"a": START})}, "starts": {},
         "further": {"w": []}, "grids": {},
         "cells": CELLS, "table": make_table(CELLS, ["w"], methods, THRESHOLDS),
         "differences": {"w": [{"setting": "kl", "values": {"grpo": 0.1, "lost": 0.0}, "named_by": ["lost"], "unequal": False}]},
@@ -189,8 +189,8 @@ def test_a_world_without_curves_is_not_drawn(tmp_path):
 def test_numbers_of_practice_are_drawn_in_spans(tmp_path):
     """Twenty iterations in ten spans of two; a seed that is silent in a span has no point there."""
     told = [[step, float(step)] for step in range(1, 21) if step not in (7, 8)]
-    spans = in_spans(told)
-    assert spans == {2 * n: 2 * n - 0.5 for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} and in_spans([]) == {}
+    spans = average_spans(told)
+    assert spans == {2 * n: 2 * n - 0.5 for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} and average_spans([]) == {}
     cells = [{**cell, "practice": {"a/b": told if cell["method"] != "lost" else []}} for cell in CELLS]
     found = {"worlds": ["w"], "methods": ["grpo", "better", "lost"], "cells": cells, "thresholds": [], "metrics": ["a/b"]}
     assert {path.name for path in draw(found, tmp_path)} == {

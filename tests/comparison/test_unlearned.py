@@ -93,7 +93,7 @@ def test_only_what_it_reads_is_held_against_the_others():
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
-        ('plays = "expert"', 'plays = "exprt"', "unknown player 'exprt' of method 'explorer'. Did you mean 'expert'"),
+        ('plays = "expert"', 'plays = "exprt"', "unknown agent 'exprt' of method 'explorer'. Did you mean 'expert'"),
         ('block = "text"\n', 'block = "text"\nschedule.lr = 1.0\n', "'reader' learns nothing that it could be for"),
         ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no reader"),
         ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['redaer']\n[methods.explorer]", "Did you mean 'reader'"),

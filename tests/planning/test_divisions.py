@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.planning.plans import Cluster, best_division, divided, quicker, refuse_unless_it_fits, remedies
+from tacit.planning.plans import Cluster, best_division, check_memory_fits, find_faster, find_remedies, make_plan
 from tacit.planning.shapes import DEVICES, SAMPLERS, SIZES
 from tacit.planning.timing import Network, Training, iteration_s, push_s, rank_state, rows_that_fit
 from tacit.planning.workload import stretched, uniform
@@ -35,7 +35,7 @@ def test_rows_of_a_server_by_hand():
 def test_no_other_division_is_quicker():
     best = best_division(EIGHT_B, WORK, 16)
     assert best.devices <= 16 and not best.trouble
-    others = [divided(EIGHT_B, WORK, 16 - servers, servers) for servers in range(16)]
+    others = [make_plan(EIGHT_B, WORK, 16 - servers, servers) for servers in range(16)]
     assert best.iteration <= min(plan.iteration for plan in others if not plan.trouble)
 
 
@@ -46,7 +46,7 @@ def test_more_devices_are_never_slower():
 
 def test_overlap_hides_the_shorter_part():
     assert iteration_s(5.0, 3.0, 0.5, 0) == 8.5 and iteration_s(5.0, 3.0, 0.5, 1) == 5.5 == iteration_s(3.0, 5.0, 0.5, 2)
-    alone = divided(replace(EIGHT_B, overlap=1), WORK, 4, 0)  # the driver cannot sample while its rank learns
+    alone = make_plan(replace(EIGHT_B, overlap=1), WORK, 4, 0)  # the driver cannot sample while its rank learns
     assert alone.iteration == pytest.approx(alone.rollout + alone.update_total)
 
 
@@ -60,34 +60,34 @@ def test_a_file_is_read_once_for_each_server():
 
 def test_the_bottleneck_is_named():
     assert best_division(EIGHT_B, uniform(128, 20, 10, 900), 8).bottleneck == "rollout"
-    assert divided(EIGHT_B, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "update"
+    assert make_plan(EIGHT_B, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "update"
     slow = replace(EIGHT_B, network=Network(bandwidth=1e9))
-    assert divided(slow, WORK, 12, 4).bottleneck == "network between ranks"
-    assert divided(slow, uniform(8, 1, 10, 1), 8, 4).bottleneck == "push"
+    assert make_plan(slow, WORK, 12, 4).bottleneck == "network between ranks"
+    assert make_plan(slow, uniform(8, 1, 10, 1), 8, 4).bottleneck == "push"
 
 
 def test_each_remedy_does_what_it_says():
     plan = best_division(EIGHT_B, WORK, 2)
     assert "needs" in plan.trouble and plan.bottleneck == "memory"
-    found = " | ".join(remedies(EIGHT_B, WORK, plan))
+    found = " | ".join(find_remedies(EIGHT_B, WORK, plan))
     assert "lora-rank 16" in found and "--engine.ranks 4" in found and "h200" in found
     adapters = replace(EIGHT_B, training=Training(lora_rank=16))
     assert not best_division(adapters, WORK, 2).trouble
-    assert not divided(EIGHT_B, WORK, 4, 1).trouble and divided(EIGHT_B, WORK, 2, 0).trouble
-    assert remedies(adapters, WORK, best_division(adapters, WORK, 2)) == []
+    assert not make_plan(EIGHT_B, WORK, 4, 1).trouble and make_plan(EIGHT_B, WORK, 2, 0).trouble
+    assert find_remedies(adapters, WORK, best_division(adapters, WORK, 2)) == []
 
 
 def test_what_is_quicker_is_quicker():
     plan = best_division(EIGHT_B, WORK, 16)
-    words = quicker(EIGHT_B, WORK, plan, 16)
+    words = find_faster(EIGHT_B, WORK, plan, 16)
     assert any(word.startswith("--overlap 1") for word in words)
     assert best_division(replace(EIGHT_B, overlap=1), WORK, 16).iteration < 0.9 * plan.iteration
 
 
 def test_an_engine_is_told_what_would_fit():
     with pytest.raises(TacitError, match=r"does not fit: each of 2 ranks needs .* What would: .*lora-rank 16.*--engine.ranks"):
-        refuse_unless_it_fits(LLAMA_8B, "llama", 2, 80e9, Training(), 4096, samples=True)
-    refuse_unless_it_fits(LLAMA_8B, "llama", 8, 80e9, Training(), 4096)
+        check_memory_fits(LLAMA_8B, "llama", 2, 80e9, Training(), 4096, samples=True)
+    check_memory_fits(LLAMA_8B, "llama", 8, 80e9, Training(), 4096)
 
 
 def test_a_workload_stretched_keeps_its_form():

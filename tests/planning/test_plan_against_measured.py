@@ -13,12 +13,12 @@ from tacit.planning.shapes import DEVICES, ON_CPU, SAMPLERS, SIZES, Device, Mode
 from tacit.planning.timing import (
     Network,
     Training,
+    combined_s,
     most_micro_tokens,
     push_s,
     rank_memory,
     rollout_s,
     server,
-    together_s,
     total,
     update_s,
 )
@@ -61,7 +61,7 @@ def test_prompts_in_groups_are_read_once(size, measured):
 )
 def test_tokens_a_second_of_an_update(shape, device, reached, measured, factor):
     work = uniform(128, 1, 200, 33)
-    seconds = together_s(update_s(shape, device, reached, 1, work, Training(), 65_536, Network()), False)
+    seconds = combined_s(update_s(shape, device, reached, 1, work, Training(), 65_536, Network()), False)
     assert within(factor, work.tokens / seconds, measured)
 
 
@@ -78,7 +78,7 @@ def test_whole_iterations_of_one_card():
         shape = SIZES[size]
         one = server(shape, H200, SAMPLERS["local"], played.prompt + played.completion / 2, 1024)
         update = update_s(shape, H200, SAMPLERS["local"], 1, learned, Training(), 32_768, Network())
-        return rollout_s(replace(played, driver_s=2.5e-3), one, 0) + together_s(update, False)
+        return rollout_s(replace(played, driver_s=2.5e-3), one, 0) + combined_s(update, False)
 
     small = uniform(128, 3650 // 128, 479, 8)
     assert within(1.4, iteration("135M", small, small), 30)
@@ -94,7 +94,7 @@ def test_tokens_a_second_of_fsdp_as_published(ranks, published):
     """torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B, FSDP, two rows of 8,192 tokens a GPU"""
     work = uniform(2 * ranks, 1, 8191, 1)
     parts = update_s(SIZES["8B"], H100, SAMPLERS["local"], ranks, work, Training(), 16_384, Network())
-    assert within(1.25, work.tokens / together_s(parts, True) / ranks, published)
+    assert within(1.25, work.tokens / combined_s(parts, True) / ranks, published)
 
 
 def test_memory_of_fsdp_as_published():
@@ -124,7 +124,7 @@ def test_steps_of_grpo_as_published(size, gpus, wide, length, published):
     shape, work = SIZES[size], uniform(2048, 1, 200, length - 200)
     one = server(shape, H100, SAMPLERS["vllm"], length / 2, 1024, wide)
     update = update_s(shape, H100, SAMPLERS["vllm"], gpus, work, Training(), 8192, Network(), scorings=1)
-    ours = rollout_s(work, one, gpus // wide) + together_s(update, True)
+    ours = rollout_s(work, one, gpus // wide) + combined_s(update, True)
     assert published / 2.5 < ours < published
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.planning.simulation import Scene, Simulation, simulate
+from tacit.planning.simulation import Scenario, Simulation, simulate
 from tacit.planning.timing import Server, iteration_s, rollout_s
 from tacit.planning.workload import Workload, uniform
 
@@ -29,7 +29,7 @@ def ragged(episodes: int = 64, world_s: float = 0.01) -> Workload:
 @pytest.mark.parametrize("update_s", [1.0, 20.0])
 def test_without_stragglers_it_is_the_closed_form(world_s, gathered, overlap, update_s):
     work = uniform(64, 10, 300, 20, world_s)
-    found = simulate(Scene(work, ONE, 4, update_s, 0.3, overlap, gathered), overlap + 4)
+    found = simulate(Scenario(work, ONE, 4, update_s, 0.3, overlap, gathered), overlap + 4)
     expected = iteration_s(rollout_s(work, ONE, 4), update_s, 0.3, overlap)
     assert found.iterations == pytest.approx([expected] * len(found.iterations))
     assert found.ranks_wait == pytest.approx(1 - (update_s + 0.3) / expected, abs=1e-9)
@@ -37,7 +37,7 @@ def test_without_stragglers_it_is_the_closed_form(world_s, gathered, overlap, up
 
 def test_more_episodes_than_places_come_in_waves():
     work, narrow = uniform(64, 5, 100, 10), replace(ONE, slots=8)
-    assert simulate(Scene(work, narrow, 2, 1.0), 3).iteration_s == pytest.approx(
+    assert simulate(Scenario(work, narrow, 2, 1.0), 3).iteration_s == pytest.approx(
         4 * rollout_s(replace(work, episodes=16), narrow, 2) + 1
     )
     assert rollout_s(work, narrow, 2) == pytest.approx(4 * rollout_s(replace(work, episodes=16), narrow, 2))
@@ -45,7 +45,7 @@ def test_more_episodes_than_places_come_in_waves():
 
 def test_one_server_and_one_episode_wait_for_each_other():
     work = uniform(1, 3, 400, 10, world_s=2.0)
-    found = simulate(Scene(work, ONE, 1, update_s=4.0), 5)
+    found = simulate(Scenario(work, ONE, 1, update_s=4.0), 5)
     writing = 3 * (400 / ONE.prefill_rate + 10 * ONE.step_s(1))
     assert found.iteration_s == pytest.approx(writing + 3 * 2.0 + 4.0)
     assert found.servers_wait == pytest.approx(1 - writing / found.iteration_s) and found.rows == pytest.approx(
@@ -57,17 +57,17 @@ def test_the_longest_episode_decides_an_iteration_on_policy():
     """Two episodes on two servers, of 1 and 9 turns: the second alone is what everybody waits for."""
     work = Workload(2, (np.tile([100, 10], (9, 1)),))
     short = Workload(2, (np.tile([100, 10], (9, 1)), np.tile([100, 10], (1, 1))))
-    alike = simulate(Scene(work, ONE, 2, 1e-9), 6).iteration_s
-    assert max(simulate(Scene(short, ONE, 2, 1e-9), 12, seed=3).iterations) == pytest.approx(alike)
+    alike = simulate(Scenario(work, ONE, 2, 1e-9), 6).iteration_s
+    assert max(simulate(Scenario(short, ONE, 2, 1e-9), 12, seed=3).iterations) == pytest.approx(alike)
 
 
 def test_stragglers_cost_and_overlap_pays():
     work = ragged()
     alike = rollout_s(work.alike, ONE, 4)
-    on_policy = simulate(Scene(work, ONE, 4, 10.0), 8)
+    on_policy = simulate(Scenario(work, ONE, 4, 10.0), 8)
     assert on_policy.iteration_s > 1.5 * alike + 10.0
     assert on_policy.iteration_s == pytest.approx(rollout_s(work, ONE, 4) + 10.0, rel=0.3)  # the closed form knows the longest
-    one, two = (simulate(Scene(work, ONE, 4, 10.0, overlap=k, gathered=True), 8 + k) for k in (1, 2))
+    one, two = (simulate(Scenario(work, ONE, 4, 10.0, overlap=k, gathered=True), 8 + k) for k in (1, 2))
     assert on_policy.ranks_wait > one.ranks_wait > two.ranks_wait
     assert on_policy.iteration_s > one.iteration_s > two.iteration_s
 
@@ -75,18 +75,18 @@ def test_stragglers_cost_and_overlap_pays():
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("overlap", [0, 1, 2, 3])
 def test_no_episode_is_used_later_than_it_may(gathered, overlap):
-    found = simulate(Scene(ragged(), ONE, 4, 0.1, 0.01, overlap, gathered), 12)
+    found = simulate(Scenario(ragged(), ONE, 4, 0.1, 0.01, overlap, gathered), 12)
     assert found.oldest <= overlap
 
 
 def test_the_same_seed_is_the_same_course():
-    scene = Scene(ragged(), ONE, 4, 5.0, 0.2, 1, True, server_life_s=200.0, restart_s=20.0, world_deaths=0.01)
+    scene = Scenario(ragged(), ONE, 4, 5.0, 0.2, 1, True, server_life_s=200.0, restart_s=20.0, world_deaths=0.01)
     assert simulate(scene, 6, seed=4) == simulate(scene, 6, seed=4) != simulate(scene, 6, seed=5)
 
 
 def test_dead_servers_lose_no_episode():
     """Every turn of every episode is written, however often its server died."""
-    scene = Scene(ragged(32), ONE, 3, 2.0, server_life_s=30.0, restart_s=5.0)
+    scene = Scenario(ragged(32), ONE, 3, 2.0, server_life_s=30.0, restart_s=5.0)
     simulation = Simulation(scene, 1)
     found = simulation.run(8)
     alive = simulate(replace(scene, server_life_s=0.0), 8, 1)
@@ -95,12 +95,12 @@ def test_dead_servers_lose_no_episode():
 
 
 def test_the_only_server_comes_back():
-    found = simulate(Scene(ragged(8), ONE, 1, 1.0, server_life_s=20.0, restart_s=30.0), 6)
+    found = simulate(Scenario(ragged(8), ONE, 1, 1.0, server_life_s=20.0, restart_s=30.0), 6)
     assert found.server_deaths > 0 and np.isfinite(found.iteration_s)
 
 
 def test_dead_worlds_are_not_learned_from():
-    scene = Scene(ragged(), ONE, 4, 1.0, overlap=1, world_deaths=0.02)
+    scene = Scenario(ragged(), ONE, 4, 1.0, overlap=1, world_deaths=0.02)
     ordered = Simulation(scene, 2)
     found = ordered.run(6)
     assert found.world_deaths > 20 and len(ordered.stale) < 6 * 64
@@ -112,23 +112,23 @@ def test_dead_worlds_are_not_learned_from():
 def test_few_workers_make_worlds_wait():
     """64 steps of 0.1 s on 4 workers take at least 1.6 s a turn."""
     work = uniform(64, 5, 100, 10, world_s=0.1)
-    free = simulate(Scene(work, ONE, 4, 1.0), 4).iteration_s
-    few = simulate(Scene(work, ONE, 4, 1.0, world_workers=4), 4).iteration_s
+    free = simulate(Scenario(work, ONE, 4, 1.0), 4).iteration_s
+    few = simulate(Scenario(work, ONE, 4, 1.0, world_workers=4), 4).iteration_s
     assert few > free + 5 * (1.6 - 0.1) * 0.8
-    assert simulate(Scene(work, ONE, 4, 1.0, world_workers=64), 4).iteration_s == pytest.approx(free)
+    assert simulate(Scenario(work, ONE, 4, 1.0, world_workers=64), 4).iteration_s == pytest.approx(free)
 
 
 def test_what_makes_no_scene_is_refused():
     with pytest.raises(TacitError, match="at least one server"):
-        Scene(ragged(), ONE, 0, 1.0)
+        Scenario(ragged(), ONE, 0, 1.0)
     with pytest.raises(TacitError, match="too few to measure with overlap 2"):
-        simulate(Scene(ragged(), ONE, 1, 1.0, overlap=2), 3)
+        simulate(Scenario(ragged(), ONE, 1, 1.0, overlap=2), 3)
 
 
 def test_a_slow_driver_is_what_everybody_waits_for():
     """64 episodes of 5 turns, 0.05 s each in one process: an iteration cannot be quicker than 16 s, and is not much slower."""
     work = replace(uniform(64, 5, 100, 10), driver_s=0.05)
-    found = simulate(Scene(work, ONE, 4, 1.0), 4).iteration_s
+    found = simulate(Scenario(work, ONE, 4, 1.0), 4).iteration_s
     assert rollout_s(work, ONE, 4) == pytest.approx(16.0) and 17.0 <= found < 17.0 + rollout_s(
         replace(work, driver_s=0), ONE, 4
     )

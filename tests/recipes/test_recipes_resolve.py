@@ -14,7 +14,7 @@ import pytest
 from tacit.cli import compare
 from tacit.cli.eval import make_parser as eval_parser
 from tacit.cli.terminal import peek_method
-from tacit.comparison.plan import Plan, Planned, make_plan
+from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.config.checks import AGENTS, open_world, prepare
 from tacit.config.recipe import FOLDER, Recipe, packaged, read_document, run_recipe
 from tacit.engines.models.bases import BASES
@@ -44,7 +44,7 @@ def plan_of(name: str) -> Plan:
 
 def cell(name: str, method: str, world: str = "alfworld") -> dict[str, Any]:
     """The document of one world × method; seeds differ in nothing else."""
-    found: Planned = next(c for c in plan_of(name).cells if (c.world, c.method) == (world, method))
+    found: PlannedRun = next(c for c in plan_of(name).cells if (c.world, c.method) == (world, method))
     return found.document
 
 

@@ -24,7 +24,7 @@ from tacit.engines.sharded.checkpoint import load, save
 from tacit.engines.sharded.engine import ShardedEngine, ShardedScorer, joined, start_ranks
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.planning.plans import refuse_unless_it_fits
+from tacit.planning.plans import check_memory_fits
 from tacit.planning.shapes import shape_of_config
 from tacit.planning.timing import Training
 
@@ -42,7 +42,7 @@ def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device,
         return  # an architecture that plans know nothing of may fit all the same
     gpus = torch.cuda.device_count()
     servers = settings.servers_beside_a_rank(gpus) * settings.server_share(gpus) if settings.servers else 0.0
-    refuse_unless_it_fits(
+    check_memory_fits(
         told,
         checkpoint,
         settings.ranks,

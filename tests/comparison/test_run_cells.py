@@ -13,7 +13,7 @@ from small_comparison import SMALL
 
 from tacit.comparison import run as module
 from tacit.comparison.plan import Plan, make_plan
-from tacit.comparison.run import FAILURE, carry_out, check_stored, failure_of, status_of, words_for
+from tacit.comparison.run import FAILURE, check_stored, failure_of, run_cells, run_command, status_of
 from tacit.core.errors import TacitError
 from tacit.runs.files import write_json
 
@@ -79,13 +79,13 @@ def world(monkeypatch, tmp_path):
 
 def test_a_start_comes_before_its_runs_and_no_more_are_at_work_than_allowed(plan, world):
     told = []
-    failed = carry_out(plan, plan.cells, world.directory, world.at_most(2), told.append)
+    failed = run_cells(plan, plan.cells, world.directory, world.at_most(2), told.append)
     assert failed == [] and max(event.running for event in told) == 2 and len(world.started) == 7
     assert [event.success for event in told if event.kind == "finished"] == [0.25] * 7
     assert world.started[0] == "same/start"
     assert world.started[1].startswith("next/")  # it need not wait
     assert {status_of(world.directory / run.place, run.iterations) for run in (*plan.starts, *plan.cells)} == {"finished"}
-    assert carry_out(plan, plan.cells, world.directory, world.at_most(2), told.append) == [] and len(world.started) == 7
+    assert run_cells(plan, plan.cells, world.directory, world.at_most(2), told.append) == [] and len(world.started) == 7
 
 
 def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
@@ -94,23 +94,23 @@ def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
     path.mkdir(parents=True)
     write_json(path / "summary.json", {"iterations": start.iterations})
     with pytest.raises(TacitError, match=r"which is gone, though .*same/start says that it was made\. Put it back, or delete"):
-        carry_out(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
+        run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
     assert not world.started
     (world.directory / plan.cells[0].start_place).mkdir(parents=True)
     own = [cell for cell in plan.cells if plan.start_of(cell) is start]
-    assert carry_out(plan, own, world.directory, world.at_most(1), lambda event: None) == [] and len(world.started) == len(own)
+    assert run_cells(plan, own, world.directory, world.at_most(1), lambda event: None) == [] and len(world.started) == len(own)
 
 
 def test_runs_whose_start_fails_are_not_begun(plan, world):
     world.ends["same/start"] = (2, "much\nerror: no expert came.\nmore\n")
     told = []
-    failed = carry_out(plan, plan.cells, world.directory, world.at_most(1), told.append)
+    failed = run_cells(plan, plan.cells, world.directory, world.at_most(1), told.append)
     assert [run.label for run in failed] == ["same/start", "same/grpo/0", "same/plain/0", "same/ppo/0"]
     assert not any(label.startswith("same/") for label in world.started[1:]) and len(world.started) == 4
     assert failure_of(world.directory / "runs/same/start") == "no expert came."
     assert failure_of(world.directory / "runs/same/ppo/0") == "the run it starts from failed"
     world.ends.clear()
-    assert carry_out(plan, plan.cells, world.directory, world.at_most(1), told.append) == []
+    assert run_cells(plan, plan.cells, world.directory, world.at_most(1), told.append) == []
     assert not list(world.directory.glob(f"runs/**/{FAILURE}"))
 
 
@@ -125,7 +125,7 @@ def test_runs_whose_start_fails_are_not_begun(plan, world):
 def test_what_a_failed_run_is_said_to_have_died_of(plan, world, code, said, reason):
     world.ends["next/grpo/0"] = (code, said)
     told = []
-    (failed,) = carry_out(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), told.append)
+    (failed,) = run_cells(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), told.append)
     assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.place) == reason
     assert [event.reason for event in told if event.kind == "failed"] == [reason]
     assert status_of(world.directory / failed.place, failed.iterations) == "failed"
@@ -137,7 +137,7 @@ def test_what_is_at_work_is_stopped_when_the_command_is(plan, world):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(plan, plan.cells, world.directory, world.at_most(2), interrupt)
+        run_cells(plan, plan.cells, world.directory, world.at_most(2), interrupt)
     assert [command.stopped for command in world.commands] == [True, True]
 
 
@@ -145,18 +145,18 @@ def test_two_commands_do_not_share_a_directory(plan, world):
     with (world.directory / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(TacitError, match="another `tacit compare` is at work"):
-            carry_out(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
+            run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
 
 
 def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):
     run = plan.cells[0]
     path = tmp_path / run.place
-    assert words_for(run, tmp_path)[:2] == ["train", "--config"]
+    assert run_command(run, tmp_path)[:2] == ["train", "--config"]
     path.mkdir(parents=True)
     write_json(path / "settings.json", run.document)
-    assert words_for(run, tmp_path) == ["train", "--resume", str(path)]
+    assert run_command(run, tmp_path) == ["train", "--resume", str(path)]
     write_json(path / "settings.json", run.document | {"schedule": {"iterations": 1}})
-    assert words_for(run, tmp_path) == ["train", "--resume", str(path), "--iterations", "2"]
+    assert run_command(run, tmp_path) == ["train", "--resume", str(path), "--iterations", "2"]
     write_json(path / "summary.json", {"iterations": 1})
     assert status_of(path, run.iterations) == "unfinished"
 
@@ -170,7 +170,7 @@ def test_what_may_change_is_taken_over_from_the_file_when_a_run_goes_on(plan, wo
     write_json(path / "recipe.json", run.document)
     write_json(path / "settings.json", before)
     check_stored(plan, world.directory)
-    carry_out(plan, [run], world.directory, world.at_most(1), lambda event: None)
+    run_cells(plan, [run], world.directory, world.at_most(1), lambda event: None)
     after = json.loads((path / "settings.json").read_text())
     assert after["keep"] == run.document["keep"] != 9 and after["out"] == "here"
     assert after["schedule"]["iterations"] == 1, "the command says how many there are to be"
@@ -183,4 +183,4 @@ def test_a_damaged_summary_means_that_the_run_is_gone_on_with(plan, tmp_path, su
     path.mkdir(parents=True)
     write_json(path / "settings.json", run.document)
     (path / "summary.json").write_text(summary)
-    assert status_of(path, run.iterations) == "unfinished" and words_for(run, tmp_path) == ["train", "--resume", str(path)]
+    assert status_of(path, run.iterations) == "unfinished" and run_command(run, tmp_path) == ["train", "--resume", str(path)]
