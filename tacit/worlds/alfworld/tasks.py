@@ -272,11 +272,11 @@ def _target_start_places(plan: FloorPlan, goal: Goal, split: str) -> _WeightedPl
 @cache
 def _start_places(plan: FloorPlan, kind: str, which: str, avoid: str) -> _WeightedPlaces:
     """Where a kind may start in a plan, with weights: its `familiar` places, its `unfamiliar` (held-out) ones, or `any`."""
-    odd = held_out_places(kind)
+    held_out = held_out_places(kind)
     places = {
         place: weight
         for place, weight in ROOMS[plan.room].belongings[kind].places.items()
-        if place in plan.of_kind and place != avoid and (which == "any" or (place in odd) == (which == "unfamiliar"))
+        if place in plan.of_kind and place != avoid and (which == "any" or (place in held_out) == (which == "unfamiliar"))
     }
     return tuple(places), tuple(accumulate(places.values()))
 

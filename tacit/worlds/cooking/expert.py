@@ -179,10 +179,12 @@ def hindsight(trajectory: Trajectory) -> Skills:
     for action, transition in transitions(trajectory):
         state = _TRACKER.update(state, action, transition)
     if "burned" in trajectory.detail:
-        told = "look whether it is cooked before cooking it: what is cooked twice burns"
+        advice = "look whether it is cooked before cooking it: what is cooked twice burns"
     elif state.recipe is None:
-        told = "find the kitchen and examine the cookbook first"
+        advice = "find the kitchen and examine the cookbook first"
     else:
         repeated = most_repeated(trajectory)
-        told = f"still to do: {', '.join(state.left)}" if state.left else f"do not {repeated} again" if repeated else "eat meal"
-    return Skills(told, steps, f"Failed: {trajectory.detail or trajectory.stop}.")
+        advice = (
+            f"still to do: {', '.join(state.left)}" if state.left else f"do not {repeated} again" if repeated else "eat meal"
+        )
+    return Skills(advice, steps, f"Failed: {trajectory.detail or trajectory.stop}.")

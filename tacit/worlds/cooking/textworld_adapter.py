@@ -137,10 +137,10 @@ def _check_image(path: Path) -> None:
     """
     image = path.read_bytes()
     if path.suffix == ".z8":
-        sound = len(image) >= 64 and image[0] == 8 and len(image) >= 8 * int.from_bytes(image[26:28], "big")
+        is_valid = len(image) >= 64 and image[0] == 8 and len(image) >= 8 * int.from_bytes(image[26:28], "big")
     else:
-        sound = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
-    if not sound:
+        is_valid = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
+    if not is_valid:
         raise TacitError(f"TextWorld cannot play {str(path)!r}: it is truncated or not a {path.suffix} game.")
 
 

@@ -73,5 +73,5 @@ def hindsight(trajectory: Trajectory) -> Skills:
     shown = parse_observation(trajectory.steps[0].observation.text)
     plan = solve(shown.pool, shown.target)
     repeated = most_repeated(trajectory)
-    told = f"begin with {plan[0]}" if plan else f"avoid {repeated}" if repeated else "reset when no operation helps"
-    return Skills(told, steps, f"{trajectory.task.goal} Not solved.")
+    advice = f"begin with {plan[0]}" if plan else f"avoid {repeated}" if repeated else "reset when no operation helps"
+    return Skills(advice, steps, f"{trajectory.task.goal} Not solved.")

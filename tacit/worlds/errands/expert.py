@@ -29,8 +29,8 @@ class Stranger:
         doors = list(DOORS)
         Random(f"stranger/{task.id}/{task.seed}").shuffle(doors)
         thing, _, door = hint.partition(" behind ")
-        told = [door] if thing == self._thing and door in DOORS else []
-        self._left = [*told, *(d for d in doors if d not in told)]
+        hinted = [door] if thing == self._thing and door in DOORS else []
+        self._left = [*hinted, *(d for d in doors if d not in hinted)]
 
     def act(self, observation: Observation) -> str:
         if self._thing in parse_observation(observation.text)[1]:

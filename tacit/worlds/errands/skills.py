@@ -43,8 +43,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
     shown = [*(step.observation for step in trajectory.steps), trajectory.final]
     seen = {thing: door for door, things, _ in (parse_observation(o.text) for o in shown) for thing in things if door}
     steps = critical_steps(trajectory, Resident(trajectory.task), _TRACKER)
-    told = format_fact(wanted, seen[wanted]) if wanted in seen else ""
-    return Skills(told, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
+    advice = format_fact(wanted, seen[wanted]) if wanted in seen else ""
+    return Skills(advice, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
 
 
 def failure(trajectory: Trajectory) -> str:

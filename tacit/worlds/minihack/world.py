@@ -226,13 +226,13 @@ def find_path(
         for word in COMPASS:
             there = shift(place, word)
             symbol = scene.at(there)
-            dear = MONSTER if there in monsters else TRAPPED if symbol == TRAP else 0
-            if there in cheapest or (place, word) in blocked or not (dear or symbol in FLOOR + THINGS + YOU):
+            extra_cost = MONSTER if there in monsters else TRAPPED if symbol == TRAP else 0
+            if there in cheapest or (place, word) in blocked or not (extra_cost or symbol in FLOOR + THINGS + YOU):
                 continue
             angled = all(COMPASS[word])
             if angled and (OPEN_DOOR in (symbol, scene.at(place)) or there in doors or place in doors):
                 continue
-            heapq.heappush(queue, (cost + 1 + dear, there, (*words, word)))
+            heapq.heappush(queue, (cost + 1 + extra_cost, there, (*words, word)))
     return None
 
 
@@ -331,8 +331,8 @@ class Engine:
 
     def _key(self) -> str:
         """The inventory letter of a key; empty if there is none."""
-        for letter, told in zip(self._seen["inv_letters"], self._seen["inv_strs"], strict=True):
-            if " key" in _string(told):
+        for letter, description in zip(self._seen["inv_letters"], self._seen["inv_strs"], strict=True):
+            if " key" in _string(description):
                 return chr(letter)
         return ""
 

@@ -174,8 +174,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
         return Skills(f"do not {trajectory.steps[-1].action}: the task does not ask for it, and it ended there", steps, "Lost.")
     last = states[-1]
     left = [m.name for m in PROCEDURES[last.family] if m.name not in last.reached and not m.optional] or [last.phase]
-    told = dict.fromkeys(_advice(last, name) for name in left)
-    return Skills(f"still to do: {'; '.join(list(told)[:MOST_TOLD])}", steps, f"Failed: {label}.")
+    advice = dict.fromkeys(_advice(last, name) for name in left)
+    return Skills(f"still to do: {'; '.join(list(advice)[:MOST_TOLD])}", steps, f"Failed: {label}.")
 
 
 def _states(trajectory: Trajectory) -> list[Progress]:

@@ -130,9 +130,9 @@ def _read_eto_file(split: str) -> list[tuple[str, int]]:
         rows = [(_own_name(name), int(variation)) for name, variation in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise TacitError(f"{path} is no list of ETO's, [[task, variation], …]: {error}") from error
-    strange = next((row for row in rows if row[0] not in TASKS or not 0 <= row[1] < TASKS[row[0]].variations), None)
-    if strange:
-        raise TacitError(f"{path} names variation {strange[1]} of {strange[0]!r}, which ScienceWorld does not have.")
+    unknown_row = next((row for row in rows if row[0] not in TASKS or not 0 <= row[1] < TASKS[row[0]].variations), None)
+    if unknown_row:
+        raise TacitError(f"{path} names variation {unknown_row[1]} of {unknown_row[0]!r}, which ScienceWorld does not have.")
     return rows
 
 

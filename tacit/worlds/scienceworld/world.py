@@ -225,8 +225,10 @@ def start_simulator() -> Simulator:
             process.kill()
             code = process.wait()
             errors.seek(0)
-            told = errors.read().decode(errors="replace").strip() or f"it ended with code {code} and said {port!r}"
-            raise TacitError(f"{command[0]} could not start ScienceWorld's simulator: {told[-500:]}. A Java that can: {JAVA}.")
+            message = errors.read().decode(errors="replace").strip() or f"it ended with code {code} and said {port!r}"
+            raise TacitError(
+                f"{command[0]} could not start ScienceWorld's simulator: {message[-500:]}. A Java that can: {JAVA}."
+            )
         parameters = GatewayParameters(port=int(port), auth_token=token, auto_field=True)
         return Simulator(JavaGateway(gateway_parameters=parameters, java_process=process), process)
 

@@ -36,13 +36,13 @@ _FACTS = (
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
     """Pretraining questions about the visible passages: `teacher of Mara Velden? Jon Hale`."""
-    asked = []
+    pairs = []
     for title, text in parse_passages(observation.text):
         there = [(fact, found[1]) for pattern, fact in _FACTS if (found := pattern.search(text))]
         if there:
             fact, said = rng.choice(there)
-            asked.append((f"{fact} of {title}", said))
-    return asked
+            pairs.append((f"{fact} of {title}", said))
+    return pairs
 
 
 def example_texts(seed: int) -> list[str]:

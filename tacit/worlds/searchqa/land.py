@@ -200,17 +200,17 @@ def _chain(rng: Random, land: Land, family: str, hops: int) -> Question:
     """A chain of `hops` facts, each about the thing named by the previous one; no thing occurs twice."""
     while True:
         thing = rng.choice(list(land.things.values()))
-        met, told = [thing.name], thing.name
+        met, phrase = [thing.name], thing.name
         while len(met) < hops:
             link = rng.choice([fact for fact in thing.facts if fact in LINKS] or [""])
             if not link or thing.facts[link] in met:
                 break
-            told = LINKS[link].format(_the(thing, told) if len(met) == 1 else told)
+            phrase = LINKS[link].format(_the(thing, phrase) if len(met) == 1 else phrase)
             thing = land.things[thing.facts[link]]
             met.append(thing.name)
         if len(met) == hops:
             fact = rng.choice(list(thing.facts))
-            subject = _the(thing, told) if hops == 1 else told
+            subject = _the(thing, phrase) if hops == 1 else phrase
             return Question(family, QUESTIONS[fact].format(subject), (thing.facts[fact],), tuple(met))
 
 
@@ -238,5 +238,5 @@ def _draw_pair(rng: Random, things: Sequence[Thing]) -> tuple[Thing, Thing]:
     return first, second
 
 
-def _the(thing: Thing, told: str) -> str:
-    return f"the {told}" if thing.kind == "river" else told
+def _the(thing: Thing, phrase: str) -> str:
+    return f"the {phrase}" if thing.kind == "river" else phrase

@@ -83,10 +83,12 @@ def read_questions(path: Path) -> Loaded[FileQuestion]:
     numbers: dict[str, int] = {}
 
     def read_unique(number: int, entry: Any) -> FileQuestion:
-        asked = _question(number, entry)
-        if numbers.setdefault(asked.id, number) != number:
-            raise TacitError(f"question {number} has the id {asked.id!r} of question {numbers[asked.id]}, so it is left out")
-        return asked
+        question = _question(number, entry)
+        if numbers.setdefault(question.id, number) != number:
+            raise TacitError(
+                f"question {number} has the id {question.id!r} of question {numbers[question.id]}, so it is left out"
+            )
+        return question
 
     return _read(path, read_unique)
 
@@ -189,8 +191,8 @@ def _question(number: int, entry: Any) -> FileQuestion:
     named = [*(entry.get("entity_titles") or ()), *(entry.get("second_hop_titles") or ())]
     named = named or [fact[0] for fact in _as_rows(entry.get("supporting_facts"), "title")]
     titles = tuple(dict.fromkeys(sanitize_passage(_text(title, "title"), "").title for title in named))
-    told = _as_rows(entry.get("context"), "title", "sentences")
-    context = tuple(sanitize_passage(title, "".join(sentences)) for title, sentences in told)
+    passages = _as_rows(entry.get("context"), "title", "sentences")
+    context = tuple(sanitize_passage(title, "".join(sentences)) for title, sentences in passages)
     name = next((entry[name] for name in ("_id", "id", "idx") if entry.get(name) is not None), number)
     return FileQuestion(str(name), Question(KINDS[kind], text, answers, titles), context)
 
@@ -256,7 +258,7 @@ def corpus_of(name: str, root: Path) -> Loaded[Passage]:
     if not name.startswith(CONTEXTS):
         return read_passages(folder / name)
     questions = _questions(folder / name.removeprefix(CONTEXTS))
-    return Loaded(tuple(dict.fromkeys(p for asked in questions.rows for p in asked.context if p.title and p.text)))
+    return Loaded(tuple(dict.fromkeys(p for question in questions.rows for p in question.context if p.title and p.text)))
 
 
 def digest_of(name: str, root: Path) -> str:
@@ -285,26 +287,26 @@ def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
     for path in question_files(root):
         loaded = _questions(path)
         failures += loaded.failures
-        for asked in loaded.rows:
-            split, same = _split(path, asked), normalize_answer(asked.question.text)
+        for entry in loaded.rows:
+            split, same = _split(path, entry), normalize_answer(entry.question.text)
             if same not in rows or split == TEST != rows[same][2]:
-                rows[same] = path, asked, split
+                rows[same] = path, entry, split
     if failures:
         _log.warning("%s: %s", root, Loaded(tuple(rows), tuple(failures)).report("questions"))
-    told = {path for path, asked, _ in rows.values() if asked.context}
-    corpora = {path: _corpus_name(path, path in told) for path in {path: None for path, _, _ in rows.values()}}
+    with_context = {path for path, entry, _ in rows.values() if entry.context}
+    corpora = {path: _corpus_name(path, path in with_context) for path in {path: None for path, _, _ in rows.values()}}
     digests = {name: digest_of(name, root) for name in set(corpora.values())}
-    for path, asked, split in rows.values():
-        text, corpus = asked.question.text, corpora[path]
+    for path, entry, split in rows.values():
+        text, corpus = entry.question.text, corpora[path]
         data = {
             "question": text,
-            "answers": list(asked.question.answers),
-            "titles": list(asked.question.titles),
+            "answers": list(entry.question.answers),
+            "titles": list(entry.question.titles),
             "corpus": corpus,
             "digest": digests[corpus],
             "retriever": retriever,
         }
-        yield Task(NAME, f"{NAME}/{_dataset(path)}/{asked.id}", asked.question.family, split, seed, text, data)
+        yield Task(NAME, f"{NAME}/{_dataset(path)}/{entry.id}", entry.question.family, split, seed, text, data)
 
 
 def _questions(path: Path) -> Loaded[FileQuestion]:
@@ -338,8 +340,8 @@ def _corpus_name(path: Path, has_contexts: bool) -> str:
     raise TacitError(f"{path} has no corpus beside it: none of {', '.join(names)} (.json or .jsonl) in {path.parent}.")
 
 
-def _split(path: Path, asked: FileQuestion) -> str:
+def _split(path: Path, entry: FileQuestion) -> str:
     for part in re.split(r"[_\W]+", _dataset(path).lower()):
         if part in _PARTS:
             return _PARTS[part]
-    return TRAIN if zlib.crc32(normalize_answer(asked.question.text).encode()) % 10 < 8 else TEST
+    return TRAIN if zlib.crc32(normalize_answer(entry.question.text).encode()) % 10 < 8 else TEST

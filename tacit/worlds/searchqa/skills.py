@@ -32,19 +32,19 @@ SKILLS = (
 
 def project(trajectory: Trajectory) -> Iterator[str]:
     question = str(trajectory.task.data["question"])
-    seen, asked = "", set[str]()
+    seen, queries = "", set[str]()
     for step in trajectory.steps:
         seen = " ".join([seen, *(f"{title} {text}" for title, text in parse_passages(step.observation.text))])
         kind, said = parse_action(step.action)
         if kind == "search":
-            yield f"SEARCH-{_query(said, question, seen, asked)}"
-            asked.add(normalize_answer(said))
+            yield f"SEARCH-{_query(said, question, seen, queries)}"
+            queries.add(normalize_answer(said))
         elif kind == "answer":
             yield f"ANSWER-{_answer_skill(said, question, seen)}"
 
 
-def _query(said: str, question: str, seen: str, asked: set[str]) -> str:
-    if normalize_answer(said) in asked:
+def _query(said: str, question: str, seen: str, queries: set[str]) -> str:
+    if normalize_answer(said) in queries:
         return "AGAIN"
     if f1(said, [question]) >= 0.8:
         return "QUESTION"
@@ -130,11 +130,11 @@ def hindsight(trajectory: Trajectory) -> Skills:
         return Skills("; ".join(done), steps, f"Answered in {len(trajectory)} turns.")
     label, answer = failure(trajectory), _answer(task)
     way = f"{'; '.join(f'search {title}' for title in _queries(task))}; answer {answer}"
-    told = f"it stood in what was read: answer {answer}" if label == "misread" else way
+    advice = f"it stood in what was read: answer {answer}" if label == "misread" else way
     if label == "no_answer":
         steps = {**steps, len(trajectory) - 1: f"answer {answer}"}
-        told = f"answer before the turns run out: {way}"
-    return Skills(told, steps, f"Failed: {label}.")
+        advice = f"answer before the turns run out: {way}"
+    return Skills(advice, steps, f"Failed: {label}.")
 
 
 def _queries(task: Task) -> list[str]:

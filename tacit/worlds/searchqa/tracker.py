@@ -58,11 +58,11 @@ class SearchTracker:
             return replace(after, phase="done" if transition.success else "search", fault="" if transition.success else "wrong")
         passages = parse_passages(transition.observation.text)
         new = [passage for passage in passages if passage.title not in state.seen]
-        told = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
+        best = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
         return replace(
             after,
             queries=(*state.queries, sanitize(said, SHOWN_QUERY))[-MAX_STEPS:],
-            found=(*state.found, told)[-MAX_STEPS:] if told else state.found,
+            found=(*state.found, best)[-MAX_STEPS:] if best else state.found,
             seen=state.seen | {passage.title for passage in passages},
             fault="" if new else "nothing_new",
         )

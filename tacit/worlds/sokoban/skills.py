@@ -74,13 +74,13 @@ def hindsight(trajectory: Trajectory) -> Skills:
     as_good = {
         t for t in steps if trajectory.steps[t].action in best_moves(*read_position(trajectory.steps[t].observation.text))
     }
-    others = [(t, told) for t, told in steps.items() if t not in as_good]
+    others = [(t, advice) for t, advice in steps.items() if t not in as_good]
     fatal = first_deadlock(trajectory)
     if fatal is None:
         return Skills(f"push {', '.join(solution(trajectory))}, in this order", dict(others[:MOST]), "Not solved in time.")
     step = trajectory.steps[fatal]
     wrong = f"do not push the box {step.action}"
-    kept = dict([(t, told) for t, told in others if t < fatal][: MOST - 1])
+    kept = dict([(t, advice) for t, advice in others if t < fatal][: MOST - 1])
     kept[fatal] = f"{_Adviser().act(step.observation)}; {wrong}"
     layout, at = read_position(step.observation.text)
     row, column = divmod(layout.beside(at.agent, step.action.strip().lower()), layout.width)

@@ -121,9 +121,9 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
     if not (1 <= shape[0] <= LARGEST and 1 <= shape[1] <= LARGEST) or any(len(row) != shape[1] for row in rows):
         raise TacitError(f"{named} must be rows of equal length, at most {LARGEST} by {LARGEST}, got {list(rows)}.")
     text = "".join(rows)
-    strange = sorted(set(text) - set(symbols))
-    if strange:
-        raise TacitError(f"{named} has symbols that mean nothing here: {' '.join(strange)}; known are {' '.join(symbols)}.")
+    unknown = sorted(set(text) - set(symbols))
+    if unknown:
+        raise TacitError(f"{named} has symbols that mean nothing here: {' '.join(unknown)}; known are {' '.join(symbols)}.")
 
     def where(*wanted: str) -> int:
         return sum(1 << cell for cell, symbol in enumerate(text) if symbol in wanted)

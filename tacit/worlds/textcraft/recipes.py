@@ -226,21 +226,21 @@ def make_book(recipes: Iterable[Recipe]) -> Book:
         for part in recipe.ingredients:
             needed |= {part.name} | below.get(part.name, set())
     craftable = {kind_of[recipe.makes] for recipe in kept if recipe.makes in kind_of}
-    hollow = {part.name for recipe in kept for part in recipe.ingredients if part.generic} - craftable
+    uncraftable = {part.name for recipe in kept for part in recipe.ingredients if part.generic} - craftable
     made: dict[str, list[Recipe]] = {}
     of_kind: dict[str, list[Recipe]] = {}
     for recipe in kept:
-        of = tuple(Ingredient(part.name, part.count) if part.name in hollow else part for part in recipe.ingredients)
-        settled = replace(recipe, ingredients=of)
-        made.setdefault(recipe.makes, []).append(settled)
+        of = tuple(Ingredient(part.name, part.count) if part.name in uncraftable else part for part in recipe.ingredients)
+        final = replace(recipe, ingredients=of)
+        made.setdefault(recipe.makes, []).append(final)
         if recipe.kind:
-            of_kind.setdefault(recipe.kind, []).append(settled)
+            of_kind.setdefault(recipe.kind, []).append(final)
     return Book(
         recipes={item: tuple(found) for item, found in made.items()},
         of_kind={kind: tuple(found) for kind, found in of_kind.items()},
         kind_of=kind_of,
-        items=frozenset(items | hollow),
-        kinds=frozenset(kinds - hollow),
+        items=frozenset(items | uncraftable),
+        kinds=frozenset(kinds - uncraftable),
     )
 
 

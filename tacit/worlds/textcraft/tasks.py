@@ -54,13 +54,13 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
 def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng: Random | None = None) -> Task:
     """A task for any goal of a book. Without `rng`, it has no distractors."""
     book = open_book(book_name)
-    told = [recipe.text for recipe in book.recipes_towards(goal)]
+    commands = [recipe.text for recipe in book.recipes_towards(goal)]
     if rng is not None:
-        room = min(WORKSHOP_DISTRACTORS, max(0, WORKSHOP_LINES - len(told))) if book_name == WORKSHOP else DISTRACTORS
-        told += _distractors(book, goal, room, rng)
-        told = list(dict.fromkeys(told))
-        rng.shuffle(told)
-    mark = hashlib.sha256("\n".join(told).encode()).hexdigest()[:10]
+        room = min(WORKSHOP_DISTRACTORS, max(0, WORKSHOP_LINES - len(commands))) if book_name == WORKSHOP else DISTRACTORS
+        commands += _distractors(book, goal, room, rng)
+        commands = list(dict.fromkeys(commands))
+        rng.shuffle(commands)
+    mark = hashlib.sha256("\n".join(commands).encode()).hexdigest()[:10]
     return Task(
         world=NAME,
         id=f"{NAME}/{split}/{goal.removeprefix(NAMESPACE)}-{mark}",
@@ -68,7 +68,7 @@ def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng:
         split=split,
         seed=seed,
         goal=f"craft {display_name(goal)}",
-        data={"book": book_name, "digest": book.digest, "goal": goal, "commands": told},
+        data={"book": book_name, "digest": book.digest, "goal": goal, "commands": commands},
     )
 
 

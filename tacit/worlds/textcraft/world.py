@@ -106,8 +106,8 @@ class TextCraftWorld:
             if isinstance(command, Craft):
                 recipe = self._craft(command)
                 done = recipe.makes == self._goal
-                told = self._observe(f"Crafted {recipe.count} {recipe.makes}")
-                return Transition(told, done=done, success=done, score=float(done))
+                observation = self._observe(f"Crafted {recipe.count} {recipe.makes}")
+                return Transition(observation, done=done, success=done, score=float(done))
             return Transition(self._observe(format_inventory(self._held)))
         except Refused as why:
             return Transition(self._observe(str(why)), effective=False)

@@ -109,8 +109,8 @@ class Goal:
     @property
     def key(self) -> str:
         """Identifier from the product, the sentence and the options."""
-        told = json.dumps([self.product, self.sentence, self.options], ensure_ascii=False)
-        return f"{self.product}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        identity = json.dumps([self.product, self.sentence, self.options], ensure_ascii=False)
+        return f"{self.product}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
     def to_data(self) -> dict[str, Any]:
         return {**asdict(self), "attributes": list(self.attributes), "options": [list(pair) for pair in self.options]}
@@ -255,8 +255,8 @@ class Catalogue:
     @cached_property
     def digest(self) -> str:
         """Digest of the products. A task stores it, to detect a changed catalogue."""
-        told = "\n".join(f"{p.id} {p.title} {p.pricing} {sorted(p.options.items())}" for p in self.products)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        lines = "\n".join(f"{p.id} {p.title} {p.pricing} {sorted(p.options.items())}" for p in self.products)
+        return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
     @cached_property
     def test_products(self) -> frozenset[str]:
@@ -431,8 +431,8 @@ def matched_options(chosen: Mapping[str, str], goal: Goal) -> int:
 def _has_attribute(product: Product, attribute: str) -> bool:
     if any(is_similar(own, attribute) for own in product.attributes):
         return True
-    told = (product.title, " ".join(product.features), product.description)
-    return any(attribute in text.lower() for text in told)
+    texts = (product.title, " ".join(product.features), product.description)
+    return any(attribute in text.lower() for text in texts)
 
 
 def _option_text(option: tuple[str, str]) -> str:

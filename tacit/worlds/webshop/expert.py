@@ -173,14 +173,14 @@ class ParsedPrompt:
 
     @property
     def to_choose(self) -> dict[str, str]:
-        told = self.fields.get("to choose", self.fields.get("remaining_options", ""))
-        pairs = (option.partition(": ") for option in told.split("; "))
+        field = self.fields.get("to choose", self.fields.get("remaining_options", ""))
+        pairs = (option.partition(": ") for option in field.split("; "))
         return {name: value for name, _, value in pairs if value}
 
     @property
     def opened(self) -> list[str]:
-        told = self.fields.get("opened before", "none")
-        return [] if told == "none" else told.split(", ")
+        field = self.fields.get("opened before", "none")
+        return [] if field == "none" else field.split(", ")
 
     @property
     def unread(self) -> bool:

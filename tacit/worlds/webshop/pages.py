@@ -56,23 +56,23 @@ def results_page(sentence: str, found: Sequence[Product], number: int) -> Page:
 def item_page(sentence: str, product: Product, attributes: bool) -> Page:
     details = DETAILS if attributes else DETAILS[:3]
     options = [part for name, values in product.options.items() for part in (name, *values)]
-    told = (product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *details, BUY)
+    details_shown = (product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *details, BUY)
     values = [value for values in product.options.values() for value in values]
-    text = _join_parts("Instruction:", sentence, BACK, PREVIOUS, *options, *told)
+    text = _join_parts("Instruction:", sentence, BACK, PREVIOUS, *options, *details_shown)
     return Page(text, (*_clickable(BACK, PREVIOUS, *details, BUY), *dict.fromkeys(values)))
 
 
 def detail_page(sentence: str, product: Product, detail: str) -> Page:
-    told: list[str] = []
+    texts: list[str] = []
     if detail == "Description":
-        told = [product.description]
+        texts = [product.description]
     elif detail == "Features":
-        told = list(product.features)
+        texts = list(product.features)
     elif detail == "Reviews":
-        told = [part for review in product.reviews for part in (f'"{review.title}"', review.score, review.body)]
+        texts = [part for review in product.reviews for part in (f'"{review.title}"', review.score, review.body)]
     elif detail == "Attributes":
-        told = [*product.attributes, product.family, product.query, product.path]
-    return Page(_join_parts("Instruction:", sentence, BACK, PREVIOUS, *told), _clickable(BACK, PREVIOUS))
+        texts = [*product.attributes, product.family, product.query, product.path]
+    return Page(_join_parts("Instruction:", sentence, BACK, PREVIOUS, *texts), _clickable(BACK, PREVIOUS))
 
 
 def done_page(score: float) -> Page:
@@ -228,10 +228,10 @@ class ShoppingRequest:
         """The requested value of each offered option: as named in the sentence, else the longest value it mentions."""
         if self.options:
             return self.options
-        told = f" {' '.join(split_words(self.thing))} "
+        text = f" {' '.join(split_words(self.thing))} "
         found = {}
         for name, values in offered.items():
-            mentioned = [value for value in values if f" {' '.join(split_words(value))} " in told and split_words(value)]
+            mentioned = [value for value in values if f" {' '.join(split_words(value))} " in text and split_words(value)]
             if mentioned:
                 found[name] = max(mentioned, key=len)
         return found
@@ -258,10 +258,10 @@ def stem(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
 
 
-def _options(told: str) -> tuple[str, dict[str, str]]:
+def _options(sentence: str) -> tuple[str, dict[str, str]]:
     """Split ` with name: value, and name: value` off the end."""
-    for match in re.finditer(r" with ", told):
-        pieces = told[match.end() :].split(", and ")
+    for match in re.finditer(r" with ", sentence):
+        pieces = sentence[match.end() :].split(", and ")
         named = [_OPTION.fullmatch(piece) for piece in pieces]
         if named[0] is None:
             continue
@@ -273,8 +273,8 @@ def _options(told: str) -> tuple[str, dict[str, str]]:
             else:
                 last = option[1].strip()
                 options[last] = option[2].strip()
-        return told[: match.start()], options
-    return told, {}
+        return sentence[: match.start()], options
+    return sentence, {}
 
 
 def _number(text: str) -> float | None:

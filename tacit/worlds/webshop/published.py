@@ -108,15 +108,17 @@ def _text(record: Mapping[str, Any], key: str) -> str:
     return value or ""
 
 
-def _pricing(told: str | None) -> tuple[float, ...]:
+def _pricing(text: str | None) -> tuple[float, ...]:
     """`$19.99$27.99` -> 19.99, 27.99; further ones do not count"""
-    if not told:
+    if not text:
         return ()
-    return tuple(float(_NO_DIGIT.sub("", price)) for price in told.split("$")[1:])[:2]
+    return tuple(float(_NO_DIGIT.sub("", price)) for price in text.split("$")[1:])[:2]
 
 
-def _review(told: Mapping[str, Any]) -> Review:
-    return Review(str(told.get("title", "")), str(told.get("score", told.get("stars", ""))), str(told.get("review", "")))
+def _review(record: Mapping[str, Any]) -> Review:
+    return Review(
+        str(record.get("title", "")), str(record.get("score", record.get("stars", ""))), str(record.get("review", ""))
+    )
 
 
 def _synthetic_instructions(
@@ -133,12 +135,12 @@ def _synthetic_instructions(
 
 def _human_instructions(people: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Instruction]:
     for asin in found:
-        for place, told in enumerate(people.get(asin) or (), 1):
+        for place, record in enumerate(people.get(asin) or (), 1):
             try:
-                counted = tuple(map(str, told["instruction_attributes"]))
-                values = tuple(map(str, told["instruction_options"]))
+                counted = tuple(map(str, record["instruction_attributes"]))
+                values = tuple(map(str, record["instruction_options"]))
                 if counted:
-                    yield Instruction(asin, str(told["instruction"]), counted, values)
+                    yield Instruction(asin, str(record["instruction"]), counted, values)
             except (KeyError, TypeError) as error:
                 failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
 

@@ -169,10 +169,10 @@ def generated_catalogue() -> Catalogue:
                 attributes = rng.sample(kind.attributes, ATTRIBUTES)
             met.add(frozenset(attributes))
             product = _product(rng, f"B{100 + len(products)}", kind, brand, tuple(attributes))
-            asked = [attributes[0], *rng.sample(attributes[1:], rng.choice((1, 2)))]
-            rng.shuffle(asked)
+            requested = [attributes[0], *rng.sample(attributes[1:], rng.choice((1, 2)))]
+            rng.shuffle(requested)
             products.append(product)
-            wanted.append(Instruction(product.id, _sentence(kind, asked), tuple(asked)))
+            wanted.append(Instruction(product.id, _sentence(kind, requested), tuple(requested)))
     return Catalogue(GENERATED, tuple(products), tuple(wanted))
 
 
@@ -200,13 +200,13 @@ def _product(rng: Random, number: str, kind: Kind, brand: str, attributes: tuple
 
 def _review(rng: Random, attributes: tuple[str, ...]) -> Review:
     score = rng.randint(1, 5)
-    told = rng.choice(attributes)
-    return Review("As described" if score > 2 else "Not for me", str(score), f"It says {told}, and it is.")
+    attribute = rng.choice(attributes)
+    return Review("As described" if score > 2 else "Not for me", str(score), f"It says {attribute}, and it is.")
 
 
-def _sentence(kind: Kind, asked: list[str]) -> str:
+def _sentence(kind: Kind, requested: list[str]) -> str:
     """`Find me waterproof, easy clean backpacks`"""
-    return f"Find me {', '.join(asked)} {kind.many}"
+    return f"Find me {', '.join(requested)} {kind.many}"
 
 
 NAME = "webshop"
