@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,8 +31,7 @@ class Measure(Protocol):
 
 def transitions(trajectory: Trajectory) -> Iterator[tuple[str, Transition]]:
     """The actions of an episode and what the world answered."""
-    shown = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
-    for step, after in zip(trajectory.steps, shown, strict=True):
+    for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
         last = step is trajectory.steps[-1]
         yield step.action, Transition(after, last, last and trajectory.success, effective=step.effective, label=step.label)
 
@@ -40,12 +40,15 @@ def measured(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, floa
     """What a tracker makes of each step, whatever the agent itself read."""
     if not trajectory.steps:
         return []
-    state = tracker.start(trajectory.task, trajectory.steps[0].observation)
-    found = []
+    return [tracker.signals(before, after) for before, after in pairwise(tracker_states(trajectory, tracker))]
+
+
+def tracker_states(trajectory: Trajectory, tracker: Measure) -> list[Any]:
+    """The tracker's state before each step and at the end of an episode with at least one step."""
+    states = [tracker.start(trajectory.task, trajectory.steps[0].observation)]
     for action, transition in transitions(trajectory):
-        before, state = state, tracker.update(state, action, transition)
-        found.append(tracker.signals(before, state))
-    return found
+        states.append(tracker.update(states[-1], action, transition))
+    return states
 
 
 def critical_steps(

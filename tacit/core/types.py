@@ -263,6 +263,16 @@ class Trajectory:
     def completion_tokens(self) -> int:
         return sum(len(step.completion.tokens) for step in self.steps)
 
+    @property
+    def observations(self) -> tuple[Observation, ...]:
+        """the observation before each step, and the final one"""
+        return (*(step.observation for step in self.steps), self.final)
+
+    @property
+    def end_label(self) -> str:
+        """the world's label of the ending; empty if it gave none"""
+        return self.detail or (self.steps[-1].label if self.steps else "")
+
 
 @dataclass(frozen=True, eq=False)
 class Group:

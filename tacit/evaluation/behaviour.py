@@ -121,7 +121,7 @@ def revisits(trajectory: Trajectory, place: Places | None) -> int:
     if place is None or not steps:
         return 0
     been, again = {place("", steps[0].observation)}, 0
-    for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=True):
+    for step, after in zip(steps, trajectory.observations[1:], strict=True):
         there = place(step.action, after) if step.effective else ""
         if there:
             again += there in been

@@ -154,7 +154,7 @@ def replay_actions(
 
 def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
     """The interactions of a trajectory, as far as it keeps the world's transitions."""
-    after = [*(step.observation for step in trajectory.steps), trajectory.final][1:]
+    after = trajectory.observations[1:]
     ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
     for turn, (step, observation) in enumerate(zip(trajectory.steps, after, strict=True), start=1):
         at_end = turn == len(trajectory)

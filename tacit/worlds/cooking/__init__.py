@@ -14,10 +14,8 @@ from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL, Coo
 
 def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `burned`, `wrong_processing` or `timeout` (ReuseRL Table 8), else the stop reason."""
-    labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
-    for label in (BURNED_LABEL, WRONG_LABEL):
-        if label in labels:
-            return label
+    if trajectory.end_label in (BURNED_LABEL, WRONG_LABEL):
+        return trajectory.end_label
     return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import Skills, critical_steps, most_repeated, transitions
+from tacit.core.hindsight import Skills, critical_steps, most_repeated, tracker_states
 from tacit.core.types import Observation, Task, Trajectory
 from tacit.core.world import ByReading
 from tacit.worlds.cooking.tracker import NOT_SEEN, CookingTracker, Direction, Explored, Recipe, Scene, read_recipe, read_scene
@@ -175,9 +175,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]
         return Skills(", ".join(dict.fromkeys(done)), steps, f"Eaten after {len(trajectory)} steps.")
-    state = _TRACKER.start(trajectory.task, trajectory.steps[0].observation)
-    for action, transition in transitions(trajectory):
-        state = _TRACKER.update(state, action, transition)
+    state = tracker_states(trajectory, _TRACKER)[-1]
     if "burned" in trajectory.detail:
         advice = "look whether it is cooked before cooking it: what is cooked twice burns"
     elif state.recipe is None:

@@ -16,7 +16,7 @@ from tacit.worlds.countdown.world import MAX_STEPS, STUCK, CountdownWorld, Opera
 
 def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `stuck` or `timeout` (ReuseRL Table 9), else the stop reason."""
-    if trajectory.detail == STUCK or (trajectory.steps and trajectory.steps[-1].label == STUCK):
+    if trajectory.end_label == STUCK:
         return STUCK
     return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
 

@@ -40,8 +40,8 @@ _TRACKER = ErrandTracker()
 def hindsight(trajectory: Trajectory) -> Skills:
     """Where the wanted thing was seen, if it was."""
     wanted = str(trajectory.task.data["thing"])
-    shown = [*(step.observation for step in trajectory.steps), trajectory.final]
-    seen = {thing: door for door, things, _ in (parse_observation(o.text) for o in shown) for thing in things if door}
+    parsed = (parse_observation(observation.text) for observation in trajectory.observations)
+    seen = {thing: door for door, things, _ in parsed for thing in things if door}
     steps = critical_steps(trajectory, Resident(trajectory.task), _TRACKER)
     advice = format_fact(wanted, seen[wanted]) if wanted in seen else ""
     return Skills(advice, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
@@ -51,7 +51,7 @@ def failure(trajectory: Trajectory) -> str:
     """`not_taken` if the thing was visible, `unreadable` if no door was opened, else `not_found`; or the stop reason."""
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
-    shown = [parse_observation(o.text)[1] for o in (*(step.observation for step in trajectory.steps), trajectory.final)]
+    shown = [parse_observation(observation.text)[1] for observation in trajectory.observations]
     if any(trajectory.task.data["thing"] in things for things in shown):
         return "not_taken"
     return "not_found" if any(shown) else "unreadable"

@@ -40,8 +40,7 @@ SKILLS = ("MOVE-NEW", "MOVE-KNOWN", "GOAL", "FIGHT", "PUSH", "SINK", "PICK_UP", 
 
 def project(trajectory: Trajectory) -> Iterator[str]:
     level, visited = LEVELS[str(trajectory.task.data["level"])], set[Place]()
-    shown = [*(step.observation for step in trajectory.steps), trajectory.final]
-    for step, after in zip(trajectory.steps, shown[1:], strict=True):
+    for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
         word = parse_action(step.action, level)
         if word:
             yield skill(word, step.observation, after, step.effective, visited)
@@ -91,12 +90,11 @@ def failure(trajectory: Trajectory) -> str:
     no_bridge    river: fewer than two boulders in the water
     timeout      out of turns otherwise; else the stop reason
     """
-    labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
-    if DIED in labels:
+    if trajectory.end_label == DIED:
         return DIED
-    if trajectory.stop is not StopReason.STEP_LIMIT and TIMEOUT not in labels:
+    if trajectory.stop is not StopReason.STEP_LIMIT and trajectory.end_label != TIMEOUT:
         return str(trajectory.stop)
-    scenes = [parse_scene(shown.text) for shown in (*(step.observation for step in trajectory.steps), trajectory.final)]
+    scenes = [parse_scene(observation.text) for observation in trajectory.observations]
     family = trajectory.task.data["level"]
     if family == "keyroom" and not any(scene.holds for scene in scenes):
         return "no_key"

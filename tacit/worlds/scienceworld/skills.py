@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tacit.core.hindsight import Skills, critical_steps, measured, transitions
+from tacit.core.hindsight import Skills, critical_steps, measured, tracker_states
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.scienceworld.tracker import MILESTONES, PROCEDURES, Progress, ScienceTracker
@@ -159,7 +159,7 @@ class _Adviser:
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success the commands that reached milestones; after a failure the remaining milestones. Uses only the tracker."""
-    states = _states(trajectory)
+    states = tracker_states(trajectory, _TRACKER)
     steps = critical_steps(trajectory, _Adviser(states), _TRACKER, achieved=_ACHIEVED)
     if trajectory.success:
         signals = measured(trajectory, _TRACKER)
@@ -176,14 +176,6 @@ def hindsight(trajectory: Trajectory) -> Skills:
     left = [m.name for m in PROCEDURES[last.family] if m.name not in last.reached and not m.optional] or [last.phase]
     advice = dict.fromkeys(_advice(last, name) for name in left)
     return Skills(f"still to do: {'; '.join(list(advice)[:MOST_TOLD])}", steps, f"Failed: {label}.")
-
-
-def _states(trajectory: Trajectory) -> list[Progress]:
-    """The tracker's state before each step and at the end."""
-    states = [_TRACKER.start(trajectory.task, trajectory.steps[0].observation)]
-    for action, transition in transitions(trajectory):
-        states.append(_TRACKER.update(states[-1], action, transition))
-    return states
 
 
 def _advice(state: Progress, milestone: str) -> str:

@@ -86,8 +86,7 @@ def failure(trajectory: Trajectory) -> str:
     """
     if trajectory.stop is StopReason.STEP_LIMIT:
         return "no_answer"
-    labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
-    if WRONG not in labels:
+    if trajectory.end_label != WRONG:
         return str(trajectory.stop)
     passages = [passage for step in trajectory.steps for passage in parse_passages(step.observation.text)]
     if not passages:

@@ -90,8 +90,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 def pushes(trajectory: Trajectory) -> list[str]:
     """The moves that pushed a box."""
-    seen = [*(step.observation for step in trajectory.steps), trajectory.final]
-    boxes = [read_position(observation.text)[1].boxes for observation in seen]
+    boxes = [read_position(observation.text)[1].boxes for observation in trajectory.observations]
     return [step.action for step, now, then in zip(trajectory.steps, boxes, boxes[1:], strict=False) if now != then]
 
 
@@ -109,5 +108,5 @@ def solution(trajectory: Trajectory) -> list[str]:
 
 def first_deadlock(trajectory: Trajectory) -> int | None:
     """The step after which the room was unsolvable; None if it never was."""
-    seen = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
-    return next((t for t, after in enumerate(seen) if is_deadlocked(*read_position(after.text))), None)
+    after_steps = trajectory.observations[1:]
+    return next((t for t, after in enumerate(after_steps) if is_deadlocked(*read_position(after.text))), None)

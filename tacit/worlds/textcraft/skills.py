@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tacit.core.hindsight import Skills, critical_steps, measured, transitions
+from tacit.core.hindsight import Skills, critical_steps, measured, tracker_states
 from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.textcraft.expert import Crafter
@@ -82,8 +82,7 @@ def failure(trajectory: Trajectory) -> str:
     """
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
-    seen = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
-    answers = [parse_observation(observation.text).answer for observation in seen]
+    answers = [parse_observation(observation.text).answer for observation in trajectory.observations[1:]]
     kinds = Counter(kind for answer in answers if (kind := _refusal_kind(answer)))
     if 2 * kinds.total() <= len(answers):
         return "timeout"
@@ -117,8 +116,6 @@ def workflow(trajectory: Trajectory) -> str:
 
 def remaining_work(trajectory: Trajectory) -> str:
     """What was left at the end of the episode: `still to get: 2 fleece; then craft 8 thread, 2 cloth`."""
-    state = _TRACKER.start(trajectory.task, trajectory.steps[0].observation)
-    for action, transition in transitions(trajectory):
-        state = _TRACKER.update(state, action, transition)
+    state = tracker_states(trajectory, _TRACKER)[-1]
     get, make = format_amounts(state.to_get), f"craft {format_amounts(state.to_make)}"
     return f"still to get: {get}; then {make}" if get else f"everything was there: {make}"

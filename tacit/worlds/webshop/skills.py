@@ -15,7 +15,7 @@ On a results page, other clicks open a product. Every search or click has a skil
 
 from __future__ import annotations
 
-from tacit.core.hindsight import Skills, critical_steps, transitions
+from tacit.core.hindsight import Skills, critical_steps, tracker_states
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Goal
@@ -75,11 +75,11 @@ def failure(trajectory: Trajectory) -> str:
     timeout          out of steps otherwise; else the stop reason
     """
     if trajectory.stop is StopReason.FAILURE:
-        return trajectory.detail or (trajectory.steps[-1].label if trajectory.steps else "") or str(trajectory.stop)
+        return trajectory.end_label or str(trajectory.stop)
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
-    seen = (*(step.observation for step in trajectory.steps), trajectory.final)
-    return "timeout" if any(read_page(observation).kind == "item" for observation in seen) else NEVER_OPENED
+    opened = any(read_page(observation).kind == "item" for observation in trajectory.observations)
+    return "timeout" if opened else NEVER_OPENED
 
 
 _TRACKER = ShopTracker()
@@ -105,7 +105,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
     has read no more than the agent."""
     steps = critical_steps(trajectory, _Adviser(trajectory), _TRACKER, MOST, ("progress.option", "progress.ready"))
     if trajectory.success:
-        return Skills(workflow(last_visit(trajectory)), steps, f"Bought in {len(trajectory)} steps.")
+        before_purchase = tracker_states(trajectory, _TRACKER)[-2]
+        return Skills(workflow(before_purchase.visit), steps, f"Bought in {len(trajectory)} steps.")
     goal, label = Goal.from_data(trajectory.task.data["goal"]), failure(trajectory)
     options = format_options({name or "option": value for name, value in goal.options})
     choice = f"choose {options}, then buy it" if goal.options else "and buy it"
@@ -121,12 +122,3 @@ def workflow(visit: Visit) -> str:
     """`search[navy backpack], open Riverstone Backpack, choose color: navy, buy now`"""
     chosen = [f"choose {format_options(visit.chosen)}"] if visit.chosen else []
     return ", ".join((f"search[{visit.query}]", f"open {truncate(visit.known[visit.product].title)}", *chosen, "buy now"))
-
-
-def last_visit(trajectory: Trajectory) -> Visit:
-    """The tracked visit before the last action."""
-    state = _TRACKER.start(trajectory.task, trajectory.steps[0].observation)
-    for action, transition in transitions(trajectory):
-        if not transition.done:
-            state = _TRACKER.update(state, action, transition)
-    return state.visit

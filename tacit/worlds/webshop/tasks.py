@@ -46,8 +46,8 @@ def _kinds(family: str, path: str, options: Mapping[str, tuple[str, ...]], *rows
     for row in rows:
         one, many, prices, attributes = (part.strip() for part in row.split("|"))
         low, _, high = prices.partition("-")
-        told = tuple(attribute.strip() for attribute in attributes.split(","))
-        found.append(Kind(one, many, family, f"{path} › {many}", told, options, (int(low), int(high))))
+        phrases = tuple(attribute.strip() for attribute in attributes.split(","))
+        found.append(Kind(one, many, family, f"{path} › {many}", phrases, options, (int(low), int(high))))
     return found
 
 
