@@ -35,7 +35,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Schedule
 from tacit.core.resources import Base
 from tacit.engines import get_engine
-from tacit.engines.models.bases import BASES, is_small
+from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
 from tacit.prompts.settings import PromptSettings
@@ -302,7 +302,7 @@ class Recipe:
         }
         out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
         said = frozenset(own) | frozenset(prompt)
-        settings, notes = settings.fit_to_model(Base(main.model, small=main.tiny is not None or is_small(main.model)), said)
+        settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
         return cls(
             world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
             said, notes,
@@ -364,6 +364,12 @@ def _common_tables(engine: str) -> dict[str, Iterable[str]]:
     nested["engine"] = get_engine(engine).settings
     keys = {table: [file_name(name) for name in field_types(cls)] for table, cls in nested.items()}
     return {"": [*OUTSIDE_TRAINING, *train], **keys}
+
+
+def describe_base(model: str, tiny: TinySettings | None, engine: str) -> Base:
+    """What is known of a model without loading it. A model on other machines has no files or template here."""
+    small = tiny is not None or is_small(model)
+    return Base(model, small, not small and not get_engine(engine).elsewhere and has_chat_template(model))
 
 
 def build_tables(settings: Any, own: Mapping[str, Any], where: str, tables: Tables = dict) -> Any:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from tacit.calibration.calibrate import calibration_file, read_calibration
 from tacit.companions.experience.retrieval import parse_endpoint_model
-from tacit.config.recipe import PolicyRecipe, Recipe
+from tacit.config.recipe import PolicyRecipe, Recipe, describe_base
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
@@ -23,7 +24,7 @@ from tacit.core.resources import Base, Encode, Thing
 from tacit.core.seeds import derive
 from tacit.core.world import Environment
 from tacit.engines import get_engine
-from tacit.engines.models.bases import FOLDER, base_named, is_small
+from tacit.engines.models.bases import FOLDER, base_named
 from tacit.engines.models.sources import TEXTS_SEED
 from tacit.engines.models.tiny import cache_root
 
@@ -34,8 +35,8 @@ HASHED_BYTES = 1 << 16
 
 
 def describe_model(recipe: Recipe, world: Environment) -> Base:
-    small = recipe.tiny is not None or is_small(recipe.model)
-    return Base(recipe.model, small, _layers(recipe), read_calibration(calibration_path(recipe, world)))
+    base = describe_base(recipe.model, recipe.tiny, recipe.engine_name)
+    return replace(base, layers=_layers(recipe), calibrated=read_calibration(calibration_path(recipe, world)))
 
 
 def calibration_path(recipe: Recipe, world: Environment) -> Path:

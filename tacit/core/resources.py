@@ -25,6 +25,8 @@ class Base:
     model: str = ""
     small: bool = False
     """a policy of a few million parameters, which cannot read what is written for language models"""
+    chat_template: bool = False
+    """instruction-tuned: its tokenizer has a chat template"""
     layers: int | None = None
     """how deep it is, where its files say so"""
     calibrated: Mapping[str, Mapping[str, Any]] | None = None

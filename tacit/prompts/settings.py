@@ -44,8 +44,11 @@ class PromptSettings:
         """The settings for this model, and notes on what was decided. `said` names the settings that the user gave.
 
         A model of a few million parameters cannot read what is written for language models: it gets the terse wording without
-        lists of actions, and answers with the bare action.
+        lists of actions, and answers with the bare action. An instruction-tuned model reads conversations in its template.
         """
+        if base.chat_template and "chat" not in said and not self.chat:
+            note = f"{base.model} has a chat template, so chat = true; --no-chat shows the episode as one message"
+            return replace(self, chat=True), (note,)
         wanted: dict[str, Any] = {"wording": "terse", "style": "bare", "admissible": False} if base.small else {}
         own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
         if not own:

@@ -280,3 +280,18 @@ def test_prompt_settings_in_the_method_table_still_load_and_are_noted(tmp_path):
     assert not any("belong in [prompt]" in note for note in Recipe.resolve(stored, {}).notes), "an old run just opens"
     with pytest.raises(TacitError, match=r"write \[prompt\], not \[method.prompt\]"):
         Recipe.from_json({**new, "method": {"name": "grpo", "prompt": {}}})
+
+
+def test_an_instruction_tuned_model_reads_conversations_unless_told_otherwise(tmp_path):
+    """A tokenizer with a chat template decides for a directory, the name for a hub id."""
+    (tmp_path / "config.json").write_text('{"vocab_size": 50000}')
+    plain = Recipe.from_json({"world": "countdown", "model": str(tmp_path)})
+    assert not plain.settings.prompt.chat and not plain.notes
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    for model in (str(tmp_path), "Qwen/Qwen2.5-1.5B-Instruct"):
+        recipe = Recipe.from_json({"world": "countdown", "model": model})
+        assert recipe.settings.prompt.chat and "has a chat template, so chat = true; --no-chat" in recipe.notes[0]
+        off = Recipe.from_json({"world": "countdown", "model": model, "prompt": {"chat": False}})
+        assert not off.settings.prompt.chat and not off.notes
+    for model in ("tiny", "tiny-base", "Qwen/Qwen2.5-1.5B", "HuggingFaceTB/SmolLM2-135M"):
+        assert not Recipe.from_json({"world": "countdown", "model": model}).settings.prompt.chat

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,27 @@ def is_small(model: str) -> bool:
                 return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"]) <= SMALL_VOCABULARY
             except (OSError, ValueError, KeyError, TypeError):
                 return False  # whoever loads it says what is wrong
+    return False
+
+
+INSTRUCTION_TUNED = re.compile(r"(?i)(^|[-_.])(instruct|chat|it)($|[-_.])")
+"""names of hub models that come with a chat template"""
+
+
+def has_chat_template(model: str) -> bool:
+    """Whether a model is instruction-tuned. The tokenizer's files decide for a directory, the name for a hub id, which need not
+    have been downloaded yet: `Qwen/Qwen2.5-1.5B-Instruct`."""
+    place = Path(model).expanduser()
+    if not place.is_dir():
+        return "/" in model and INSTRUCTION_TUNED.search(model.rpartition("/")[2]) is not None
+    for folder in (place, place / "model"):
+        if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+            return True
+        try:
+            if json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"):
+                return True
+        except (OSError, ValueError, AttributeError):  # whoever loads it says what is wrong
+            continue
     return False
 
 
