@@ -135,17 +135,9 @@ def launch_sampling_kernel(
     how = {"PARTS": parts, "BLOCK": BLOCK, "num_warps": 8} | early_launch_options(logits_BV.device)
     sum_part_kernel[(rows, parts)](logits_BV, parts_BP, *shape, **how)
     sample_kernel[(rows,)](
-        logits_BV,
-        parts_BP,
-        noise_BK,
-        tokens_BK,
-        logprobs_BK,
-        *(advance or (None, None, None, 0)),
-        *shape,
-        STEPS=noise_BK.shape[1],
-        PADDED=next_power_of_two(parts),
-        **how,
-    )
+        logits_BV, parts_BP, noise_BK, tokens_BK, logprobs_BK, *(advance or (None, None, None, 0)), *shape,
+        STEPS=noise_BK.shape[1], PADDED=next_power_of_two(parts), **how,
+    )  # fmt: skip
 
 
 def _sample_with_kernel(

@@ -70,29 +70,11 @@ def decode_attention(
     )
 
     decode_attention_kernel[(rows, kv_heads, splits)](
-        q_BHD,
-        k_BGD,
-        v_BGD,
-        keys_BSGD,
-        values_BSGD,
-        positions_B,
-        rope_B,
-        out,
-        found,
-        peaks,
-        scale,
-        q_BHD.stride(0),
-        k_BGD.stride(0),
-        v_BGD.stride(0),
-        capacity,
-        KV=kv_heads,
-        GROUP=heads // kv_heads,
-        PADDED=MIN_DOT,
-        DIM=dim,
-        SPLITS=splits,
-        **launch,
+        q_BHD, k_BGD, v_BGD, keys_BSGD, values_BSGD, positions_B, rope_B, out, found, peaks, scale, q_BHD.stride(0),
+        k_BGD.stride(0), v_BGD.stride(0), capacity,
+        KV=kv_heads, GROUP=heads // kv_heads, PADDED=MIN_DOT, DIM=dim, SPLITS=splits, **launch,
         **early_launch_options(q_BHD.device),
-    )
+    )  # fmt: skip
     if splits > 1:
         shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": MIN_DOT, "DIM": dim, "SPLITS": splits}
         merge_splits_kernel[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early_launch_options(q_BHD.device))
@@ -217,31 +199,11 @@ def chunk_attention(
     group = heads // kv_heads
     together = min(MAX_HEADS, next_power_of_two(group))
     decode_attention_kernels.chunk_attention_kernel[(len(blocks_N4), kv_heads, -(-group // together))](
-        q_CHD,
-        k_CGD,
-        v_CGD,
-        keys_BSGD,
-        values_BSGD,
-        blocks_N4,
-        rope_C,
-        out,
-        scale,
-        q_CHD.stride(0),
-        k_CGD.stride(0),
-        v_CGD.stride(0),
-        out.stride(0),
-        capacity,
-        KV=kv_heads,
-        GROUP=group,
-        DIM=dim,
-        BLOCK_TOKENS=BLOCK_TOKENS,
-        HEADS=together,
-        BLOCK=BLOCK,
-        FRESH=FRESH,
-        num_warps=WARPS,
-        num_stages=3 if dim <= LARGE_HEAD else 2,
-        **early_launch_options(q_CHD.device),
-    )
+        q_CHD, k_CGD, v_CGD, keys_BSGD, values_BSGD, blocks_N4, rope_C, out, scale, q_CHD.stride(0), k_CGD.stride(0),
+        v_CGD.stride(0), out.stride(0), capacity,
+        KV=kv_heads, GROUP=group, DIM=dim, BLOCK_TOKENS=BLOCK_TOKENS, HEADS=together, BLOCK=BLOCK, FRESH=FRESH,
+        num_warps=WARPS, num_stages=3 if dim <= LARGE_HEAD else 2, **early_launch_options(q_CHD.device),
+    )  # fmt: skip
 
 
 def chunk_attention_reference(

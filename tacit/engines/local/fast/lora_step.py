@@ -66,19 +66,10 @@ def add_lora_and_norm(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, l
     (rows, width), rank = h_BD.shape, lora_B.shape[1]
     normed_BD, block = torch.empty_like(h_BD), next_power_of_two(width)
     lora_add_rms_norm_kernel[(rows,)](
-        h_BD,
-        product_BP,
-        lora_B,
-        norm.weight,
-        normed_BD,
-        norm.variance_epsilon,
-        WIDTH=width,
-        RANK=rank,
-        PADDED=next_power_of_two(rank),
-        BLOCK=block,
-        num_warps=max(1, min(16, block // 256)),
+        h_BD, product_BP, lora_B, norm.weight, normed_BD, norm.variance_epsilon,
+        WIDTH=width, RANK=rank, PADDED=next_power_of_two(rank), BLOCK=block, num_warps=max(1, min(16, block // 256)),
         **early_launch_options(h_BD.device),
-    )
+    )  # fmt: skip
     return normed_BD
 
 
@@ -92,17 +83,10 @@ def lora_swiglu(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     out_BF = torch.empty(rows, inner, dtype=product_BP.dtype, device=product_BP.device)
     together = FEW_ROWS if rows <= MANY else MANY_ROWS
     lora_swiglu_kernel[(-(-inner // BLOCK_FEATURES), -(-rows // together))](
-        product_BP,
-        lora_B,
-        out_BF,
-        rows,
-        INNER=inner,
-        RANK=rank,
-        PADDED=max(16, next_power_of_two(rank)),
-        ROWS=together,
-        BLOCK=BLOCK_FEATURES,
+        product_BP, lora_B, out_BF, rows,
+        INNER=inner, RANK=rank, PADDED=max(16, next_power_of_two(rank)), ROWS=together, BLOCK=BLOCK_FEATURES,
         **early_launch_options(product_BP.device),
-    )
+    )  # fmt: skip
     return out_BF
 
 

@@ -27,24 +27,10 @@ def sum_part_kernel(
 
 @triton.jit(do_not_specialize=["max_position"])
 def sample_kernel(
-    logits,
-    parts,
-    noise,
-    tokens,
-    logprobs,
-    sampled,
-    last_tokens,
-    positions,
-    max_position,
-    temperature,
-    vocabulary,
+    logits, parts, noise, tokens, logprobs, sampled, last_tokens, positions, max_position, temperature, vocabulary,
     stride,
-    STEPS: tl.constexpr,
-    PARTS: tl.constexpr,
-    PADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    STEPS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """One program per row: find the part in which u falls, then the token in it. With `sampled`, the number of this token among
     STEPS, also advance the row's state."""
     wait_for_previous_kernel(EARLY)
