@@ -63,8 +63,7 @@ def random_model(device: torch.device, rank: int) -> Any:
 
 
 class Steps:
-    """A model whose rows have `before` tokens in their cache and write one more. `along` tokens of prompts as long, which are
-    half read, ride along."""
+    """Decode steps of a model with `before` tokens per slot in the KV cache, and `along` tokens of chunked prefill."""
 
     def __init__(self, forward: LlamaForward, tokens_BT: torch.Tensor, along: int = 0) -> None:
         self._forward, self._tokens_B = forward, tokens_BT[:, -1].contiguous()
@@ -72,28 +71,28 @@ class Steps:
         self._capacity = 1 << before.bit_length()
         self._cache = KeyValueCache(forward.shape)
         prompts = 2 * -(-along // before) + 1
-        self._cache.open(rows + prompts, self._capacity)
+        self._cache.resize(rows + prompts, self._capacity)
         forward.extend_rope(self._capacity)
         self._chunk: PromptChunk | None = None
         if along:
-            assert self._cache.reads_along, "the kernel for prompts that ride along does not hold here"  # `apart` is of rows
-            readings, room, random = ChunkedPrefill(), ChunkBuffer(along, 1, forward.device), np.random.default_rng(0)
-            readings.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
-            for look in (readings.schedule(1, (along,), 1) for _ in range(2)):
-                assert look is not None
-                room.fill(look.packed_KX)
-            self._chunk = room.select(torch.zeros(1, dtype=torch.long, device=forward.device))
+            assert self._cache.supports_chunked_prefill, "no kernel for chunked prefill on this device"
+            chunked, buffer, random = ChunkedPrefill(), ChunkBuffer(along, 1, forward.device), np.random.default_rng(0)
+            chunked.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
+            for chunks in (chunked.schedule(1, (along,), 1) for _ in range(2)):
+                assert chunks is not None
+                buffer.fill(chunks.packed_KX)
+            self._chunk = buffer.select(torch.zeros(1, dtype=torch.long, device=forward.device))
         self._positions_B = torch.full((rows,), before, device=forward.device)
         self._uniform_B = torch.rand(rows, device=forward.device)
         for part in torch.arange(rows, device=forward.device).split(32):
-            places = slice(int(part[0]), int(part[-1]) + 1)
+            slots = slice(int(part[0]), int(part[-1]) + 1)
             last = torch.full((len(part),), before - 1, device=forward.device)
             forward.prefill_padded(
-                tokens_BT[places, :-1], last, None, lambda depth, k, v, places=places: self._cache.put(depth, places, k, v)
+                tokens_BT[slots, :-1], last, None, lambda depth, k, v, slots=slots: self._cache.store_padded(depth, slots, k, v)
             )
 
     def logits(self) -> torch.Tensor:
-        return self._forward.step(self._tokens_B, self._positions_B, self._cache, self._capacity, chunk=self._chunk)
+        return self._forward.decode_step(self._tokens_B, self._positions_B, self._cache, self._capacity, chunk=self._chunk)
 
     def __call__(self) -> None:
         sample_tokens(self.logits(), self._uniform_B, Sampling())

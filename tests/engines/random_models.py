@@ -124,20 +124,20 @@ def plain_logprobs(model, prompt, tokens, temperature: float = 1.0) -> np.ndarra
 
 
 def with_adapter(model):
-    """Its adapter does something."""
+    """With a LoRA adapter that is not zero."""
     targets = ["q_proj", "v_proj", "down_proj"]
     return get_peft_model(model, LoraConfig(r=4, target_modules=targets, init_lora_weights=False)).eval().get_base_model()
 
 
 class Recording:
-    """What a CUDA graph does, without CUDA: replays the very step that was recorded, whoever asks."""
+    """A CUDA graph without CUDA: replays the captured step."""
 
     def __init__(self, step):
         self.replay = step
 
 
 def cache_as_on_a_gpu(monkeypatch) -> None:
-    """Keys and values lie by token; a step is not that of a cache by head."""
+    """Token-major KV cache, as on a GPU."""
     init = KeyValueCache.__init__
 
     def by_token(self, geometry):
@@ -149,11 +149,11 @@ def cache_as_on_a_gpu(monkeypatch) -> None:
 
 
 def as_on_a_gpu(model, tokenizer, monkeypatch, varlen=False, **options) -> LocalSampler:
-    """A sampler with the fixed shapes and the recorded steps that a GPU has; `varlen`: and kernels for prompts without padding.
-    What was recorded is not replayed once something that it reads has moved."""
+    """A sampler with fixed shapes and captured steps, as on a GPU; `varlen`: also prefills without padding. Checks that no
+    graph is replayed after something it reads has moved."""
 
     def record(self, step):
-        step()  # the trial that the real thing makes; the caller has to undo it
+        step()  # the warm-up, which the caller undoes
 
         def again():
             decoder = sampler._llama

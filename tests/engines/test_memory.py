@@ -293,7 +293,7 @@ class FakeGPU:
         self.streams, self.given_back, self.recorded, self._fails = [], 0, 0, fails
         self.ours, aside = self.Stream(), self.Stream()
         self.current = self.ours
-        monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._aside", lambda device: aside)
+        monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._capture_stream", lambda device: aside)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(self, "current", stream))
@@ -358,6 +358,6 @@ def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(mon
     assert gpu.current is gpu.ours, "whatever becomes of a recording, work goes on where it was"
     graphs.run("b", nothing, lambda: nothing)
     assert graphs.enabled and len(graphs) == 2
-    with pytest.warns(UserWarning, match="without CUDA graphs"):
+    with pytest.warns(UserWarning, match="CUDA graphs are off"):
         graphs.run("c", nothing, lambda: nothing)
     assert not graphs.enabled and gpu.current is gpu.ours

@@ -1,4 +1,4 @@
-"""What the sampler promises: right frequencies, no batch effects, stops and limits, shared prefill, clear errors."""
+"""The sampler: frequencies, independence of the batch, stop conditions and limits, shared prefill, errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_frequencies_pass_a_chi_square_test(family, tokenizer):
     assert chisquare(observed, expected * 4000).pvalue > 0.01
 
 
-def test_later_tokens_are_independent_draws_too(llama, tokenizer):
+def test_later_tokens_are_independent(llama, tokenizer):
     """The second token's noise is not the first's: given the first token, the second has the model's distribution."""
     prompt = make_prompts(1)[0]
     sampler = LocalSampler(llama, tokenizer, "cpu")
@@ -101,7 +101,7 @@ def test_identical_prompts_are_prefilled_once(lean, llama, tokenizer):
     assert sampler.prefilled_tokens == len(a) + len(b)
 
 
-def test_rows_that_end_leave_the_batch(llama, tokenizer, monkeypatch):
+def test_finished_sequences_leave_the_batch(llama, tokenizer, monkeypatch):
     widths = []
     step = LlamaForward.decode_step
     monkeypatch.setattr(
@@ -179,7 +179,7 @@ def test_sampling_is_exactly_repeatable_whatever_came_before(llama, tokenizer):
         assert a.tokens.tolist() == b.tokens.tolist() and a.logprobs.tolist() == b.logprobs.tolist()
 
 
-def test_logits_that_are_not_numbers_are_an_error(tokenizer):
+def test_nonfinite_logits_are_an_error(tokenizer):
     model = make_model("llama")
     sampler = LocalSampler(model, tokenizer, "cpu")
     requests = make_requests(make_prompts(3))

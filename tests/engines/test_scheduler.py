@@ -1,4 +1,4 @@
-"""Continuous batching: whoever comes and goes, a completion is the one its request gets alone."""
+"""Continuous batching: a completion does not depend on the other requests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def llama():
     return make_model("llama")
 
 
-def chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
-    """Requests that are handed in one after another, several such lines side by side: prompts grow, limits are ragged."""
+def make_chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
+    """Several lines of requests, each submitted after the previous one finishes; prompts grow, limits differ."""
     rng = np.random.default_rng(seed)
     lines = []
     for line in range(count):
@@ -40,8 +40,8 @@ def chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
     return lines
 
 
-def walk(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
-    """Hand in the first of each line, and the next of a line when the one before it is finished. Yields what comes back."""
+def run_chains(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
+    """Submit the first request of each line, and the next one when it finishes. Yields what comes back."""
     request_ids = {scheduler.submit(line[0]): (number, 0) for number, line in enumerate(lines)}
     while finished := scheduler.wait():
         yield [(*request_ids[request_id], completion) for request_id, completion in finished]
@@ -53,7 +53,7 @@ def walk(scheduler: Scheduler, lines: list[list[Request]]) -> Iterator[list[tupl
     scheduler.close()
 
 
-def alike(a: Completion, b: Completion) -> None:
+def assert_same(a: Completion, b: Completion) -> None:
     assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
     np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
     assert (a.hidden is None) == (b.hidden is None)
@@ -63,30 +63,30 @@ def alike(a: Completion, b: Completion) -> None:
 
 @pytest.mark.parametrize("way", ["llama", "qwen3", "as on a gpu", "not lean", "gpt2", "gpt-neox", "mistral-sliding"])
 @pytest.mark.parametrize("max_batch", [256, 5])
-def test_every_completion_is_the_one_its_request_gets_alone(way, max_batch, tokenizer, monkeypatch):
+def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypatch):
     model = make_model("llama" if way in ("as on a gpu", "not lean") else way)
     if way == "as on a gpu":
         sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=max_batch)
     else:
         sampler = LocalSampler(model, tokenizer, "cpu", max_batch=max_batch, use_llama_decoder=way != "not lean")
-    lines, sampling = chains(8, 3), Sampling(stop=("a",))
+    lines, sampling = make_chains(8, 3), Sampling(stop=("a",))
     alone = LocalSampler(model, tokenizer, "cpu")
     seen = []
-    for come in walk(sampler.open_scheduler(sampling, layer=1), lines):
+    for come in run_chains(sampler.open_scheduler(sampling, layer=1), lines):
         for number, turn, completion in come:
-            alike(completion, alone.sample([lines[number][turn]], sampling, layer=1)[0])
+            assert_same(completion, alone.sample([lines[number][turn]], sampling, layer=1)[0])
             seen.append((number, turn))
     assert sorted(seen) == [(number, turn) for number in range(8) for turn in range(3)]
-    if way != "mistral-sliding":  # whose rows cannot join others
+    if way != "mistral-sliding":  # cannot admit requests while others decode
         assert seen != sorted(seen, key=lambda place: place[1]), "nobody ran ahead of the others"
 
 
 @pytest.mark.parametrize("way", ["exact", "as on a gpu", "not lean"])
-def test_the_same_requests_give_the_same_bits_in_the_same_order(way, llama, tokenizer, monkeypatch):
+def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
     def play(sampler: LocalSampler) -> list:
         return [
             [(number, turn, c.tokens.tolist(), c.logprobs.tolist()) for number, turn, c in come]
-            for come in walk(sampler.open_scheduler(Sampling(stop=("a",))), chains(9, 3))
+            for come in run_chains(sampler.open_scheduler(Sampling(stop=("a",))), make_chains(9, 3))
         ]
 
     if way == "as on a gpu":
@@ -97,9 +97,8 @@ def test_the_same_requests_give_the_same_bits_in_the_same_order(way, llama, toke
     assert play(fresh) == play(used) == play(fresh)
 
 
-def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama, tokenizer, monkeypatch):
-    """Where the table goes on before it is read, a row may be over, and another have joined in its place, with tokens on their
-    way that were asked for the first."""
+def test_tokens_of_a_finished_request_are_not_given_to_its_slots_next_request(llama, tokenizer, monkeypatch):
+    """With async decoding, a slot may have a new request while tokens of the finished one are still on their way."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
     taken, waiting = [], Slots.find_still_active
 
@@ -111,13 +110,13 @@ def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama
     monkeypatch.setattr(Slots, "find_still_active", watched)
     rng, sampling = np.random.default_rng(1), Sampling(stop=("a", "b"), max_tokens=100)
     lines = [[Request(rng.integers(0, 256, 5), seed=10 * line + turn) for turn in range(5)] for line in range(8)]
-    for come in walk(sampler.open_scheduler(sampling), lines):
+    for come in run_chains(sampler.open_scheduler(sampling), lines):
         for number, turn, completion in come:
-            alike(completion, alone.sample([lines[number][turn]], sampling)[0])
+            assert_same(completion, alone.sample([lines[number][turn]], sampling)[0])
     assert sum(taken) > 0, "nobody had the place of another too soon"
 
 
-def test_a_gpu_has_something_to_do_while_others_are_let_in(llama, tokenizer, monkeypatch):
+def test_decode_is_launched_before_prefill_results_are_read(llama, tokenizer, monkeypatch):
     sampler, did = as_on_a_gpu(llama, tokenizer, monkeypatch), []
     join, advance = LlamaDecodeBatch.prefill, LlamaDecodeBatch.decode
 
@@ -141,7 +140,7 @@ def test_a_gpu_has_something_to_do_while_others_are_let_in(llama, tokenizer, mon
     assert scheduler.wait() == [] and did == [], "what nobody waits for is not read"
 
 
-def test_weights_that_change_while_a_gpu_goes_on_write_all_of_a_completion(tokenizer, monkeypatch):
+def test_weight_update_during_async_decode_restarts_sequences(tokenizer, monkeypatch):
     model, versions = make_model("llama"), [0]
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
     scheduler = sampler.open_scheduler(WARM, version=lambda: versions[0])
@@ -152,35 +151,35 @@ def test_weights_that_change_while_a_gpu_goes_on_write_all_of_a_completion(token
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight.mul_(-3)
     versions[0] = 1
-    rest = the_rest(scheduler)
+    rest = finish(scheduler)
     assert {completion.version for completion in rest.values()} == {1}
     for i, completion in rest.items():
-        alike(completion, LocalSampler(model, tokenizer, "cpu").sample([LONG[i]], WARM)[0])
+        assert_same(completion, LocalSampler(model, tokenizer, "cpu").sample([LONG[i]], WARM)[0])
 
 
-def test_short_answers_come_and_go_while_a_long_one_is_written(llama, tokenizer):
+def test_short_completions_return_while_a_long_one_decodes(llama, tokenizer):
     long = [Request(np.arange(5), seed=1, max_tokens=120)]
     short = [Request(np.arange(9), seed=turn, max_tokens=3) for turn in range(10)]
     order = []
-    for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), [long, short]):
+    for come in run_chains(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), [long, short]):
         order += [number for number, _, _ in come]
     assert order == [1] * 10 + [0]
 
 
-def test_no_row_that_is_over_waits_for_long(llama, tokenizer, monkeypatch):
-    """One line of short answers among many long ones: their idle place costs little, and still it is not kept waiting."""
+def test_finished_sequences_return_within_max_wait(llama, tokenizer, monkeypatch):
+    """One line of short completions among many long ones: its idle slot costs little, but it must not wait."""
     steps = []
     advance = LlamaDecodeBatch.decode
     monkeypatch.setattr(LlamaDecodeBatch, "decode", lambda self, *rest: steps.append(1) or advance(self, *rest))
     lines = [[Request(np.arange(5), seed=i, max_tokens=120)] for i in range(40)]
     lines.append([Request(np.arange(9), seed=turn, max_tokens=2) for turn in range(2)])
     came = {}
-    for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), lines):
+    for come in run_chains(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0.8)), lines):
         came |= {(number, turn): len(steps) for number, turn, _ in come}
     assert came[40, 0] <= 2 + MAX_WAIT_STEPS and came[40, 1] <= 2 * (2 + MAX_WAIT_STEPS)
 
 
-def test_answers_of_one_length_come_back_together_and_are_prefilled_together(llama, tokenizer, monkeypatch):
+def test_equal_lengths_return_and_prefill_together(llama, tokenizer, monkeypatch):
     joined = []
     join = LlamaDecodeBatch.prefill
     monkeypatch.setattr(
@@ -189,11 +188,13 @@ def test_answers_of_one_length_come_back_together_and_are_prefilled_together(lla
     lines = [
         [Request(np.arange(4 + i), seed=9 * i + turn, max_tokens=3 + (i + turn) % 4) for turn in range(3)] for i in range(16)
     ]
-    come = [len(come) for come in walk(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0)), lines)]
+    come = [
+        len(come) for come in run_chains(LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling(temperature=0)), lines)
+    ]
     assert sum(come) == sum(joined) == 48 and len(joined) <= 4
 
 
-def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, monkeypatch):
+def test_free_slots_are_refilled(llama, tokenizer, monkeypatch):
     widths = []
     step = LlamaForward.decode_step
     monkeypatch.setattr(
@@ -205,7 +206,7 @@ def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, 
     assert len(widths) < 100, "29 short rows in three places, while the long one goes on in the fourth"
 
 
-def test_rows_that_are_over_are_soon_not_computed_any_more(llama, tokenizer, monkeypatch):
+def test_batch_is_compacted_as_sequences_finish(llama, tokenizer, monkeypatch):
     widths = []
     step = LlamaForward.decode_step
     monkeypatch.setattr(
@@ -213,11 +214,11 @@ def test_rows_that_are_over_are_soon_not_computed_any_more(llama, tokenizer, mon
     )
     requests = [Request(p, seed=i, max_tokens=5 if i % 5 == 0 else 40) for i, p in enumerate(make_prompts(32))]
     done = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(temperature=0.8))
-    needed = sum(len(completion.tokens) - 1 for completion in done)  # the prefill draws each row's first
+    needed = sum(len(completion.tokens) - 1 for completion in done)  # the prefill samples each first token
     assert needed <= sum(widths) <= needed / 0.9
 
 
-def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_them(llama, tokenizer):
+def test_stop_condition_cache_evicts_old_sets(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
     stops = [("x", str(i)) for i in range(3 * MAX_STOP_SETS)]
     first = sampler.stop_conditions(stops[0])
@@ -230,8 +231,8 @@ def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_the
 
 
 @pytest.mark.parametrize("cleans_up", [True, False])
-def test_texts_of_several_that_are_over_are_those_of_each_without_what_ended_it(tokenizer, cleans_up, monkeypatch):
-    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleans_up)  # decides who decodes
+def test_decode_all_equals_decode_and_strips_end_tokens(tokenizer, cleans_up, monkeypatch):
+    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleans_up)  # decides which tokenizer decodes
     end, rng = 7, np.random.default_rng(0)
     stops = StopConditions(tokenizer, [end], (), len(tokenizer))
     said = [rng.integers(40, 120, size=size) for size in (0, 1, 9, 30)]
@@ -242,7 +243,7 @@ def test_texts_of_several_that_are_over_are_those_of_each_without_what_ended_it(
     assert stops.decode_all([]) == []
 
 
-def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenizer):
+def test_identical_waiting_prompts_are_prefilled_once(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
     scheduler = sampler.open_scheduler(Sampling(temperature=0.8))
     scheduler.submit(Request(np.arange(7), seed=0, max_tokens=60))
@@ -256,8 +257,8 @@ def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenize
 
 
 @pytest.mark.parametrize("way", ["exact", "as on a gpu"])
-def test_longer_and_more_prompts_may_join_those_who_sit(way, tokenizer, monkeypatch):
-    """The cache grows in both directions while rows are in it."""
+def test_cache_grows_while_sequences_decode(way, tokenizer, monkeypatch):
+    """The cache grows in slots and capacity while sequences are in it."""
     model = make_model("llama")
     model.config.max_position_embeddings = 1024
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch) if way == "as on a gpu" else LocalSampler(model, tokenizer, "cpu")
@@ -270,13 +271,13 @@ def test_longer_and_more_prompts_may_join_those_who_sit(way, tokenizer, monkeypa
     request_ids |= {scheduler.submit(request): request for request in later}
     found |= dict(scheduler.wait())
     assert (scheduler._batch.cache.capacity, scheduler._batch.cache.slots) > before and scheduler._batch.cache.slots > before[1]
-    found |= the_rest(scheduler)
+    found |= finish(scheduler)
     assert len(found[0].tokens) == 90, "it sat there all the time"
     for request_id, request in request_ids.items():
-        alike(found[request_id], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
+        assert_same(found[request_id], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
 
 
-def test_nothing_under_way_is_nothing_to_wait_for(llama, tokenizer):
+def test_wait_without_requests_is_empty(llama, tokenizer):
     scheduler = LocalSampler(llama, tokenizer, "cpu").open_scheduler(Sampling())
     assert scheduler.wait() == []
     scheduler.submit(Request(np.arange(3), max_tokens=2))
@@ -287,7 +288,7 @@ def test_nothing_under_way_is_nothing_to_wait_for(llama, tokenizer):
     assert scheduler.wait() == []
 
 
-def test_what_is_not_finished_when_a_scheduler_is_closed_is_given_up(llama, tokenizer):
+def test_close_drops_unfinished_requests(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
     scheduler = sampler.open_scheduler(Sampling())
     for limit in (2, 60):
@@ -301,8 +302,8 @@ def test_what_is_not_finished_when_a_scheduler_is_closed_is_given_up(llama, toke
 WARM = Sampling(temperature=0.9)
 
 
-def begun(policy, requests: list[Request]) -> tuple[Scheduler, dict[int, Completion]]:
-    """A scheduler at which the first request is finished, and not all others are."""
+def start(policy, requests: list[Request]) -> tuple[Scheduler, dict[int, Completion]]:
+    """A scheduler whose first request has finished, and some others have not."""
     scheduler = policy.open_scheduler(WARM)
     for request in requests:
         scheduler.submit(request)
@@ -314,7 +315,7 @@ def begun(policy, requests: list[Request]) -> tuple[Scheduler, dict[int, Complet
 LONG = [Request(np.arange(4 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(4)]
 
 
-def the_rest(scheduler: Scheduler) -> dict[int, Completion]:
+def finish(scheduler: Scheduler) -> dict[int, Completion]:
     found: dict[int, Completion] = {}
     while finished := scheduler.wait():
         found |= dict(finished)
@@ -323,23 +324,23 @@ def the_rest(scheduler: Scheduler) -> dict[int, Completion]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
-def test_a_completion_is_written_by_one_version_of_the_weights_and_says_which(make_policy, rows, settings):
+def test_completion_uses_and_reports_one_weight_version(make_policy, rows, settings):
     policy = make_policy(**settings)
     assert isinstance(policy, SchedulingSampler)
     before = policy.sample(LONG, WARM)
-    scheduler, found = begun(policy, LONG)
+    scheduler, found = start(policy, LONG)
     at_once = list(found)
     policy.update(Batch.imitation(*rows), [Imitation()], 1e-2)
-    found |= the_rest(scheduler)
+    found |= finish(scheduler)
     after = policy.sample(LONG, WARM)
     assert {c.version for c in before} == {0} and {c.version for c in after} == {1}
     for i, completion in found.items():
         expected = (before if i in at_once else after)[i]
         assert completion.version == expected.version
-        alike(completion, expected)
+        assert_same(completion, expected)
 
 
-def test_versions_are_counted_for_each_member_and_for_what_is_loaded(make_policy, rows, tmp_path):
+def test_versions_count_updates_and_loads_per_adapter(make_policy, rows, tmp_path):
     policy = make_policy(lora_rank=4)
     other = policy.adapter("other")
 
@@ -357,17 +358,17 @@ def test_versions_are_counted_for_each_member_and_for_what_is_loaded(make_policy
     assert versions() == [3, 2]
 
 
-def test_two_policies_of_one_engine_are_asked_in_turns(make_policy, rows):
-    """Each scheduler keeps its rows while the other's adapter is the active one, and while somebody scores or samples."""
+def test_two_adapters_alternate(make_policy, rows):
+    """Each scheduler keeps its sequences while the other adapter is active, and during scoring and sampling."""
     policy = make_policy(lora_rank=4)
     other = policy.adapter("other")
     other.update(Batch.imitation(*rows), [Imitation()], 3e-2)
-    schedulers = [begun(player, LONG) for player in (policy, other)]
+    schedulers = [start(player, LONG) for player in (policy, other)]
     between = other.sample(LONG, WARM)
     policy.logprobs(*rows)
     tables = [scheduler._batch for scheduler, _ in schedulers]
     assert None not in tables and tables[0] is not tables[1]
-    rest = [found | the_rest(scheduler) for scheduler, found in schedulers]
+    rest = [found | finish(scheduler) for scheduler, found in schedulers]
     assert [c.tokens.tolist() for c in between] == [rest[1][i].tokens.tolist() for i in range(4)]
     for player, found in zip((policy, other), rest, strict=True):
         for i, request in enumerate(LONG):
@@ -376,19 +377,19 @@ def test_two_policies_of_one_engine_are_asked_in_turns(make_policy, rows):
     assert rest[0][1].tokens.tolist() != rest[1][1].tokens.tolist()
 
 
-def test_rows_whose_memory_is_wanted_begin_again(make_policy):
+def test_released_sequences_restart(make_policy):
     policy = make_policy()
     expected = policy.sample(LONG, WARM)
-    scheduler, found = begun(policy, LONG)
+    scheduler, found = start(policy, LONG)
     policy.engine.free_memory()
     assert scheduler._batch is None
-    found |= the_rest(scheduler)
+    found |= finish(scheduler)
     for i in range(4):
-        alike(found[i], expected[i])
+        assert_same(found[i], expected[i])
 
 
-def test_memory_that_is_given_up_is_free_at_once(llama, tokenizer):
-    """A GPU that others wait for has no time for Python's collector."""
+def test_release_frees_memory_at_once(llama, tokenizer):
+    """Without waiting for Python's garbage collector."""
     sampler = LocalSampler(llama, tokenizer, "cpu")
     gc.collect()
     gc.disable()
@@ -402,7 +403,7 @@ def test_memory_that_is_given_up_is_free_at_once(llama, tokenizer):
         gc.enable()
 
 
-def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, monkeypatch):
+def test_interrupt_loses_nothing(llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaDecodeBatch.decode, []
 
@@ -423,12 +424,12 @@ def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, 
         scheduler.submit(request)
     with pytest.raises(KeyboardInterrupt):
         scheduler.wait()
-    found = the_rest(scheduler)
+    found = finish(scheduler)
     for i, completion in enumerate(expected):
-        alike(found[i], completion)
+        assert_same(found[i], completion)
 
 
-def out_of_memory(times: int, work: Callable) -> Callable:
+def fail_with_oom(times: int, work: Callable) -> Callable:
     left = [times]
 
     def tried(*arguments):
@@ -441,8 +442,8 @@ def out_of_memory(times: int, work: Callable) -> Callable:
 
 
 @pytest.mark.parametrize("where", ["prefill", "decode"])
-def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monkeypatch):
-    """Where a prefill failed, rows went on without the token that they begin with."""
+def test_error_loses_no_request(where, llama, tokenizer, monkeypatch):
+    """After a failed prefill, sequences must not continue without their first token."""
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
     sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaDecodeBatch, where), []
 
@@ -458,14 +459,14 @@ def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monk
         scheduler.submit(request)
     with pytest.raises(RuntimeError, match="of the device"):
         scheduler.wait()
-    found = the_rest(scheduler)
+    found = finish(scheduler)
     for i, completion in enumerate(expected):
-        alike(found[i], completion)
+        assert_same(found[i], completion)
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 @pytest.mark.parametrize("where", ["prefill", "decode"])
-def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypatch):
+def test_oom_loses_no_request(where, llama, tokenizer, monkeypatch):
     expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG * 2, Sampling())
     sampler = LocalSampler(llama, tokenizer, "cpu")
     scheduler = sampler.open_scheduler(Sampling())
@@ -475,19 +476,19 @@ def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypa
     for request in LONG:
         scheduler.submit(request)
     monkeypatch.setattr(
-        LlamaDecodeBatch, where, out_of_memory(1 if where == "prefill" else 20, getattr(LlamaDecodeBatch, where))
+        LlamaDecodeBatch, where, fail_with_oom(1 if where == "prefill" else 20, getattr(LlamaDecodeBatch, where))
     )
-    found |= the_rest(scheduler)
+    found |= finish(scheduler)
     assert sampler.slot_budget.current < 256
     for i, completion in enumerate(expected):
-        alike(found[i], completion)
+        assert_same(found[i], completion)
 
 
-def test_logits_that_are_not_numbers_end_the_waiting_and_spoil_nothing(tokenizer):
+def test_nonfinite_logits_raise_and_clear_the_cache(tokenizer):
     model = make_model("llama")
     sampler = LocalSampler(model, tokenizer, "cpu")
     expected = sampler.sample(LONG, WARM)
-    scheduler, found = begun(sampler, LONG)
+    scheduler, found = start(sampler, LONG)
     weight = model.model.layers[0].mlp.up_proj.weight
     healthy = weight.data.clone()
     weight.data.fill_(float("nan"))
@@ -496,5 +497,5 @@ def test_logits_that_are_not_numbers_end_the_waiting_and_spoil_nothing(tokenizer
         scheduler.wait()
     weight.data.copy_(healthy)
     sampler.weights_changed()
-    for i, completion in [*enumerate(sampler.sample(LONG, WARM)), *found.items(), *the_rest(scheduler).items()]:
-        alike(completion, expected[i])
+    for i, completion in [*enumerate(sampler.sample(LONG, WARM)), *found.items(), *finish(scheduler).items()]:
+        assert_same(completion, expected[i])

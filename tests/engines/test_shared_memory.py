@@ -181,7 +181,7 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
         def wait_stream(self, other: Stream) -> None:
             pass
 
-    monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._aside", lambda device: Stream())
+    monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._capture_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     for name, made in (("current_stream", Stream), ("CUDAGraph", object)):
@@ -313,29 +313,29 @@ def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy,
 def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, card, monkeypatch):
     prompts, completions = rows
     policy, most = make_policy(token_budget=80, value_head=True), {"tokens": 50, "rows": 3}
-    model, predicting, advance = policy.engine.model, policy.engine.model.forward_hidden, LlamaDecodeBatch.decode
+    model, predicting, decode = policy.engine.model, policy.engine.model.forward_hidden, LlamaDecodeBatch.decode
 
     def predicting_few(packed):
         if packed.num_tokens > most["tokens"]:
             raise RuntimeError(CUBLAS)
         return predicting(packed)
 
-    def advance_few(table, noise, *rest):
+    def decode_few(batch, noise, *rest):
         if len(noise) > most["rows"]:
             raise RuntimeError(CUBLAS)
-        return advance(table, noise, *rest)
+        return decode(batch, noise, *rest)
 
     monkeypatch.setattr(model, "forward_hidden", predicting_few)
-    monkeypatch.setattr(LlamaDecodeBatch, "decode", advance_few)
+    monkeypatch.setattr(LlamaDecodeBatch, "decode", decode_few)
     requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
     card.room = 30
     expected = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))
     policy.values(prompts)
-    scoring, places = policy.engine.scoring_budget, policy.engine.sampler.places
-    assert (scoring.current, places.current) == (40, 2)
+    scoring, slots = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
+    assert (scoring.current, slots.current) == (40, 2)
     card.room, most["tokens"], most["rows"] = 100, 1000, 1000
     found = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))
-    assert scoring.current == 80 and places.current > 2
+    assert scoring.current == 80 and slots.current > 2
     for ours, theirs in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert [c.tokens.tolist() for c in found[1]] == [c.tokens.tolist() for c in expected[1]]

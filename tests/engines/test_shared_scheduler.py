@@ -1,4 +1,4 @@
-"""One scheduler for several adapters: whoever else is written there, a completion is the one its own adapter writes alone."""
+"""One scheduler for several adapters: a completion is the one its adapter samples alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM = Sampling(temperature=0.9, max_tokens=12)
 
 @pytest.fixture
 def policies(make_policy) -> list[LocalPolicy]:
-    """Three adapters on one base, far from each other."""
+    """Three very different adapters on one base."""
     base = make_policy(lora_rank=4)
     views = [base, base.adapter("one"), base.adapter("two")]
     torch.manual_seed(0)
@@ -32,8 +32,8 @@ def policies(make_policy) -> list[LocalPolicy]:
     return views
 
 
-def all_at_one_scheduler(policies: list[LocalPolicy], lines: list[list[Request]]) -> dict[tuple[int, int], Completion]:
-    """Line n is written by adapter n modulo 3, the next of a line when the one before it is finished; by (line, turn)."""
+def sample_shared(policies: list[LocalPolicy], lines: list[list[Request]]) -> dict[tuple[int, int], Completion]:
+    """Completions by (line, turn): line n uses adapter n modulo 3; a request follows when the previous one finishes."""
     scheduler = policies[0].engine.open_shared_scheduler(WARM)
     assert scheduler is not None
     found: dict[tuple[int, int], Completion] = {}
@@ -48,23 +48,23 @@ def all_at_one_scheduler(policies: list[LocalPolicy], lines: list[list[Request]]
     return found
 
 
-def test_every_completion_is_the_one_its_adapter_writes_alone(policies):
+def test_completion_equals_one_of_its_adapter_alone(policies):
     lines = chains(9, 3)
-    found = all_at_one_scheduler(policies, lines)
+    found = sample_shared(policies, lines)
     assert len(found) == 27
     for (line, turn), completion in found.items():
         alike(completion, policies[line % 3].sample([lines[line][turn]], WARM)[0])
 
 
-def test_the_same_prompt_is_read_by_each_adapter_for_itself(policies):
+def test_shared_prompt_is_prefilled_per_adapter(policies):
     request = Request(np.arange(9), seed=5, max_tokens=12)
-    found = all_at_one_scheduler(policies, [[request]] * 6)
+    found = sample_shared(policies, [[request]] * 6)
     assert len({tuple(found[n, 0].logprobs.tolist()) for n in range(3)}) == 3, "else this test shows nothing"
     for (line, _), completion in found.items():
         alike(completion, policies[line % 3].sample([request], WARM)[0])
 
 
-def test_rows_begin_again_where_the_weights_of_an_adapter_have_changed(policies, rows):
+def test_adapter_update_restarts_sequences(policies, rows):
     scheduler = policies[0].engine.open_shared_scheduler(WARM)
     requests = [Request(np.arange(4 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(6)]
     request_ids = {scheduler.submit(request, policies[i % 3].name): i for i, request in enumerate(requests)}
@@ -79,9 +79,9 @@ def test_rows_begin_again_where_the_weights_of_an_adapter_have_changed(policies,
         alike(completion, policies[i % 3].sample([requests[i]], WARM)[0])
 
 
-def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
+def test_removing_an_adapter_keeps_the_others(policies):
     lines = chains(3, 2)
-    before = all_at_one_scheduler(policies, lines)
+    before = sample_shared(policies, lines)
     engine = policies[0].engine
     scheduler = engine.open_shared_scheduler(WARM)
     first = scheduler.submit(lines[0][0], policies[0].name)
@@ -90,13 +90,11 @@ def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
     alike(dict(scheduler.wait())[first], before[0, 0])
     scheduler.submit(lines[2][0], policies[2].name)
-    with pytest.raises(
-        UnsupportedModule, match="adapter 'two' does not exist any more"
-    ):  # and not what the bare base would write
+    with pytest.raises(UnsupportedModule, match="adapter 'two' does not exist any more"):  # instead of sampling from the base
         scheduler.wait()
 
 
-def test_a_model_without_adapters_or_too_large_for_copies_has_no_such_scheduler(make_policy, policies, monkeypatch):
+def test_no_shared_scheduler_without_lora_or_for_large_models(make_policy, policies, monkeypatch):
     assert make_policy().engine.open_shared_scheduler(WARM) is None
     monkeypatch.setattr(llama, "MULTI_ADAPTER_LIMIT", 1000)
     assert policies[0].engine.open_shared_scheduler(WARM) is None

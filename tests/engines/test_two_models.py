@@ -1,5 +1,4 @@
-"""Two models in one process, as an actor and its extractor are: where one is short of memory, the other's sampler gives up what
-it can make again. The shortage is a fake one."""
+"""Two models in one process: when one runs out of memory, the other's sampler frees its caches. The shortage is simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def words(policy) -> list[int]:
 
 
 class ShortOnce:
-    """Whatever is done with it, the first attempt finds no room."""
+    """Its first attempt runs out of memory."""
 
     needs: frozenset[str] = frozenset()
 
@@ -62,7 +61,7 @@ def saves(policy, rows, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("work", [updates, scores, samples, saves])
-def test_whoever_is_short_of_memory_gets_what_another_models_sampler_keeps(make_policy, rows, monkeypatch, work: Callable):
+def test_oom_frees_the_other_models_caches(make_policy, rows, monkeypatch, work: Callable):
     actor, extractor = make_policy(), make_policy(seed=1)
     before = words(extractor)
     assert extractor.engine.sampler._llama is not None
@@ -71,12 +70,12 @@ def test_whoever_is_short_of_memory_gets_what_another_models_sampler_keeps(make_
     assert words(extractor) == before
 
 
-def test_a_model_that_is_to_be_loaded_gets_it_too(make_policy, tmp_path, monkeypatch):
+def test_loading_a_model_frees_them_too(make_policy, tmp_path, monkeypatch):
     actor = make_policy()
     words(actor)
     sampler = actor.engine.sampler
     actor.engine.model.hf.save_pretrained(tmp_path)
-    sampler.device = torch.device("cuda", 0)  # as it would say on a GPU, of which only the numbers are asked for
+    sampler.device = torch.device("cuda", 0)  # as on a GPU
     monkeypatch.setattr("tacit.engines.local.memory.available_and_total", lambda device: (10, 100))
     monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
@@ -85,7 +84,7 @@ def test_a_model_that_is_to_be_loaded_gets_it_too(make_policy, tmp_path, monkeyp
     assert sampler._llama is None
 
 
-def test_a_sampler_at_work_in_another_thread_keeps_what_it_needs(make_policy, monkeypatch):
+def test_busy_sampler_keeps_its_caches(make_policy, monkeypatch):
     policy = make_policy()
     expected = words(policy)
     sampler, decoder = policy.engine.sampler, policy.engine.sampler._llama

@@ -1,4 +1,4 @@
-"""Logits of a model in bfloat16 are not rounded to it; gradients are what they were."""
+"""A bfloat16 model's logits are float32, not rounded to bfloat16; gradients do not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.engines.local.fast import cross_entropy as module
 from tacit.engines.local.fast.cross_entropy import has_float32_output, linear_float32
 
 
-def test_logits_are_sums_in_float32_and_gradients_in_the_models_format():
+def test_float32_logits_and_model_dtype_gradients():
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(n, 32, generator=generator).to(torch.bfloat16).requires_grad_() for n in (5, 40))
     logits = linear_float32(x, weight)
@@ -31,7 +31,7 @@ def test_logits_are_sums_in_float32_and_gradients_in_the_models_format():
     )  # a frozen head, as with adapters
 
 
-def test_a_device_that_cannot_rounds(monkeypatch):
+def test_fallback_rounds(monkeypatch):
     x = torch.randn(3, 16).to(torch.bfloat16)
     monkeypatch.setattr(module, "has_float32_output", lambda device, dtype: False)
     on_a_gpu = type("Weight", (), {"dtype": torch.bfloat16, "device": torch.device("cuda")})()
@@ -44,7 +44,7 @@ def is_rounded(logits: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"lora_rank": 4, "lora_targets": ("q_proj", "lm_head")}])
-def test_neither_the_scorer_nor_the_sampler_rounds_logits(make_policy, monkeypatch, settings):
+def test_scorer_and_sampler_do_not_round_logits(make_policy, monkeypatch, settings):
     policy, seen = make_policy(dtype="bfloat16", **settings), []
     adapted = "lm_head" in settings.get("lora_targets", ())  # such a head speaks for itself
     model, sample_tokens = policy.engine.model, decoding.sample_tokens
@@ -58,7 +58,7 @@ def test_neither_the_scorer_nor_the_sampler_rounds_logits(make_policy, monkeypat
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_multiplies_in_bfloat16_and_answers_in_float32():
+def test_bfloat16_product_with_float32_output_on_a_gpu():
     assert has_float32_output(torch.device("cuda"), torch.bfloat16)
     x, weight = (torch.randn(n, 64, device="cuda").to(torch.bfloat16).requires_grad_() for n in (7, 500))
     logits = linear_float32(x, weight)

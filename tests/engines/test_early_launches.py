@@ -1,4 +1,4 @@
-"""Kernels of a step that begin before the one before them has ended: they wait before they touch anything."""
+"""Programmatic dependent launches: a kernel waits for the previous one before it touches memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tacit.engines.local.fast.kernels import early_launch_options
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import LlamaForward
 
-# As compiled for a Hopper, which needs none. In the text of a kernel its first block comes first.
+# Cross-compiled for Hopper, without a GPU. In PTX the first basic block comes first.
 COMPILED = """
 import re
 import triton
@@ -62,12 +62,12 @@ for kernel, sizes in KERNELS:
 """
 
 
-def test_compiled_for_a_hopper_they_wait_before_anything_else() -> None:
+def test_kernels_wait_before_memory_access() -> None:
     assert_compiled(COMPILED)
 
 
 @pytest.fixture
-def anew():
+def clear_cache():
     early_launch_options.cache_clear()
     yield
     early_launch_options.cache_clear()
@@ -80,10 +80,10 @@ def anew():
         ((9, 0), 13000, None, True),
         ((9, 0), 12020, None, False),
         ((12, 0), 12080, None, True),
-        ((9, 4), 13000, "6.4", False),  # as another maker counts
+        ((9, 4), 13000, "6.4", False),  # an AMD GPU
     ],
 )
-def test_only_newer_devices_and_drivers_launch_them_early(monkeypatch, anew, capability, driver, hip, has) -> None:
+def test_early_launches_need_a_new_device_and_driver(monkeypatch, clear_cache, capability, driver, hip, has) -> None:
     pytest.importorskip("triton.language.extra.cuda.gdc")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
@@ -91,15 +91,15 @@ def test_only_newer_devices_and_drivers_launch_them_early(monkeypatch, anew, cap
     assert early_launch_options(torch.device("cuda")) == ({"EARLY": True, "launch_pdl": True} if has else {"EARLY": False})
 
 
-def test_a_cpu_launches_none() -> None:
+def test_no_early_launches_on_a_cpu() -> None:
     assert early_launch_options(torch.device("cpu")) == {"EARLY": False}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("rank", [0, 8])
 @torch.inference_mode()
-def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) -> None:
-    """Forty steps, each from what the one before it wrote and drew."""
+def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None:
+    """Forty steps, each continuing from the previous one."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     config = LlamaConfig(**sizes, vocab_size=5000, num_hidden_layers=4, initializer_range=0.1, eos_token_id=None)

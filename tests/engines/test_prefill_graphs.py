@@ -1,4 +1,4 @@
-"""Prefills in few sizes, as they are recorded on a GPU: what fills a size up changes nothing, and nobody reads it."""
+"""CUDA graphs of prefills: padding changes nothing, and nothing reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drawn(rng: np.random.Generator, *lengths: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("weights, share, most", [(0, 4, 40), (10**9, 8, 60)])
-def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, most):
+def test_shapes_are_few_and_tight(weights, share, most):
     rng, sizes = np.random.default_rng(0), set()
     for _ in range(500):
         lengths_U = rng.integers(300, 700, rng.integers(2, 28))
@@ -37,7 +37,7 @@ def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, mos
     assert PrefillShape.fit(np.array([1])).tokens >= 128
 
 
-def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
+def test_padding_longer_than_the_rope_table():
     forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
     fixed = PrefillBuffers(PrefillShape.fit(np.array([30] * 127)), device, 64)
@@ -51,7 +51,7 @@ def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
-def test_what_fills_a_size_up_changes_nothing(family):
+def test_padding_changes_nothing(family):
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)
@@ -79,16 +79,16 @@ def test_what_fills_a_size_up_changes_nothing(family):
                 torch.testing.assert_close(theirs[:total], ours, atol=1e-5, rtol=1e-4)
 
 
-def recorder(model, tokenizer, monkeypatch, **options) -> LocalSampler:
-    """As on a GPU that has kernels for prompts without padding, and records them."""
+def make_sampler(model, tokenizer, monkeypatch, **options) -> LocalSampler:
+    """As on a GPU with varlen prefill and graphs."""
     return as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True, **options)
 
 
 LINES = 6
 
 
-def lines_of(turns: int) -> list[list[Request]]:
-    """Two of them begin alike."""
+def make_lines(turns: int) -> list[list[Request]]:
+    """Two prompts share a beginning."""
     rng = np.random.default_rng(5)
     lines = [
         [Request(p, seed=100 * i + t, max_tokens=4 + (i + t) % 9) for t, p in enumerate(drawn(rng, *turns * [12]))]
@@ -122,10 +122,10 @@ def check_as_alone(model, tokenizer, lines, found) -> None:
 
 @pytest.mark.parametrize("poisoned", [False, True])
 @pytest.mark.parametrize("adapted", [False, True])
-def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted, poisoned, tokenizer, monkeypatch):
+def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, tokenizer, monkeypatch):
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if adapted else make_model("llama")
-    sampler, recorded, filled = recorder(model, tokenizer, monkeypatch), [], []
+    sampler, recorded, filled = make_sampler(model, tokenizer, monkeypatch), [], []
 
     def record(self, step):
         step()
@@ -144,16 +144,16 @@ def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted,
 
     if poisoned:
         monkeypatch.setattr(KeyValueCache, "store", poison)
-    lines = lines_of(6)
+    lines = make_lines(6)
     scheduler = sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
     assert len(filled) > len(scheduler._batch.prefill_graphs) > 0, "none was replayed"
 
 
-def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, monkeypatch):
+def test_fallback_where_capture_fails(tokenizer, monkeypatch):
     model = make_model("llama")
-    sampler, filled, fill = recorder(model, tokenizer, monkeypatch), [], PrefillBuffers.fill
+    sampler, filled, fill = make_sampler(model, tokenizer, monkeypatch), [], PrefillBuffers.fill
     monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
 
     def record(self, step):
@@ -164,7 +164,7 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
         return None
 
     monkeypatch.setattr(CudaGraphs, "_capture", record)
-    lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     with pytest.warns(UserWarning, match="without CUDA graphs") as told:
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
@@ -172,9 +172,9 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
     assert scheduler._batch.graphs.enabled, "steps are recorded all the same"
 
 
-def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(tokenizer, monkeypatch, recwarn):
+def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
     model = make_model("llama")
-    sampler, tried = recorder(model, tokenizer, monkeypatch), []
+    sampler, tried = make_sampler(model, tokenizer, monkeypatch), []
 
     def record(self, step):
         if step.__name__ != "prefill":
@@ -184,7 +184,7 @@ def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(toke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(CudaGraphs, "_capture", record)
-    lines, scheduler = lines_of(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
     assert sampler.slot_budget.current == sampler.slot_budget.limit and scheduler._batch.graphs.enabled
@@ -192,21 +192,21 @@ def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(toke
     assert ["out of GPU memory" in str(told.message) for told in recwarn] == [True]
 
 
-def test_where_bits_are_to_come_again_nothing_depends_on_which_sizes_have_come_before(tokenizer, monkeypatch):
+def test_deterministic_mode_uses_no_graphs(tokenizer, monkeypatch):
     model, filled, fill = make_model("llama"), [], PrefillBuffers.fill
     monkeypatch.setattr(PrefillBuffers, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    play(recorder(model, tokenizer, monkeypatch), lines_of(6))
+    play(make_sampler(model, tokenizer, monkeypatch), make_lines(6))
     assert not filled
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
-    play(recorder(model, tokenizer, monkeypatch), lines_of(6))
+    play(make_sampler(model, tokenizer, monkeypatch), make_lines(6))
     assert filled
 
 
-def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypatch):
+def test_graphs_are_bounded_and_dropped_when_stale(tokenizer, monkeypatch):
     model, most = make_model("llama"), []
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
-    sampler, run = recorder(model, tokenizer, monkeypatch), PrefillGraphs.run
+    sampler, run = make_sampler(model, tokenizer, monkeypatch), PrefillGraphs.run
 
     def watched(self, *given):
         found = run(self, *given)
@@ -231,8 +231,8 @@ def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypa
     assert MAX_GRAPHS > 2
 
 
-def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monkeypatch):
-    """It remembers an address and how far it may write, and is told slots."""
+def test_store_is_valid_for_any_slots_and_capacity(monkeypatch):
+    """A graph stores an address and a size, and reads the indices."""
     cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).shape), [], torch.Tensor.index_copy_
     cache._head_major = False
     monkeypatch.setattr(
@@ -249,7 +249,7 @@ def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monke
     assert len(set(written)) == 2
 
 
-def test_what_is_large_is_not_recorded(monkeypatch):
+def test_large_prefills_are_not_captured(monkeypatch):
     forward = LlamaForward(make_model("llama"))
     cache = KeyValueCache(forward.shape)
     assert PrefillGraphs(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None

@@ -1,5 +1,4 @@
-"""What a sampler notices before it goes on: weights that changed or moved, caches that were not opened to the end, memory that
-is still being read, and how many tokens are left to ask for."""
+"""Stale state: weights that changed or moved, interrupted cache resizes, buffers still in use, and token limits."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def check(sampler, model, turn: int) -> None:
     + [("qwen3", f"model.layers.1.self_attn.{which}_norm") for which in "qk"],
 )
 @pytest.mark.parametrize("how", ["in place", "data", "parameter"])
-def test_weights_that_change_without_a_word_are_noticed(family, name, how, tokenizer, monkeypatch):
+def test_unannounced_weight_changes_are_noticed(family, name, how, tokenizer, monkeypatch):
     torch.manual_seed(0)
     model = make_model(family)
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
@@ -50,7 +49,7 @@ def test_weights_that_change_without_a_word_are_noticed(family, name, how, token
 
 
 @pytest.mark.parametrize("where", ["refresh", "addresses", "rotations"])
-def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeypatch):
+def test_interrupted_refresh_is_repeated(where, tokenizer, monkeypatch):
     torch.manual_seed(0)
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
@@ -78,8 +77,8 @@ def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeyp
     check(sampler, model, 1)
 
 
-def test_what_was_copied_before_an_interruption_is_not_taken_for_what_was_there(tokenizer, monkeypatch):
-    """Other weights are put in place, half of them are taken over, and the first are put back."""
+def test_partial_copy_is_not_taken_for_complete(tokenizer, monkeypatch):
+    """Swap in other weights, copy half of them, and swap the first back."""
     torch.manual_seed(0)
     model, refresh = make_model("llama"), LlamaForward.refresh
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
@@ -103,7 +102,7 @@ def test_what_was_copied_before_an_interruption_is_not_taken_for_what_was_there(
 @pytest.mark.parametrize("again", [(4, 32), (2, 16)])
 @pytest.mark.parametrize("by_head", [True, False])
 @pytest.mark.parametrize("at", ["zeros", "view"])
-def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, again, monkeypatch):
+def test_interrupted_resize_is_repeated(at, by_head, again, monkeypatch):
     cache = KeyValueCache(LlamaForward(make_model("llama")).shape)
     cache._head_major = by_head
     cache.resize(2, 16)
@@ -121,7 +120,7 @@ def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, aga
     assert all(x.shape[:2] == again for x in (*cache._keys, *cache._values))
 
 
-def test_a_cache_that_is_as_it_should_be_is_not_opened_again(monkeypatch):
+def test_resize_to_the_same_size_does_nothing(monkeypatch):
     cache = KeyValueCache(LlamaForward(make_model("llama")).shape)
     cache.resize(2, 16)
     monkeypatch.setattr(cache, "_view", None)
@@ -130,7 +129,7 @@ def test_a_cache_that_is_as_it_should_be_is_not_opened_again(monkeypatch):
         cache.resize(2, 8)
 
 
-def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
+def test_no_steps_beyond_the_limit(tokenizer, monkeypatch):
     torch.manual_seed(0)
     steps, advance = [], LlamaDecodeBatch.decode
     monkeypatch.setattr(
@@ -143,7 +142,7 @@ def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
     assert steps == [4, 2], "of seven tokens the first comes with the prompt"
 
 
-def test_what_a_device_may_still_read_is_not_written_over():
+def test_staging_buffer_waits_for_its_copy():
     fixed = PrefillBuffers(PrefillShape.fit(np.array([5])), torch.device("cpu"), 0)
     fixed.fill([np.arange(1, 6)], np.arange(5), 99)
     seen = []
@@ -152,7 +151,7 @@ def test_what_a_device_may_still_read_is_not_written_over():
     assert seen == [[1, 2, 3, 4, 5]] and fixed._tokens_N[:5].tolist() == [11, 12, 13, 14, 15]
 
 
-def test_rotations_that_reach_further_lie_elsewhere():
+def test_extending_rope_invalidates_graphs():
     decoder = LlamaDecoder(make_model("llama"), fixed_shapes=True)
     moves = decoder.graph_epoch
     decoder.extend_rope(100)
@@ -161,7 +160,7 @@ def test_rotations_that_reach_further_lie_elsewhere():
     assert decoder.graph_epoch > moves
 
 
-def test_recordings_of_memory_that_has_moved_are_forgotten_though_somebody_was_interrupted(tokenizer, monkeypatch):
+def test_interrupted_resize_drops_stale_graphs(tokenizer, monkeypatch):
     torch.manual_seed(0)
     model = make_model("llama")
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch)

@@ -1,4 +1,4 @@
-"""A decode step that takes place on the spot computes what the general one does."""
+"""The CPU decode step computes what the reference layer does."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ SPOKEN = Sampling(max_tokens=9)
 
 
 @pytest.fixture
-def small_steps(monkeypatch):
-    """How many rows each step on the spot had."""
+def cpu_steps(monkeypatch):
+    """The number of slots of each CPU step."""
     rows, step = [], CpuDecodeStep.__call__
     monkeypatch.setattr(CpuDecodeStep, "__call__", lambda self, h, *rest: rows.append(len(h)) or step(self, h, *rest))
     return rows
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2"])
-def test_it_writes_what_the_general_step_writes(family, tokenizer, small_steps, monkeypatch):
+def test_samples_what_the_reference_step_does(family, tokenizer, cpu_steps, monkeypatch):
     model = make_model(family)
     for name, parameter in model.named_parameters():  # norms and biases begin as ones and zeros
         if parameter.ndim == 1:
             parameter.data.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(len(name)))
     requests = make_requests(make_prompts(5))
     ours = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
-    assert small_steps
-    taken = len(small_steps)
+    assert cpu_steps
+    taken = len(cpu_steps)
     monkeypatch.setattr(LlamaForward, "_can_use_cpu_step", False)
     general = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
-    assert len(small_steps) == taken
+    assert len(cpu_steps) == taken
     for a, b in zip(ours, general, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
 
 
 @pytest.mark.parametrize("how", ["qk_norm", "bfloat16"])
-def test_other_models_go_the_general_way(how, tokenizer, small_steps):
+def test_other_models_use_the_reference_step(how, tokenizer, cpu_steps):
     model = make_model("qwen3") if how == "qk_norm" else make_model("llama").to(torch.bfloat16)
     LocalSampler(model, tokenizer, "cpu").sample(make_requests(make_prompts(3)), SPOKEN)
-    assert not small_steps
+    assert not cpu_steps
 
 
-def test_what_the_first_layer_makes_of_tokens_may_be_known_before(tokenizer, small_steps, monkeypatch):
+def test_first_layer_table(tokenizer, cpu_steps, monkeypatch):
     requests = make_requests(make_prompts(5))
     known = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
     monkeypatch.setattr(llama, "QKV_TABLE_LIMIT", 0)
     computed = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
-    assert small_steps
+    assert cpu_steps
     for a, b in zip(known, computed, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.0.input_layernorm.weight", "layers.0.self_attn.k_proj.weight"])
-def test_a_change_of_what_was_known_is_noticed(name, tokenizer, small_steps):
-    """Of the embedding and the first norm no other copy is made, so that only the table can be old."""
+def test_first_layer_table_follows_weights(name, tokenizer, cpu_steps):
+    """The embedding and the first norm are not copied, so only the table can be stale."""
     model, requests = make_model("llama-untied-bias"), make_requests(make_prompts(5))
     sampler = LocalSampler(model, tokenizer, "cpu")
     before = sampler.sample(requests, SPOKEN)
@@ -70,7 +70,7 @@ def test_a_change_of_what_was_known_is_noticed(name, tokenizer, small_steps):
         model.model.get_parameter(name).mul_(torch.linspace(0.5, 1.5, SIZES["hidden_size"]))
     after = sampler.sample(requests, SPOKEN)
     afresh = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
-    assert small_steps
+    assert cpu_steps
     assert any(not np.array_equal(a.logprobs, b.logprobs) for a, b in zip(before, after, strict=True))
     for a, b in zip(after, afresh, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()

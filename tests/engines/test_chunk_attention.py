@@ -1,5 +1,5 @@
-"""Prompt tokens that ride along in a step: what they leave in the cache, and that rows are none the wiser. Without a GPU
-triton's interpreter runs the kernel."""
+"""Attention of chunked prefill: the KV cache it leaves, and that decoding slots do not change. Without a GPU, Triton's
+interpreter runs the kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for splits, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2,
     assert decode_attention._check_mixed_kernel(torch.device("cpu"), torch.float32, *heads), heads
 """
 
-# three prompts over several steps, two rows writing beside them; what nobody may read is infinite, and stays where it is
+# three prompts over several steps beside two decoding slots; what may not be read is infinite and must stay so
 IN_A_MODEL = """
 import numpy as np, torch
 from tacit.engines.local import kv_cache
@@ -79,25 +79,25 @@ for family in ("qwen3", "llama-untied-bias"):
 
 
 @pytest.mark.parametrize("program", [INTERPRETED, AT_ONCE, IN_A_MODEL])
-def test_the_interpreted_kernel_is_plain_attention(program):
+def test_interpreted_kernel_matches_torch(program):
     assert_interpreted(program)
 
 
-def test_a_cpu_has_none():
+def test_no_kernel_on_a_cpu():
     assert not has_chunk_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
     assert not has_mixed_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("heads", [(3, 3, 64), (2, 6, 128), (2, 7, 64), (2, 1, 128)])
-def test_a_gpu_that_can_compile_has_it(heads):
+def test_kernel_on_a_gpu(heads):
     pytest.importorskip("triton")
     for has in (has_chunk_kernel, has_mixed_kernel):
         assert has(torch.device("cuda"), torch.bfloat16, *heads)
         assert not has(torch.device("cuda"), torch.float32, *heads)
 
 
-def test_chunks_fill_a_device():
+def test_chunk_sizes_fill_the_device():
     assert [chunk_sizes(width) for width in (64, 48, 192, 256)] == [(192, 448), (208, 464), (64, 320), (256, 512)]
     for width in range(1, 600):
         few, many = chunk_sizes(width)
@@ -109,7 +109,7 @@ def test_chunks_fill_a_device():
 
 
 @pytest.mark.parametrize("sizes", [(32,), (48, 112), (16, 64)])
-def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_place(sizes):
+def test_schedule_covers_every_token_but_the_last_once_in_order(sizes):
     rng, readings, prompts = np.random.default_rng(0), ChunkedPrefill(), {}
     read: dict[int, list[int]] = {}
     ready, now = set(), 0
@@ -145,7 +145,7 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
     assert ready == set(prompts) and len(prompts) > 10 and not readings.is_active
 
 
-def test_prompts_begin_with_a_block_of_their_own_behind_one_another():
+def test_each_prompt_starts_a_new_block():
     readings = ChunkedPrefill()
     readings.add(np.array([5, 1]), [np.arange(20), np.arange(10)])
     look = readings.schedule(4, (64,), 4)
@@ -154,8 +154,8 @@ def test_prompts_begin_with_a_block_of_their_own_behind_one_another():
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "llama3-rope", "qwen2", "qwen3", "adapted"])
-def test_what_is_read_along_is_what_a_prefill_leaves_and_changes_no_row(family):
-    """Two rows write meanwhile, and are none the wiser; what nobody may read are no numbers."""
+def test_chunked_prefill_leaves_a_prefills_cache_and_changes_no_slot(family):
+    """Two slots decode meanwhile and do not change; what may not be read is NaN."""
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The decode kernel computes attention over each row's own columns. Without a GPU triton's interpreter runs it."""
+"""The decode attention kernel reads each slot's own positions. Without a GPU, Triton's interpreter runs it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ torch.testing.assert_close(seen[True], seen[False], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("program", [INTERPRETED, IN_A_MODEL])
-def test_the_interpreted_kernel_is_plain_attention(program):
+def test_interpreted_kernel_matches_torch(program):
     assert_interpreted(program)
 
 
@@ -55,12 +55,12 @@ def test_positions_are_split_only_where_sms_would_idle(monkeypatch):
     assert splits == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 
-def test_a_cpu_has_none():
+def test_no_kernel_on_a_cpu():
     assert not has_decode_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_that_can_compile_has_it():
+def test_kernel_on_a_gpu():
     pytest.importorskip("triton")
     assert has_decode_kernel(torch.device("cuda"), torch.bfloat16, 3, 3, 64)
     assert not has_decode_kernel(torch.device("cuda"), torch.float32, 3, 3, 64)

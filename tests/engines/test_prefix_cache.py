@@ -1,5 +1,4 @@
-"""Prompts that begin with the turn before them are read on from where that lies; each completion is the one that its request
-gets alone."""
+"""Prefix cache: a turn whose prompt extends the previous one continues from its KV cache, and samples what it would alone."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ def by_token(monkeypatch):
 
 
 @pytest.fixture
-def joined(monkeypatch) -> list[np.ndarray | None]:
-    """What of the prompts of newcomers was known, join by join."""
+def prefill_cached(monkeypatch) -> list[np.ndarray | None]:
+    """`cached_N` of every prefill."""
     seen: list[np.ndarray | None] = []
     join = LlamaDecodeBatch.prefill
 
@@ -53,12 +52,12 @@ def joined(monkeypatch) -> list[np.ndarray | None]:
     return seen
 
 
-def follower(model, tokenizer, monkeypatch, **options) -> LocalSampler:
+def make_sampler(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     return as_on_a_gpu(model, tokenizer, monkeypatch, varlen=True, **options)
 
 
-def grown(rng: np.random.Generator) -> Next:
-    """With what was written, and something new."""
+def extend_prompts(rng: np.random.Generator) -> Next:
+    """Append the completion and new tokens."""
 
     def further(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
         return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 3 + (episode + turn) % 5)])
@@ -103,13 +102,15 @@ def check_as_alone(model, tokenizer, found, layer=None) -> None:
 @pytest.mark.parametrize("lockstep", [True, False])
 @pytest.mark.parametrize("layer", [None, 1])
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
-def test_each_is_as_alone_and_little_is_read(family, layer, lockstep, tokenizer, monkeypatch, by_token, joined):
+def test_completions_equal_those_alone_and_prefill_is_short(
+    family, layer, lockstep, tokenizer, monkeypatch, by_token, prefill_cached
+):
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
-    sampler = follower(model, tokenizer, monkeypatch)
-    found = play(sampler.open_scheduler(WARM, layer), grown(np.random.default_rng(2)), lockstep)
+    sampler = make_sampler(model, tokenizer, monkeypatch)
+    found = play(sampler.open_scheduler(WARM, layer), extend_prompts(np.random.default_rng(2)), lockstep)
     check_as_alone(model, tokenizer, found, layer)
-    known = [count for one in joined if one is not None for count in one]
+    known = [count for one in prefill_cached if one is not None for count in one]
     total = sum(len(request.prompt) for request, _ in found.values())
     assert len(known) >= EPISODES * (TURNS - 2), "of the first turn some have left before it is known that prompts grow"
     assert sampler.prefilled_tokens == total - sum(known) < 0.6 * total
@@ -118,8 +119,8 @@ def test_each_is_as_alone_and_little_is_read(family, layer, lockstep, tokenizer,
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_on_a_hopper_what_is_read_on_is_as_close_to_the_model_as_what_is_read_anew(rank, lockstep, tokenizer, joined):
-    """With its kernels, in half precision, prompts longer than a block of them, and prefills recorded."""
+def test_on_a_hopper_cached_prefixes_are_as_close_to_the_model_as_whole_prefills(rank, lockstep, tokenizer, prefill_cached):
+    """With kernels, half precision, prompts longer than a block, and prefill graphs."""
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("only on a Hopper GPU are prompts read on")
     torch.manual_seed(0)
@@ -138,10 +139,10 @@ def test_on_a_hopper_what_is_read_on_is_as_close_to_the_model_as_what_is_read_an
         return np.concatenate([request.prompt, completion.tokens, more])
 
     for follows in (True, False):
-        joined.clear()
-        for _ in range(4):  # what comes for the third time is recorded
+        prefill_cached.clear()
+        for _ in range(4):  # the third one is captured
             found = play(sampler.open_scheduler(WARM), further, lockstep, follows)
-        known = sum(int(one.sum()) for one in joined if one is not None)
+        known = sum(int(one.sum()) for one in prefill_cached if one is not None)
         assert (known > 1000) == follows
         far[follows] = np.abs(
             np.concatenate([c.logprobs - plain_logprobs(wide, r.prompt, c.tokens, WARM.temperature) for r, c in found.values()])
@@ -149,10 +150,10 @@ def test_on_a_hopper_what_is_read_on_is_as_close_to_the_model_as_what_is_read_an
     assert far[True] < 1.5 * far[False] + 0.005 < 0.2
 
 
-def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined):
+def test_prefill_graphs_extend_prefixes(tokenizer, monkeypatch, by_token, prefill_cached):
     torch.manual_seed(0)
     model, replays = make_model("llama"), []
-    sampler = follower(model, tokenizer, monkeypatch)
+    sampler = make_sampler(model, tokenizer, monkeypatch)
     scheduler = sampler.open_scheduler(WARM)
     run = Prefiller.extend
 
@@ -161,13 +162,13 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
         return run(self, *given)
 
     monkeypatch.setattr(Prefiller, "extend", watched)
-    found = play(scheduler, grown(np.random.default_rng(2)), lockstep=True)
+    found = play(scheduler, extend_prompts(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, by_token):
+def test_chunked_prefill_extends_prefixes(lockstep, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
     monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
@@ -177,15 +178,17 @@ def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, b
         "add",
         lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known),
     )
-    found = play(follower(model, tokenizer, monkeypatch).open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep)
+    found = play(
+        make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), extend_prompts(np.random.default_rng(2)), lockstep
+    )
     check_as_alone(model, tokenizer, found)
     assert sum(count > 0 for count in added) > 5
 
 
-def test_what_was_written_by_other_weights_is_not_read(tokenizer, monkeypatch, by_token, joined):
+def test_prefixes_of_old_weights_are_not_used(tokenizer, monkeypatch, by_token, prefill_cached):
     torch.manual_seed(0)
     model, version, rng = make_model("llama"), 0, np.random.default_rng(2)
-    sampler = follower(model, tokenizer, monkeypatch)
+    sampler = make_sampler(model, tokenizer, monkeypatch)
     prompt, found = rng.integers(0, 256, 30), []
     scheduler = sampler.open_scheduler(WARM, version=lambda: version)
     for turn in range(3):
@@ -200,10 +203,10 @@ def test_what_was_written_by_other_weights_is_not_read(tokenizer, monkeypatch, b
             model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
         sampler.weights_changed()
         version += 1
-    assert all(found) and all(known is None for known in joined)
+    assert all(found) and all(known is None for known in prefill_cached)
 
 
-def test_an_episode_that_says_something_else_is_read_as_far_as_it_is_alike(tokenizer, monkeypatch, by_token, joined):
+def test_prefix_ends_where_the_prompt_differs(tokenizer, monkeypatch, by_token, prefill_cached):
     torch.manual_seed(0)
     model, rng = make_model("llama"), np.random.default_rng(2)
 
@@ -211,15 +214,15 @@ def test_an_episode_that_says_something_else_is_read_as_far_as_it_is_alike(token
         kept = len(request.prompt) - 2 if episode % 2 else 5  # most of it, or too little
         return np.concatenate([request.prompt[:kept], rng.integers(0, 256, 12)])
 
-    found = play(follower(model, tokenizer, monkeypatch).open_scheduler(WARM), other, lockstep=True)
+    found = play(make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), other, lockstep=True)
     check_as_alone(model, tokenizer, found)
-    known = [count for one in joined if one is not None for count in one]
+    known = [count for one in prefill_cached if one is not None for count in one]
     kept = {len(found[episode, turn][0].prompt) - 2 for episode in range(1, EPISODES, 2) for turn in range(TURNS)}
     assert len(known) >= EPISODES // 2 * (TURNS - 3) and set(known) <= kept
 
 
-def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(tokenizer, monkeypatch, by_token, joined):
-    """Rows end one after the other, so that tables get narrower, and prompts outgrow their columns."""
+def test_prefixes_survive_compaction_and_cache_growth(tokenizer, monkeypatch, by_token, prefill_cached):
+    """Sequences finish one by one, so the batch is compacted; prompts outgrow the cache."""
     torch.manual_seed(0)
     monkeypatch.setattr(LlamaDecoder, "pad_capacity", lambda self, columns: columns)
     model, rng, opened = make_model("llama"), np.random.default_rng(3), []
@@ -229,17 +232,17 @@ def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(token
     def longer(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
         return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 30 if episode == turn else 4)])
 
-    sampler = follower(model, tokenizer, monkeypatch, max_batch=4)  # fewer than there are episodes
+    sampler = make_sampler(model, tokenizer, monkeypatch, max_batch=4)  # fewer than there are episodes
     found = play(sampler.open_scheduler(WARM), longer, lockstep=False)
     check_as_alone(model, tokenizer, found)
     assert any(opened), "no cache grew under those who sit"
-    assert any(known is not None for known in joined)
+    assert any(known is not None for known in prefill_cached)
 
 
-def test_as_episodes_end_a_table_gets_narrower_and_the_others_go_on(tokenizer, monkeypatch, by_token, joined):
+def test_batch_shrinks_as_episodes_end(tokenizer, monkeypatch, by_token, prefill_cached):
     torch.manual_seed(0)
     model, rng, widths, found = make_model("llama"), np.random.default_rng(4), [], {}
-    scheduler = follower(model, tokenizer, monkeypatch).open_scheduler(WARM)
+    scheduler = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM)
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(8)}
     for turn in range(5):
         asked = {
@@ -256,31 +259,31 @@ def test_as_episodes_end_a_table_gets_narrower_and_the_others_go_on(tokenizer, m
         for ended in [episode for episode in prompts if episode % 4 != turn % 4 and len(prompts) > 2][:2]:
             del prompts[ended]
     check_as_alone(model, tokenizer, found)
-    known = [len(one) for one in joined if one is not None]
+    known = [len(one) for one in prefill_cached if one is not None]
     assert widths == [8, 6, 4, 2, 2] and known == [6, 4, 2, 2]
 
 
 @pytest.mark.parametrize("why", ["by head", "the same bits again", "other numbers"])
-def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
+def test_prefix_cache_is_off(why, tokenizer, monkeypatch, prefill_cached, request):
     if why != "by head":
         request.getfixturevalue("by_token")
     torch.manual_seed(0)
     model = make_model("llama")
-    sampler = follower(model, tokenizer, monkeypatch)
+    sampler = make_sampler(model, tokenizer, monkeypatch)
     if why == "the same bits again":
         monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     if why == "other numbers":
         slots = KeyValueCache.flat_view
         monkeypatch.setattr(KeyValueCache, "flat_view", lambda self, layer: tuple(x + 1 for x in slots(self, layer)))
         with pytest.warns(UserWarning, match="gives different logits"):
-            found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
+            found = play(sampler.open_scheduler(WARM), extend_prompts(np.random.default_rng(2)), lockstep=True)
     else:
-        found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=True)
+        found = play(sampler.open_scheduler(WARM), extend_prompts(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
-    assert all(known is None for known in joined)
+    assert all(known is None for known in prefill_cached)
 
 
-def test_rows_say_what_lies_where():
+def test_find_cached_prefix():
     rows = Slots(1)
     jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, None, request_id) for request_id in range(3)]
     rows.assign(jobs)
@@ -315,8 +318,8 @@ def test_rows_say_what_lies_where():
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 @pytest.mark.parametrize("first", [True, False])
-def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkeypatch, by_token):
-    """Those who are read on from what lies there come first, then the others."""
+def test_failed_prefill_loses_no_request(first, tokenizer, monkeypatch, by_token):
+    """Requests with cached prefixes are prefilled first, then the others."""
     torch.manual_seed(0)
     model, rng, failed, join = make_model("llama"), np.random.default_rng(5), [], LlamaDecodeBatch.prefill
 
@@ -327,7 +330,7 @@ def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkey
         return join(self, batch, *rest)
 
     monkeypatch.setattr(LlamaDecodeBatch, "prefill", fails_once)
-    scheduler, found = follower(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
+    scheduler, found = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = {episode: rng.integers(0, 256, 20) for episode in range(4)}
     for turn in range(2):
         asked = {}
@@ -344,11 +347,11 @@ def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkey
     check_as_alone(model, tokenizer, found)
 
 
-def test_rows_stay_until_it_is_known_that_prompts_do_not_grow(tokenizer, monkeypatch, by_token):
-    """Most write little and wait for two who write much: their places are not given up meanwhile."""
+def test_slots_are_kept_until_prompts_are_seen_not_to_grow(tokenizer, monkeypatch, by_token):
+    """Most completions are short and wait for two long ones: their slots are kept meanwhile."""
     torch.manual_seed(0)
     model, rng = make_model("llama"), np.random.default_rng(5)
-    sampler = follower(model, tokenizer, monkeypatch)
+    sampler = make_sampler(model, tokenizer, monkeypatch)
     for grows in (True, False):
         scheduler, asked, over, total, before = (
             sampler.open_scheduler(WARM),
@@ -378,11 +381,11 @@ def test_rows_stay_until_it_is_known_that_prompts_do_not_grow(tokenizer, monkeyp
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_weights_that_change_are_not_mistaken_whoever_says_so(said, tokenizer, monkeypatch, by_token):
+def test_weight_change_invalidates_prefixes(said, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     model, prompt = make_model("llama"), np.arange(30)
-    sampler = follower(model, tokenizer, monkeypatch)
-    scheduler = sampler.open_scheduler(WARM)  # whose version is always the same
+    sampler = make_sampler(model, tokenizer, monkeypatch)
+    scheduler = sampler.open_scheduler(WARM)  # its version never changes
     for turn in range(3):
         request = Request(prompt, turn, max_tokens=4, episode=0)
         scheduler.submit(request)
@@ -395,10 +398,10 @@ def test_weights_that_change_are_not_mistaken_whoever_says_so(said, tokenizer, m
             sampler.weights_changed()
 
 
-def test_a_prompt_that_its_owner_writes_over_is_still_known(tokenizer, monkeypatch, by_token):
+def test_prompt_array_is_copied(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     model, kept = make_model("llama"), np.arange(40)
-    scheduler = follower(model, tokenizer, monkeypatch).open_scheduler(WARM)
+    scheduler = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM)
     for turn in range(3):
         request = Request(kept[: 30 + turn], turn, max_tokens=3, episode=0)
         scheduler.submit(request)
@@ -407,10 +410,10 @@ def test_a_prompt_that_its_owner_writes_over_is_still_known(tokenizer, monkeypat
         kept[:] = np.arange(40) + 7 * (turn + 1)
 
 
-def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, joined):
+def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, prefill_cached):
     torch.manual_seed(0)
     model, rng = make_model("llama"), np.random.default_rng(5)
-    scheduler, found = follower(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
+    scheduler, found = make_sampler(model, tokenizer, monkeypatch).open_scheduler(WARM), {}
     prompts = [rng.integers(0, 256, 30), rng.integers(0, 256, 31)]
     for turn in range(3):
         asked = {}
@@ -421,21 +424,21 @@ def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, j
             found |= {(turn, request_id): (asked[request_id], completion) for request_id, completion in finished}
         prompts = [np.concatenate([prompt, rng.integers(0, 256, 4)]) for prompt in prompts]
     check_as_alone(model, tokenizer, found)
-    assert [len(one) for one in joined if one is not None] == [2, 2], "of a place one is read on"
+    assert [len(one) for one in prefill_cached if one is not None] == [2, 2], "of a place one is read on"
 
 
-def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
+def test_prefilled_tokens_exclude_cached_ones_in_chunked_prefill(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     monkeypatch.setattr(chunked_prefill, "max_prefill_steps", lambda written, rows: chunked_prefill.MAX_CHUNKED_STEPS)
     monkeypatch.setattr(KeyValueCache, "supports_chunked_prefill", True)
-    sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Slots.assign
+    sampler, known, find = make_sampler(make_model("llama"), tokenizer, monkeypatch), [], Slots.assign
 
     def watched(self, requests, chunked=False, prefixes=None):
         known.extend(one.tokens for one in prefixes or [] if one is not None)
         return find(self, requests, chunked, prefixes)
 
     monkeypatch.setattr(Slots, "assign", watched)
-    found = play(sampler.open_scheduler(WARM), grown(np.random.default_rng(2)), lockstep=False)
+    found = play(sampler.open_scheduler(WARM), extend_prompts(np.random.default_rng(2)), lockstep=False)
     total = sum(len(request.prompt) for request, _ in found.values())
     assert known and sampler.prefilled_tokens == total - sum(known)
 
@@ -447,8 +450,8 @@ def test_an_invalid_episode_is_an_error(episode_id, tokenizer):
         sampler.open_scheduler(WARM).submit(Request(np.arange(3), episode=episode_id))
 
 
-def test_what_fills_a_size_up_behind_a_beginning_is_finite(by_token):
-    """It is put into the cache, where a mask cannot hide what is no number."""
+def test_padding_behind_a_prefix_is_finite(by_token):
+    """It goes into the cache, where a mask cannot hide a NaN."""
     torch.manual_seed(0)
     forward = LlamaForward(make_model("llama"))
     cache = KeyValueCache(forward.shape)

@@ -40,7 +40,7 @@ def test_greedy_is_what_generate_does(family, tokenizer):
 
 
 @pytest.mark.parametrize("family", LEAN)
-def test_lean_and_generic_paths_agree(family, tokenizer):
+def test_llama_and_generic_decoders_agree(family, tokenizer):
     model = make_model(family)
     lean, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", use_llama_decoder=False)
     requests = make_requests(make_prompts(7))
@@ -52,7 +52,7 @@ def test_lean_and_generic_paths_agree(family, tokenizer):
     assert lean._llama is not None and generic._llama is None
 
 
-def test_a_window_that_slides_is_left_to_the_model(tokenizer):
+def test_sliding_window_uses_the_generic_decoder(tokenizer):
     """Within the window the lean path is exact; beyond it only the model's own forward pass is."""
     sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
     sampler.refresh()
@@ -90,7 +90,7 @@ def _with_adapters(model):
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_the_active_adapter_is_the_one_that_writes(told, tokenizer, monkeypatch):
+def test_active_adapter_is_used(told, tokenizer, monkeypatch):
     peft = _with_adapters(make_model("qwen3"))
     sampler = LocalSampler(peft, tokenizer, "cpu")
     requests = make_requests(make_prompts(4))
@@ -126,7 +126,7 @@ def test_the_active_adapter_is_the_one_that_writes(told, tokenizer, monkeypatch)
         sampler.refresh()
 
 
-def test_an_adapter_the_lean_path_does_not_know_goes_through_the_model(tokenizer):
+def test_unsupported_adapter_uses_the_generic_decoder(tokenizer):
     torch.manual_seed(0)
     config = LoraConfig(r=4, use_dora=True, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     peft = get_peft_model(make_model("llama"), config).eval()
@@ -168,7 +168,7 @@ def test_bfloat16_stays_near_its_own_forward_pass(family, tokenizer):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, monkeypatch):
+def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
     """Padded widths and windows, a look every four tokens, and recorded steps used again by whoever samples later."""
     model = make_model(family)
     exact, fixed = LocalSampler(model, tokenizer, "cpu"), as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=19)
@@ -187,7 +187,7 @@ def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, 
     assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
 
 
-def test_short_prompts_after_long_ones_find_a_smaller_cache_on_a_gpu(tokenizer, monkeypatch):
+def test_cache_shrinks_after_long_prompts(tokenizer, monkeypatch):
     """Places that only fill up the width stood where the long prompts had ended, beyond the columns that there are now."""
     model = make_model("llama")
     model.config.max_position_embeddings = 1024

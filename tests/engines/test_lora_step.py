@@ -1,4 +1,4 @@
-"""A decode step that takes adapters along computes what the model with its adapters does."""
+"""The LoRA decode step computes what the model with its adapters does."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ cpu = torch.device("cpu")
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for size, rank in ((32, 8), (96, 16), (300, 24), (1536, 64)):
         assert lora_step._check_norm_kernel(cpu, dtype, size, rank), (dtype, size, rank)
-        if dtype != torch.bfloat16:  # whose products the interpreter does not know
+        if dtype != torch.bfloat16:  # the interpreter has no bfloat16 products
             assert lora_step._check_swiglu_kernel(cpu, dtype, size, rank), (dtype, size, rank)
 """
 
 
-# 2048 + 0.75 + 0.5 is nearer to 2050 than to 2048, and float16 has nothing between; one after the other, both would be lost
+# 2048 + 0.75 + 0.5 rounds to 2050 in float16; added one by one, both would be lost
 ROUNDED_ONCE = """
 import torch
 from types import SimpleNamespace
@@ -45,12 +45,12 @@ assert add_lora_and_norm(h, norm, product, lora_B.t()).eq(3).all() and h.eq(2050
 
 
 @pytest.mark.parametrize("program", [INTERPRETED, ROUNDED_ONCE])
-def test_the_interpreted_kernels_compute_what_they_should(program):
+def test_interpreted_kernels_match_torch(program):
     assert_interpreted(program)
 
 
 def _sum(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
-    """y + a Bᵀ of what lies in memory as a kernel expects it."""
+    """y + a Bᵀ; checks the memory layout that the kernels expect."""
     assert product.is_contiguous() and product.shape[1] % 8 == 0 and lora_B.t().is_contiguous()
     y, a = product.split(lora_B.shape, -1)
     return y + a @ lora_B.t()
@@ -69,8 +69,7 @@ def _gated(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """Adapters beside the weights, as on a GPU, and what the kernels compute in torch's operations. How many rows each launch
-    had."""
+    """Stacked adapters, as on a GPU, with the kernels replaced by torch. Returns the rows of each launch."""
     launched: list[int] = []
     monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
     monkeypatch.setattr(projections, "_is_launch_bound", lambda device: True)
@@ -86,7 +85,7 @@ def kernels(monkeypatch):
     return launched
 
 
-def _adapted(family: str, targets: list[str] = TARGETS, rank: int = 3):
+def _make_adapted(family: str, targets: list[str] = TARGETS, rank: int = 3):
     peft = get_peft_model(make_model(family), LoraConfig(r=rank, lora_alpha=16, target_modules=targets), adapter_name="one")
     peft.add_adapter("two", LoraConfig(r=8, lora_alpha=16, target_modules=targets))
     torch.manual_seed(1)
@@ -108,26 +107,26 @@ def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
 @pytest.mark.parametrize("limit", [0, 32 * 32 + 1, 1 << 24])
-def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monkeypatch):
-    """Whichever of the matrices that stand alone are too large for a copy with A beside them: all, the feed-forward's, none."""
+def test_samples_what_the_model_does(family, limit, tokenizer, kernels, monkeypatch):
+    """With all, some or none of the single matrices too large to be stacked with A."""
     monkeypatch.setattr(projections, "STACK_LORA_LIMIT", limit)
-    peft = _adapted(family)
+    peft = _make_adapted(family)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels
 
 
 @pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
-def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
-    monkeypatch.setattr(chunked_prefill, "DECODE_STEPS_PER_PREFILL_STEP", 1)  # however little is written
-    peft = _adapted(family)
+def test_chunked_prefill_uses_adapters(family, tokenizer, kernels, monkeypatch):
+    monkeypatch.setattr(chunked_prefill, "DECODE_STEPS_PER_PREFILL_STEP", 1)  # however short completions are
+    peft = _make_adapted(family)
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, varlen=True, max_batch=2)
     _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])
     assert max(kernels) > 2 + 64, "nobody was"
 
 
-def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tokenizer, kernels, monkeypatch):
-    """Recorded steps are replayed as long as nothing has moved, and recorded anew when it has."""
-    peft = _adapted("qwen2")
+def test_update_switch_and_disable_adapters(tokenizer, kernels, monkeypatch):
+    """Graphs are replayed until something moves, then captured again."""
+    peft = _make_adapted("qwen2")
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch)
     seen, moves = [_check(peft, sampler)], sampler._llama.graph_epoch
     with torch.no_grad():
@@ -144,7 +143,7 @@ def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tok
     launched = len(kernels)
     with peft.disable_adapter():
         seen.append(_check(peft, sampler))
-    assert len(kernels) == launched  # nothing is left for them to do
+    assert len(kernels) == launched  # the kernels are not used
     seen.append(_check(peft, sampler))
     assert seen[4] == seen[2] and len({tuple(logprobs) for logprobs in seen}) == 4
 
@@ -158,27 +157,25 @@ def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tok
         (["o_proj", "up_proj", "down_proj"], True),
     ],
 )
-def test_where_a_matrix_that_kernels_read_has_no_adapter_the_step_is_the_general_one(
-    targets, known, tokenizer, kernels, monkeypatch
-):
-    peft = _adapted("qwen2", targets)
+def test_reference_step_where_a_matrix_has_no_adapter(targets, known, tokenizer, kernels, monkeypatch):
+    peft = _make_adapted("qwen2", targets)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert bool(kernels) == known
 
 
 def test_a_head_with_an_adapter(tokenizer, kernels, monkeypatch):
-    peft = _adapted("llama-untied-bias", [*TARGETS, "lm_head"])
+    peft = _make_adapted("llama-untied-bias", [*TARGETS, "lm_head"])
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels
 
 
-def test_a_cpu_has_no_such_kernels():
+def test_no_kernels_on_a_cpu():
     assert not has_lora_norm_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
     assert not has_lora_swiglu_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_that_can_compile_has_them():
+def test_kernels_on_a_gpu():
     pytest.importorskip("triton")
     gpu = torch.device("cuda")
     assert has_lora_norm_kernel(gpu, torch.bfloat16, 1536, 16) and has_lora_swiglu_kernel(gpu, torch.bfloat16, 8960, 32)
