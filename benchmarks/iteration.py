@@ -117,7 +117,7 @@ class Limited:
     def __init__(self, policy: LocalPolicy, mean: int) -> None:
         self._policy, self._mean = policy, mean
         no_end = StopConditionsCache(policy.engine.tokenizer, (), policy.engine.model.vocabulary)
-        policy.engine._sampling().stops = no_end
+        policy.engine.get_sampler().stop_conditions = no_end
         self.context_limit, self.encode_prompt = policy.context_limit, policy.encode_prompt
         self.encode_completion, self.decode = policy.encode_completion, policy.decode
         self.encode_prompts = policy.encode_prompts

@@ -99,7 +99,7 @@ def test_an_update_waits_until_the_neighbour_goes(policy, batch):
 
 def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, batch):
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(batch.prompts)]
-    scoring, places = policy.engine.scoring_budget, policy.engine.sampler.places
+    scoring, places = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
     with neighbour(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
         policy.logprobs(batch.prompts, batch.completions)
         policy.engine.free_memory()
