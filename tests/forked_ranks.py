@@ -32,13 +32,13 @@ class ForkedRank:
         self._process = process
         self.name = f"process {process.pid}"
 
-    def ended(self) -> str | None:
+    def exit_reason(self) -> str | None:
         code = self._process.code
         if code is None:
             return None
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit code {code}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return self._process.out + self._process.err
 
     def stop(self) -> None:

@@ -92,7 +92,7 @@ def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPoli
         done = fresh.sample(asked, sampling)
         same(done, one.sample(asked, sampling))
         assert {c.version for c in done} == {before + step + 1} == {fresh.version}
-    files = list(Path(fresh.engine.servers._handover._directory.name).iterdir())  # type: ignore[union-attr]
+    files = list(Path(fresh.engine.servers._transfer._directory.name).iterdir())  # type: ignore[union-attr]
     assert len(files) == 1, "old versions are cleared away"
 
 
@@ -101,11 +101,11 @@ def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     os.kill(process_of(fresh), signal.SIGSTOP)
-    request_ids = servers.hand_in([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
+    request_ids = servers.submit_all([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
     # The order is there before the server goes on: otherwise it may finish one with the weights it has.
     with ThreadPoolExecutor(1) as beside:
-        caught_up = beside.submit(servers.catch_up, "default")
+        caught_up = beside.submit(servers.sync_weights, "default")
         time.sleep(3)
         os.kill(process_of(fresh), signal.SIGCONT)
         caught_up.result(timeout=120)
@@ -166,11 +166,11 @@ def test_a_server_with_other_weights_is_refused(fresh: ShardedPolicy) -> None:
     assert servers is not None
     fresh.sample(asked[:1], Sampling(max_tokens=1))
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
-    handed = servers._handover.hand_over("default", fresh.version)
+    handed = servers._transfer.publish("default", fresh.version)
     stale = replace(handed, path="")  # as if its storage showed it nothing new
     with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
-        servers._servers[0].give(stale, servers._handover.probes)
-    servers._servers[0].give(handed, servers._handover.probes)
+        servers._servers[0].load_weights(stale, servers._transfer.probes)
+    servers._servers[0].load_weights(handed, servers._transfer.probes)
 
 
 def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
@@ -189,10 +189,10 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
         same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
         same(many.sample(asked, sampling), one.sample(asked, sampling))
         assert many.version == 2 and many.adapter("other").version == 1
-        server, handover = many.engine.servers._servers[0], many.engine.servers._handover
+        server, handover = many.engine.servers._servers[0], many.engine.servers._transfer
         nowhere = replace(handover.newest["default"], version=3, path=str(model / "nowhere"))
         with pytest.raises(TacitError, match=r"server 0 .* failed in 'load': .*--engine.exchange"):
-            server.give(nowhere, handover.probes)
+            server.load_weights(nowhere, handover.probes)
         same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
         assert not many.engine.servers.restarted
     finally:

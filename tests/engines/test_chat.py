@@ -14,7 +14,7 @@ from chat_server import says, serving
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.endpoint.client import PATIENCE, Broken, ChatClient
+from tacit.engines.endpoint.client import PATIENCE, BrokenAnswer, ChatClient
 from tacit.engines.endpoint.policy import ChatPolicy, EndpointScheduler, cut
 from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules
@@ -71,14 +71,14 @@ def test_no_key_is_no_header(monkeypatch):
     ],
 )
 def test_answers_that_say_nothing_are_broken_and_not_asked_again(reply):
-    with serving(lambda body: reply) as server, pytest.raises(Broken):
+    with serving(lambda body: reply) as server, pytest.raises(BrokenAnswer):
         client(server).complete(HELLO)
     assert len(server.asked) == 1
 
 
 def test_a_refused_prompt_gives_the_servers_own_words():
     message = "maximum context length is 4096 tokens"
-    with serving(lambda body: (400, {"error": {"message": message}})) as server, pytest.raises(Broken, match=message):
+    with serving(lambda body: (400, {"error": {"message": message}})) as server, pytest.raises(BrokenAnswer, match=message):
         client(server).complete(HELLO)
 
 
@@ -123,7 +123,7 @@ def test_a_server_that_does_not_answer_in_time():
     with serving(answering_at_first(hanging(release))) as server:
         one = client(server, timeout_s=0.2, retries=1)
         one.complete(HELLO)
-        with pytest.raises(Broken, match=r"no answer within 0\.2 s"):
+        with pytest.raises(BrokenAnswer, match=r"no answer within 0\.2 s"):
             one.complete(HELLO)
         assert one.trouble == "no answer within 0.2 s; asked again after 0.05 s, 1 of 1 times"
         release.set()
@@ -200,7 +200,7 @@ def test_an_endpoint_none_of_whose_answers_can_be_used_is_given_up(reply):
     with serving(lambda body: reply) as server:
         one = client(server)
         for _ in range(PATIENCE - 1):
-            with pytest.raises(Broken):
+            with pytest.raises(BrokenAnswer):
                 one.complete(HELLO)
         with pytest.raises(TacitError, match=f"none of the first {PATIENCE} answers .*(not JSON|no such parameter)"):
             one.complete(HELLO)
@@ -211,7 +211,7 @@ def test_prompts_that_are_refused_do_not_end_an_endpoint_that_has_answered():
         one = client(server)
         one.complete(HELLO)
         for _ in range(PATIENCE + 1):
-            with pytest.raises(Broken):
+            with pytest.raises(BrokenAnswer):
                 one.complete(HELLO)
 
 
@@ -251,7 +251,7 @@ def test_a_server_that_only_fails_is_given_up():
         one = client(server, retries=0)
         one.complete(HELLO)
         for _ in range(PATIENCE - 1):
-            with pytest.raises(Broken):
+            with pytest.raises(BrokenAnswer):
                 one.complete(HELLO)
         with pytest.raises(TacitError, match=f"failed {PATIENCE} requests in a row.*out of memory"):
             one.complete(HELLO)

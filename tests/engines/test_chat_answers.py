@@ -9,7 +9,7 @@ from chat_server import says, serving
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.endpoint.client import Broken, ChatClient, read_answer
+from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, read_answer
 from tacit.engines.endpoint.policy import ChatPolicy
 
 HALF = "\ud83d"
@@ -69,7 +69,7 @@ def test_a_text_in_parts_is_one_text():
 @pytest.mark.parametrize("message", [{}, {"tool_calls": []}, {"tool_calls": [3]}, {"refusal": None, "reasoning": " "}])
 @pytest.mark.parametrize("content", [None, [], 3, [{"type": "image_url"}]])
 def test_an_answer_with_nothing_at_all_in_it_is_broken(content, message):
-    with pytest.raises(Broken, match="no text, no thought and no call"):
+    with pytest.raises(BrokenAnswer, match="no text, no thought and no call"):
         answer(content, **message)
 
 

@@ -23,9 +23,9 @@ from tacit.engines.sharded import engine
 from tacit.engines.sharded import server as handing_over
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.policy import load_policy
-from tacit.engines.sharded.rank import HandsOver
-from tacit.engines.sharded.server import Direct, Handed, Handover, Replica, Server
-from tacit.engines.sharded.servers import Servers
+from tacit.engines.sharded.rank import WeightSender
+from tacit.engines.sharded.server import DirectTransfer, Replica, Server, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.servers import ServerPool
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -70,9 +70,9 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path, ranks: None) ->
 
 def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was given GPUs 2 and 5 must not have its servers on 0 and 1, which are others'."""
-    assert engine.names_of_gpus(2) == ["0", "1"]
+    assert engine.gpu_names(2) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
-    assert engine.names_of_gpus(2) == ["2", "GPU-5"]
+    assert engine.gpu_names(2) == ["2", "GPU-5"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ class _OneRank:
 
     def ask(self, what: str, *arguments: Any) -> list[Any]:
         assert what == "write_weights"
-        rank = HandsOver()
+        rank = WeightSender()
         rank.number, rank.dtype = 0, torch.float32
         rank.members = {"default": type("Member", (), {"whole": lambda *_, **__: iter([("w", torch.zeros(3))])})()}
         arguments[1].with_suffix(".unfinished").mkdir()  # nothing can be written there
@@ -97,9 +97,9 @@ class _OneRank:
 
 def test_storage_that_is_full_is_named_and_no_rank_is_lost(tmp_path: Path) -> None:
     with_nothing = type("Replica", (), {"adapters": None, "model": _Model, "codec": _Codec})
-    handover = Handover(_OneRank(), with_nothing(), str(tmp_path))  # type: ignore[arg-type]
-    with pytest.raises(TacitError, match=r"cannot hand over weights in .*--engine.exchange"):
-        handover.hand_over("default", 1)
+    handover = WeightTransfer(_OneRank(), with_nothing(), str(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(TacitError, match=r"cannot write weights to .*--engine.exchange"):
+        handover.publish("default", 1)
     handover.close()
 
 
@@ -117,7 +117,7 @@ def test_memory_without_room_for_the_weights_is_not_taken(monkeypatch: pytest.Mo
     replica = type("Replica", (), {"members": {"default": member}})
     for free, place in ((9_999, Path(tempfile.gettempdir())), (10_000, handing_over.MEMORY)):
         monkeypatch.setattr(handing_over.shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
-        assert handing_over.place_for(replica) == place  # type: ignore[arg-type]
+        assert handing_over.choose_directory(replica) == place  # type: ignore[arg-type]
 
 
 def test_a_copy_that_only_servers_play_from_is_not_tried_out(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_a_copy_that_only_servers_play_from_is_not_tried_out(tmp_path: Path) -> 
 def test_what_a_lost_server_said_last_is_told() -> None:
     """Its log is written anew once it is started again."""
     server = MagicMock(spec=Server, deaths=0, under_way={})
-    server.last_words.return_value = " Its last words: CUDA out of memory."
-    server.launch.side_effect = lambda: server.last_words.configure_mock(return_value="")
-    servers = object.__new__(Servers)
-    servers._servers, servers.restarted, servers._handover = [server], 0, SimpleNamespace(newest={})
+    server.last_output.return_value = " Its last words: CUDA out of memory."
+    server.launch.side_effect = lambda: server.last_output.configure_mock(return_value="")
+    servers = object.__new__(ServerPool)
+    servers._servers, servers.restarted, servers._transfer = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last words: CUDA out of memory"):
-        servers._begin_again(server, "it left with exit code 1", None)
+        servers._restart(server, "it left with exit code 1", None)
     assert servers.restarted == 1 and server.arrive.call_count == 1
 
 
@@ -145,16 +145,16 @@ def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.M
     ranks = object.__new__(RankGroup)
     ranks.closed, ranks.timeout_s, ranks._asking = "", 60.0, threading.RLock()
     monkeypatch.setattr(ranks, "_ask", lambda what, *_: [asked.append(what) or ""])
-    direct = Direct(ranks)
-    direct.keep("default")
+    direct = DirectTransfer(ranks)
+    direct.stage("default")
 
     def ask(what: str, *_: Any, meanwhile: Any) -> None:
         with ThreadPoolExecutor(1) as beside:  # who would learn
             assert not beside.submit(ranks._asking.acquire, False).result(), f"somebody may come between in {what!r}"
         meanwhile()
 
-    direct.give(SimpleNamespace(number=0, met=False, ask=ask), "default", 1)  # type: ignore[arg-type]
-    assert asked == ["keep_weights", "open_pair", "meet", "give_weights"]
+    direct.send(SimpleNamespace(number=0, is_connected=False, ask=ask), "default", 1)  # type: ignore[arg-type]
+    assert asked == ["stage_weights", "open_weight_channel", "connect_weight_channel", "send_weights"]
 
 
 def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,4 +165,4 @@ def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypat
         server, "_hear", lambda *_: (False, (None, "FileNotFoundError: No such file or directory: /x/default-1"))
     )
     with pytest.raises(TacitError, match=r"server 0 .*'load'.*/x/default-1\. .*--engine.exchange.*--engine.server-memory"):
-        server.give(Handed("default", 1, "/x/default-1", None, ()), ())
+        server.load_weights(TransferredWeights("default", 1, "/x/default-1", None, ()), ())

@@ -28,7 +28,7 @@ from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines import get_engine
 from tacit.engines.sharded.engine import start_ranks
 from tacit.engines.sharded.group import RankGroup, _Rank
-from tacit.engines.sharded.messages import Line
+from tacit.engines.sharded.messages import Channel
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.losses.distillation import Divergence
@@ -379,9 +379,9 @@ def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str)
 def test_a_rank_whose_machine_is_gone_is_not_waited_for_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is left to close its line; Ray knows."""
     here, there = Pipe()
-    gone = SimpleNamespace(name="Ray actor 1", ended=lambda: "its machine died", last_words=str, stop=lambda: None)
+    gone = SimpleNamespace(name="Ray actor 1", exit_reason=lambda: "its machine died", last_output=str, stop=lambda: None)
     ranks = object.__new__(RankGroup)
-    ranks.size, ranks.closed, ranks._ranks = 1, "", [_Rank(0, gone, Line(here))]
+    ranks.size, ranks.closed, ranks._ranks = 1, "", [_Rank(0, gone, Channel(here))]
     monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
     looks = iter([[], []])
     monkeypatch.setattr("tacit.engines.sharded.group.wait", lambda *_, **__: next(looks))

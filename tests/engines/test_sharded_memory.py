@@ -23,7 +23,7 @@ from tacit.engines.local import memory, scoring, update
 from tacit.engines.sharded import group
 from tacit.engines.sharded import policy as sharded
 from tacit.engines.sharded.policy import ShardedPolicy, check_room, load_policy
-from tacit.engines.sharded.server import Handover
+from tacit.engines.sharded.server import WeightTransfer
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -247,8 +247,8 @@ def test_a_server_on_the_same_gpu_finds_what_a_rank_only_kept(opened: Open, tmp_
     policy = opened()
     policy.update(a_batch(), [Crowded(tmp_path)], 0.0)
     assert not list(tmp_path.iterdir())
-    handover = Handover(policy.engine.ranks, policy.engine.replica, str(tmp_path / "weights"))
-    handover.hand_over("default", 0)
+    handover = WeightTransfer(policy.engine.ranks, policy.engine.replica, str(tmp_path / "weights"))
+    handover.publish("default", 0)
     handover.close()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["1", "weights"]
 

@@ -109,7 +109,7 @@ OWN_FAULT = (400, 413, 422)
 """statuses that say something about this one prompt, not about the endpoint"""
 
 
-class Broken(Exception):
+class BrokenAnswer(Exception):
     """An answer that cannot be used."""
 
 
@@ -191,7 +191,7 @@ class ChatClient:
                     self.trouble = f"{trouble}; asked again after {pause_s:.2g} s, {tried} of {most} times"
                 time.sleep(pause_s)
                 waited_s += pause_s
-            except Broken as unusable:
+            except BrokenAnswer as unusable:
                 raise self._unusable(unusable) from unusable
             else:
                 with self._lock:
@@ -213,7 +213,7 @@ class ChatClient:
                 about = key if error.status_code in (401, 403) else f"model {self.model!r}"
                 raise TacitError(f"{self.url} {NEVER[error.status_code]} ({about}): {said}") from error
             if error.status_code in OWN_FAULT:
-                raise Broken(said) from error
+                raise BrokenAnswer(said) from error
             raise Passing(said, _asked_to_wait(error.response.headers)) from error
         except openai.APITimeoutError as error:
             raise self._late() from error
@@ -256,10 +256,10 @@ class ChatClient:
         with self._lock:
             self._failures += 1
             if self._failures < PATIENCE:
-                return Broken(str(trouble))
+                return BrokenAnswer(str(trouble))
         return TacitError(f"{self.url} failed {PATIENCE} requests in a row, each after {tried - 1} retries: {trouble}.")
 
-    def _unusable(self, unusable: Broken) -> Exception:
+    def _unusable(self, unusable: BrokenAnswer) -> Exception:
         """An answer that says nothing costs one turn; where there has been no other, the endpoint is none."""
         with self._lock:
             self.trouble = f"an answer could not be used: {unusable}"
@@ -277,14 +277,14 @@ def read_answer(raw: bytes) -> Answer:
     try:
         document = json.loads(raw)
     except ValueError as error:
-        raise Broken(f"the answer is not JSON: {raw[:80]!r}") from error
+        raise BrokenAnswer(f"the answer is not JSON: {raw[:80]!r}") from error
     try:
         choice = document["choices"][0]
         calls, thought, text = calls_of(choice["message"]), thought_of(choice["message"]), text_of(choice["message"])
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise Broken(f"the answer has no choices[0].message: {raw[:80]!r}") from error
+        raise BrokenAnswer(f"the answer has no choices[0].message: {raw[:80]!r}") from error
     if text is None and not calls and not thought:
-        raise Broken("the answer's message has no text, no thought and no call")
+        raise BrokenAnswer("the answer's message has no text, no thought and no call")
     usage = document.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (n if isinstance(n, int) and n >= 0 else 0 for n in counts)
@@ -347,7 +347,7 @@ class _Client(ChatClient):
         send = self._api.embeddings.with_streaming_response.create
         try:
             return self._patiently(send, body, lambda raw: read_vectors(raw, len(texts)))
-        except Broken as unusable:
+        except BrokenAnswer as unusable:
             raise TacitError(
                 f"{self.url} sends no vectors for {len(texts)} texts (model {self.model!r}): {unusable}"
             ) from unusable
@@ -358,12 +358,12 @@ def read_vectors(raw: bytes, count: int) -> np.ndarray:
     try:
         document = json.loads(raw)
     except ValueError as error:
-        raise Broken(f"the answer is not JSON: {raw[:80]!r}") from error
+        raise BrokenAnswer(f"the answer is not JSON: {raw[:80]!r}") from error
     try:
         told = {item["index"]: item["embedding"] for item in document["data"]}
         vectors_ND = np.array([told[i] for i in range(count)], np.float32)
     except (KeyError, TypeError, ValueError) as error:
-        raise Broken(f"the answer has no data[0..{count - 1}].embedding of one size: {raw[:80]!r}") from error
+        raise BrokenAnswer(f"the answer has no data[0..{count - 1}].embedding of one size: {raw[:80]!r}") from error
     if vectors_ND.ndim != 2 or not vectors_ND.size or not np.isfinite(vectors_ND).all():
-        raise Broken(f"the answer's vectors are not finite numbers: {raw[:80]!r}")
+        raise BrokenAnswer(f"the answer's vectors are not finite numbers: {raw[:80]!r}")
     return vectors_ND

@@ -15,7 +15,7 @@ import numpy as np
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Finish, Trajectory
-from tacit.engines.endpoint.client import Broken, ChatClient, spoken, wire
+from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken, wire
 
 # Tokens for those who have none of their own: a token is a byte of the text. A conversation is a text of its own kind, marked
 # by a first token that is no byte.
@@ -84,7 +84,7 @@ class ChatPolicy(ByteTokens):
 
     def check_answers(self) -> None:
         """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
-        with contextlib.suppress(Broken):
+        with contextlib.suppress(BrokenAnswer):
             self._client.complete([{"role": "user", "content": "Answer with the word yes."}], max_tokens=1)
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
@@ -112,7 +112,7 @@ class ChatPolicy(ByteTokens):
         messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
         try:
             answer = self._client.complete(messages, request.seed, **options, **tools)
-        except Broken as error:
+        except BrokenAnswer as error:
             with self._lock:
                 self.broken.append(str(error))
             return _completion("", 0, "unusable")

@@ -27,7 +27,7 @@ def save(engine: ShardedEngine, directory: Path, optimizer: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         members = engine.ranks.ask("save", directory / SHARDS, optimizer)[0]
         for name in members:
-            engine.replica.catch_up(name)
+            engine.replica.sync_weights(name)
         export(engine.replica, directory)
         manifest = {
             "format": FORMAT,

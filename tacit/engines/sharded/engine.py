@@ -22,10 +22,10 @@ from tacit.engines.local.slots import find_end_tokens
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.launch import Launcher, ProcessLauncher, Role
-from tacit.engines.sharded.messages import Opening
-from tacit.engines.sharded.server import Handover, Replica, Samplers, Server
+from tacit.engines.sharded.messages import ServerConfig
+from tacit.engines.sharded.server import Replica, Samplers, Server, WeightTransfer
 from tacit.engines.sharded.server_process import ENVIRONMENT
-from tacit.engines.sharded.servers import Servers, States
+from tacit.engines.sharded.servers import HiddenStates, ServerPool
 from tacit.engines.sharded.settings import ShardedSettings
 
 # Starting what a sharded policy lives in: ranks, and servers where there are any.
@@ -50,15 +50,15 @@ def start_servers(
     ranks: RankGroup,
     replica: Replica,
     newest: Callable[[str], int],
-    states: States,
-) -> Servers:
+    states: HiddenStates,
+) -> ServerPool:
     device, dtype = resolve_device(settings)
     on_gpu = device.type == "cuda"
     gpus: tuple[str, ...] = ()
     if on_gpu and not settings.address:
         there = torch.cuda.device_count()  # after the ranks' own, and beside them where there are no more
         places = [(settings.ranks + n) % there for n in range(settings.servers)]
-        gpus = tuple(names_of_gpus(there)[place] for place in places)
+        gpus = tuple(gpu_names(there)[place] for place in places)
     role = Role(
         "server",
         "tacit.engines.sharded.server_process",
@@ -69,7 +69,7 @@ def start_servers(
         gpus,
     )
     found = find_pretrained(checkpoint)
-    opening = Opening(
+    opening = ServerConfig(
         checkpoint=str(place.absolute()) if (place := Path(found)).is_dir() else found,
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),
@@ -85,10 +85,10 @@ def start_servers(
     ]
     apart = on_gpu and (bool(settings.address) or settings.ranks + settings.servers <= torch.cuda.device_count())
     direct = settings.handover == "direct" or (settings.handover == "auto" and apart and not settings.lora_rank)
-    return Servers(servers, replica, Handover(ranks, replica, settings.exchange, direct), newest, states)
+    return ServerPool(servers, replica, WeightTransfer(ranks, replica, settings.exchange, direct), newest, states)
 
 
-def names_of_gpus(there: int) -> list[str]:
+def gpu_names(there: int) -> list[str]:
     """What the GPUs that this process sees are called outside of it: it may have been shown only some."""
     shown = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return shown[:there] if len(shown) >= there else [str(n) for n in range(there)]
@@ -120,7 +120,7 @@ class ShardedEngine:
         self.replica = Replica(hf, tokenizer, plays, seed, newest, self._fetch, plays=not settings.servers)
         self.device = resolve_device(settings)[0].type
         """of the ranks and the servers"""
-        self.servers: Servers | None = None
+        self.servers: ServerPool | None = None
         if settings.servers:
             self.servers = start_servers(checkpoint, settings, ranks, self.replica, newest, self._states)
         self.samplers: Samplers = self.servers or self.replica
@@ -145,7 +145,7 @@ class ShardedEngine:
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
         states = {(i, p): np.zeros((len(prompts), self.replica.model.width), np.float32) for i in layers for p in poolings}
-        for rows, found in joined(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
+        for rows, found in join_answers(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
             for which, states_RD in found.items():
                 states[which][rows] = states_RD
         return states
@@ -176,7 +176,7 @@ class ShardedScorer:
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
-        found = dict(joined(self._engine.ranks.ask("logprobs", self._who, prompts, completions, temperature)))
+        found = dict(join_answers(self._engine.ranks.ask("logprobs", self._who, prompts, completions, temperature)))
         return [found.get(i, np.zeros(0, np.float32)) for i in range(len(prompts))]
 
     def distributions(
@@ -187,10 +187,10 @@ class ShardedScorer:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {vocabulary}.")
         width = top_k or vocabulary
         nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
-        found = dict(joined(self._engine.ranks.ask("distributions", self._who, prompts, completions, top_k)))
+        found = dict(join_answers(self._engine.ranks.ask("distributions", self._who, prompts, completions, top_k)))
         return [found.get(i, nothing) for i in range(len(prompts))]
 
 
-def joined(answers: Iterable[list[Any]]) -> Iterable[Any]:
+def join_answers(answers: Iterable[list[Any]]) -> Iterable[Any]:
     """The answers of all ranks, each of which has some."""
     return chain.from_iterable(answers)

@@ -18,7 +18,7 @@ import tacit
 from tacit.core.errors import TacitError
 from tacit.core.platform import import_path
 
-LAST_WORDS = 600
+QUOTED_CHARACTERS = 600
 """characters of a process's own output that are quoted when it is lost"""
 
 
@@ -47,7 +47,7 @@ class Role:
         return {**threads, "PYTHONPATH": path, **self.environment}
 
 
-class Started(Protocol):
+class LaunchedProcess(Protocol):
     """A process that was started."""
 
     @property
@@ -55,11 +55,11 @@ class Started(Protocol):
         """how to speak of it: `process 4711`"""
         ...
 
-    def ended(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """How it ended, where it has: `killed by SIGKILL`."""
         ...
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it wrote to its output."""
         ...
 
@@ -79,7 +79,7 @@ class Launcher(Protocol):
         """the address of this machine, as they reach it"""
         ...
 
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> Started:
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
         """Have the role's `serve(number, address, key)` run in a process of its own."""
         ...
 
@@ -93,7 +93,7 @@ class ProcessLauncher:
         self.role = role
         self._logs = tempfile.TemporaryDirectory(prefix=f"tacit-{role.name}s-", ignore_cleanup_errors=True)
 
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> Started:
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
         log = Path(self._logs.name) / f"{self.role.name}-{number}.log"
         environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ, **self.role.variables()}
         if self.role.visible_gpus:
@@ -123,15 +123,15 @@ class _Process:
         self._process, self._log = process, log
         self.name = f"process {process.pid}"
 
-    def ended(self) -> str | None:
+    def exit_reason(self) -> str | None:
         code = self._process.poll()
         if code is None:
             return None
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit code {code}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         try:
-            return self._log.read_text(errors="replace").strip()[-LAST_WORDS:]
+            return self._log.read_text(errors="replace").strip()[-QUOTED_CHARACTERS:]
         except OSError:
             return ""
 

@@ -1,8 +1,4 @@
-"""Messages between the driver and a rank or a server: pickled, over a socket that both sides have proved to know the same key
-for.
-
-No wait is without a limit: a send that is not taken and an answer that breaks off in the middle end with an error.
-"""
+"""RPC between the driver and its ranks and servers: pickled messages over an authenticated socket. Every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -27,55 +23,55 @@ try:
 except ImportError:
     from pickle import dumps as _dumps
 
-CALLING_S = 60.0
-"""how long a process that was started may take to reach the driver"""
-Lost = (EOFError, OSError)
-"""what a line raises whose other end is gone or does not take what it is sent"""
+CONNECT_TIMEOUT_S = 60.0
+"""for a started process to reach the driver"""
+ConnectionLost = (EOFError, OSError)
+"""raised by a channel whose other end is gone or does not read"""
 
 
-def written(message: Any) -> bytes:
-    """A message as it is sent; the same bytes can go to every rank."""
+def serialize(message: Any) -> bytes:
+    """A message as bytes, which can go to every rank."""
     try:
         return _dumps(message)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TacitError(
-            f"this cannot be sent to the ranks: {error}. Define losses at the top of a module of their own, or install what "
-            f"can send more: {install('cluster')}."
+            f"this cannot be sent to the ranks: {error}. Define losses at the top level of a module, or install cloudpickle: "
+            f"{install('cluster')}."
         ) from error
 
 
-class Line:
-    """One end of a line. Messages are whole or not at all."""
+class Channel:
+    """One end of a connection. Messages arrive completely or not at all."""
 
     def __init__(self, connection: Connection):
         self.connection = connection
 
     @classmethod
-    def answered(cls, taken: socket.socket, key: bytes, limit_s: float) -> Line:
-        """The driver's end, of a socket that somebody connected to."""
+    def accept(cls, taken: socket.socket, key: bytes, limit_s: float) -> Channel:
+        """The driver's end, of an accepted socket."""
         taken.setblocking(True)
-        line = cls(Connection(taken.detach()))
-        line.limit(limit_s)
+        channel = cls(Connection(taken.detach()))
+        channel.limit(limit_s)
         try:
-            deliver_challenge(line.connection, key)
-            answer_challenge(line.connection, key)
+            deliver_challenge(channel.connection, key)
+            answer_challenge(channel.connection, key)
         except BaseException:
-            line.close()
+            channel.close()
             raise
-        return line
+        return channel
 
     @classmethod
-    def to(cls, address: tuple[str, int], key: bytes, limit_s: float) -> Line:
-        """A rank's end."""
-        line = cls(Connection(socket.create_connection(address, timeout=limit_s).detach()))
-        line.limit(limit_s)
-        answer_challenge(line.connection, key)
-        deliver_challenge(line.connection, key)
-        line.limit(0.0)
-        return line
+    def to(cls, address: tuple[str, int], key: bytes, limit_s: float) -> Channel:
+        """The end of a rank or server."""
+        channel = cls(Connection(socket.create_connection(address, timeout=limit_s).detach()))
+        channel.limit(limit_s)
+        answer_challenge(channel.connection, key)
+        deliver_challenge(channel.connection, key)
+        channel.limit(0.0)
+        return channel
 
     def limit(self, seconds: float) -> None:
-        """How long a message may take on the way, once it has begun; 0 is without end."""
+        """Set the timeout of a message in transit; 0 is none."""
         whole = int(seconds)
         value = struct.pack("ll", whole, int((seconds - whole) * 1e6))
         os.set_blocking(self.connection.fileno(), True)
@@ -88,7 +84,7 @@ class Line:
 
     @property
     def own_host(self) -> str:
-        """The address of this machine, on the way to the other end."""
+        """This machine's address, as the other end sees it."""
         with socket.socket(fileno=os.dup(self.connection.fileno())) as same:
             return same.getsockname()[0]
 
@@ -102,24 +98,24 @@ class Line:
         self.connection.close()
 
 
-def caller(door: socket.socket, key: bytes, look_s: float, limit_s: float) -> tuple[int, Line] | None:
-    """(its number, the line to it) of a process that calls within `look_s`; None where nobody does, or a stranger."""
-    door.settimeout(look_s)
+def accept_channel(listener: socket.socket, key: bytes, look_s: float, limit_s: float) -> tuple[int, Channel] | None:
+    """(number, channel) of a process that connects within `look_s`; None if none does or it lacks the key."""
+    listener.settimeout(look_s)
     try:
-        line = Line.answered(door.accept()[0], key, limit_s)
-        return line.receive(), line
-    except (AuthenticationError, *Lost):
+        channel = Channel.accept(listener.accept()[0], key, limit_s)
+        return channel.receive(), channel
+    except (AuthenticationError, *ConnectionLost):
         return None
 
 
-def told_at_start() -> tuple[int, tuple[str, int], bytes]:
-    """(number, address of the driver, key), as a plain process is told them."""
+def read_arguments() -> tuple[int, tuple[str, int], bytes]:
+    """(number, address of the driver, key), from stdin."""
     given = json.loads(sys.stdin.read())
     return given["number"], tuple(given["address"]), bytes.fromhex(given["key"])
 
 
-def done(own: Any, what: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """The answer to a question: (True, what came of it), or (False, (an error that may be raised, what is told of it))."""
+def run_call(own: Any, what: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    """(True, result) of the method, or (False, (an error the driver may raise or None, its description))."""
     try:
         return True, getattr(own, what)(*arguments)
     except (TacitError, ValueError) as error:
@@ -127,24 +123,23 @@ def done(own: Any, what: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
             error.batch = None  # the driver has it
         error.__cause__ = error.__context__ = None
         return False, (error, str(error))
-    except BaseException as error:  # CheckpointException is no Exception
+    except BaseException as error:  # CheckpointException is not an Exception
         traceback.print_exc()
         sys.stderr.flush()
-        return False, (None, told(error))
+        return False, (None, describe_error(error))
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
 
-# What the driver and a server say to each other. Light: nothing heavy is imported, and nothing but plain data travels, since
-# a server may run in another interpreter.
+# Messages to and from servers: plain data without heavy imports, since a server may run in another interpreter.
 
 
 @dataclass(frozen=True)
-class Opening:
-    """What a server is told first."""
+class ServerConfig:
+    """The first message to a server."""
 
     checkpoint: str
     device: str
@@ -154,14 +149,14 @@ class Opening:
     max_batch: int
     end_tokens: tuple[int, ...]
     lora_rank: int
-    """of adapters; 0: all parameters are trained, and the weights themselves are handed over"""
+    """of adapters; 0: full training, whole weights are transferred"""
     memory: float
-    """share of the GPU's memory that it may take"""
+    """share of the GPU's memory it may use"""
 
 
 @dataclass(frozen=True)
-class Order:
-    """One completion to be written."""
+class SampleRequest:
+    """One completion to sample."""
 
     request_id: int
     member: str
@@ -172,8 +167,8 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """A completion that was written, by one version of the weights from its first token to its last."""
+class SampleResult:
+    """A completion; all its tokens are from one version of the weights."""
 
     request_id: int
     tokens: tuple[int, ...]

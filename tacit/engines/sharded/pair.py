@@ -11,24 +11,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PATIENCE = timedelta(seconds=120)
+TIMEOUT = timedelta(seconds=120)
 """how long one waits for the other, at the meeting and with every tensor"""
-GIVES, TAKES = 0, 1
+SENDER, RECEIVER = 0, 1
 
 
-class Pair:
+class TensorChannel:
     def __init__(self, store: Any, own: int, device: torch.device):
         """`own`: GIVES or TAKES. Both must come."""
         # A CUDA group wants tensors of its own GPU, a gloo group those of a CPU.
         make: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
-        self._group, self._device = make(store, own, 2, PATIENCE), device
+        self._group, self._device = make(store, own, 2, TIMEOUT), device
 
-    def give(self, tensor: torch.Tensor) -> None:
-        self._wait(self._group.send([tensor.to(self._device)], TAKES, 0))
+    def send(self, tensor: torch.Tensor) -> None:
+        self._wait(self._group.send([tensor.to(self._device)], RECEIVER, 0))
 
-    def take(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    def receive(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
-        self._wait(self._group.recv([tensor], GIVES, 0))
+        self._wait(self._group.recv([tensor], SENDER, 0))
         return tensor
 
     def _wait(self, work: Any) -> None:

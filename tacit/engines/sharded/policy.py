@@ -21,7 +21,7 @@ from tacit.engines.local.model import load_pretrained, resolve_device, set_threa
 from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.models.sources import find_checkpoint, find_pretrained
 from tacit.engines.sharded.checkpoint import load, save
-from tacit.engines.sharded.engine import ShardedEngine, ShardedScorer, joined, start_ranks
+from tacit.engines.sharded.engine import ShardedEngine, ShardedScorer, join_answers, start_ranks
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.planning.plans import check_memory_fits
@@ -104,7 +104,7 @@ class ShardedPolicy(PolicyBase):
         return self.engine.poolings
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
-        found = dict(joined(self.engine.ranks.ask("values", self.name, prompts)))
+        found = dict(join_answers(self.engine.ranks.ask("values", self.name, prompts)))
         return np.array([found[i] for i in range(len(prompts))], np.float32)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:

@@ -30,9 +30,16 @@ from tacit.engines.local.model import enable_determinism, resolve_device
 from tacit.engines.local.packing import input_lengths, plan_padded_batches
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.tokenizer import make_codec
-from tacit.engines.sharded.pair import GIVES, Pair
+from tacit.engines.sharded.pair import SENDER, TensorChannel
 from tacit.engines.sharded.policy import check_room
-from tacit.engines.sharded.rank_training import RigidBudget, Sharded, ShardedLearning, ShardMember, budget_for, turns
+from tacit.engines.sharded.rank_training import (
+    RigidBudget,
+    ShardedModel,
+    ShardedUpdater,
+    ShardMember,
+    assign_micro_batches,
+    tokens_per_micro_batch,
+)
 from tacit.engines.sharded.settings import ShardedSettings
 
 # A rank's part of saving and loading: distributed checkpoints, which any other number of ranks can read.
@@ -98,7 +105,7 @@ def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimi
 
 
 def _reference(rank: Rank, name: str, member: ShardMember) -> State:
-    if isinstance(member.reference, Sharded):
+    if isinstance(member.reference, ShardedModel):
         return {own: p.detach() for own, p in member.reference.parameters.items()}
     if member.reference is None or rank.adapters is None:
         return {}
@@ -152,11 +159,11 @@ def _quiet() -> Iterator[None]:
 # What is given directly is kept in the first rank's host memory until the next version: a server that is started again takes
 # the version that the others have, though the ranks may have learned on.
 
-Told = list[tuple[str, tuple[int, ...], str]]
+TensorSpecs = list[tuple[str, tuple[int, ...], str]]
 """name, shape and number format of the tensors that come, in their order"""
 
 
-class HandsOver:
+class WeightSender:
     number: int
     host: str
     device: torch.device
@@ -164,9 +171,9 @@ class HandsOver:
     members: dict[str, Any]
 
     def __init__(self) -> None:
-        self._meeting: dict[int, Any] = {}
-        self._pairs: dict[int, Pair] = {}
-        self._kept: dict[str, dict[str, torch.Tensor]] = {}
+        self._stores: dict[int, Any] = {}
+        self._channels: dict[int, TensorChannel] = {}
+        self._staged: dict[str, dict[str, torch.Tensor]] = {}
 
     def weights(self, name: str) -> bytes | None:
         """What a member trains, value head apart, whole and as passes use it; from the first rank."""
@@ -192,46 +199,46 @@ class HandsOver:
         if is_nearly_full(self.device):
             empty_cache(self.device)
 
-    def keep_weights(self, name: str) -> Told | None:
+    def stage_weights(self, name: str) -> TensorSpecs | None:
         """Have `weights` at hand on the first rank, to be given. Returns what will come."""
-        self._kept.pop(name, None)  # room for the next
+        self._staged.pop(name, None)  # room for the next
         kept = dict(self._whole(name))
         if self.number:
             return None
-        self._kept[name] = kept
+        self._staged[name] = kept
         return [(own, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for own, tensor in kept.items()]
 
-    def open_pair(self, server: int) -> tuple[str, int] | None:
+    def open_weight_channel(self, server: int) -> tuple[str, int] | None:
         """Where a server can meet the first rank."""
         if self.number:
             return None
-        self._pairs.pop(server, None)
-        self._meeting[server] = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
-        return self.host, self._meeting[server].port
+        self._channels.pop(server, None)
+        self._stores[server] = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
+        return self.host, self._stores[server].port
 
-    def meet(self, server: int) -> str:
+    def connect_weight_channel(self, server: int) -> str:
         """Returns what went wrong; that concerns the server, and the ranks go on."""
 
-        def meet() -> None:
-            self._pairs[server] = Pair(self._meeting[server], GIVES, self.device)
+        def connect() -> None:
+            self._channels[server] = TensorChannel(self._stores[server], SENDER, self.device)
 
-        return self._with(server, meet)
+        return self._with(server, connect)
 
-    def give_weights(self, name: str, server: int) -> str:
+    def send_weights(self, name: str, server: int) -> str:
         """As `meet`."""
 
-        def give() -> None:
-            for tensor in self._kept[name].values():
-                self._pairs[server].give(tensor)
+        def send() -> None:
+            for tensor in self._staged[name].values():
+                self._channels[server].send(tensor)
 
-        return self._with(server, give)
+        return self._with(server, send)
 
     def _with(self, server: int, work: Callable[[], None]) -> str:
         try:
             if not self.number:
                 work()
         except RuntimeError as error:  # all that torch's groups raise
-            self._pairs.pop(server, None)
+            self._channels.pop(server, None)
             return str(error).strip().splitlines()[0]
         return ""
 
@@ -241,11 +248,11 @@ class HandsOver:
                 yield own, whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
 
 
-Answers = list[tuple[int, Any]]
+RowResults = list[tuple[int, Any]]
 """(row, what was asked of it), of the rows that this rank computed"""
 
 
-class Rank(HandsOver):
+class Rank(WeightSender):
     def __init__(self, number: int, host: str):
         """`host`: the address of the machine it is on"""
         super().__init__()
@@ -305,10 +312,10 @@ class Rank(HandsOver):
             replicated |= {f"value_head.{n}": p for n, p in head.named_parameters()}
         self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
 
-    def logprobs(self, who: tuple[str, bool], prompts: Any, completions: Any, temperature: float) -> Answers:
+    def logprobs(self, who: tuple[str, bool], prompts: Any, completions: Any, temperature: float) -> RowResults:
         return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.logprobs(own, theirs, temperature))
 
-    def distributions(self, who: tuple[str, bool], prompts: Any, completions: Any, top_k: int | None) -> Answers:
+    def distributions(self, who: tuple[str, bool], prompts: Any, completions: Any, top_k: int | None) -> RowResults:
         return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.distributions(own, theirs, top_k))
 
     def hidden_scan(
@@ -317,7 +324,7 @@ class Rank(HandsOver):
         """(rows, their states), of the rows that this rank computed"""
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
-        parts = plan_padded_batches(lengths, budget_for(self._ranks, lengths, self.token_budget))
+        parts = plan_padded_batches(lengths, tokens_per_micro_batch(self._ranks, lengths, self.token_budget))
         self._activate(name)
         scorer = self._scorer(self.sharded)
 
@@ -326,7 +333,7 @@ class Rank(HandsOver):
 
         return self._passes(self.sharded, parts, of)
 
-    def values(self, name: str, prompts: Sequence[np.ndarray]) -> Answers:
+    def values(self, name: str, prompts: Sequence[np.ndarray]) -> RowResults:
         head = self.members[name].value_head
         if head is None:
             raise TacitError("this policy has no value head; set the engine setting value_head.")
@@ -340,9 +347,7 @@ class Rank(HandsOver):
         member = self.members[name]
         self._activate(name)
         budget = self.update_budget
-        learning = ShardedLearning(
-            self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head
-        )
+        learning = ShardedUpdater(self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head)
         learning.plan(batch, losses)
         metrics = learning.update(batch, losses, lr)
         return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
@@ -357,13 +362,13 @@ class Rank(HandsOver):
             self.adapters.copy(name, name + FROZEN_SUFFIX)
             member.reference = name + FROZEN_SUFFIX
             return
-        frozen = member.reference if isinstance(member.reference, Sharded) else self.copy_frozen()
+        frozen = member.reference if isinstance(member.reference, ShardedModel) else self.copy_frozen()
         with torch.no_grad():
             for own, there in self.sharded.parameters.items():
                 frozen.parameters[own].copy_(there)
         member.reference = frozen
 
-    def copy_frozen(self) -> Sharded:
+    def copy_frozen(self) -> ShardedModel:
         """The model as it began, in shards of its own, to take the weights of a reference."""
         frozen = self._load()
         for p in frozen.parameters.values():
@@ -391,20 +396,20 @@ class Rank(HandsOver):
     def _ranks(self) -> int:
         return dist.get_world_size()
 
-    def _load(self) -> Sharded:
-        return Sharded(self.checkpoint, self.settings, self.dtype, self.mesh, self.device)
+    def _load(self) -> ShardedModel:
+        return ShardedModel(self.checkpoint, self.settings, self.dtype, self.mesh, self.device)
 
     def _activate(self, name: str | None) -> None:
         if self.adapters is not None:
             self.adapters.activate(name)
 
-    def _scorer(self, sharded: Sharded) -> ModelScorer:
+    def _scorer(self, sharded: ShardedModel) -> ModelScorer:
         return ModelScorer(sharded.model, self.codec, self.scoring_budget)
 
-    def _who(self, name: str, reference: bool) -> Sharded:
+    def _who(self, name: str, reference: bool) -> ShardedModel:
         """The model to ask, with the right adapter active."""
         frozen = self.members[name].reference if reference else name
-        if isinstance(frozen, Sharded):
+        if isinstance(frozen, ShardedModel):
             return frozen
         self._activate(frozen)
         return self.sharded
@@ -415,13 +420,13 @@ class Rank(HandsOver):
         prompts: Sequence[np.ndarray],
         completions: Sequence[np.ndarray],
         score: Callable[[ModelScorer, Sequence[np.ndarray], Sequence[np.ndarray]], Iterable[Any]],
-    ) -> Answers:
+    ) -> RowResults:
         """Rows without completion tokens are left out."""
         sharded = self._who(*who)
         lengths = input_lengths(prompts, completions, self.codec.context_limit)
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
         parts = sharded.model.plan_micro_batches(
-            prompts, completions, rows, budget_for(self._ranks, lengths[rows], self.token_budget)
+            prompts, completions, rows, tokens_per_micro_batch(self._ranks, lengths[rows], self.token_budget)
         )
         scorer = self._scorer(sharded)
 
@@ -431,11 +436,13 @@ class Rank(HandsOver):
         return [pair for part, found in self._passes(sharded, parts, of) for pair in zip(part.tolist(), found, strict=True)]
 
     @torch.no_grad()
-    def _passes(self, sharded: Sharded, parts: Sequence[np.ndarray], of: Callable[[np.ndarray], Any]) -> list[tuple[Any, Any]]:
+    def _passes(
+        self, sharded: ShardedModel, parts: Sequence[np.ndarray], of: Callable[[np.ndarray], Any]
+    ) -> list[tuple[Any, Any]]:
         answers = []
-        for part, counts, _ in turns(parts, self.number, self._ranks):
+        for part, counts, _ in assign_micro_batches(parts, self.number, self._ranks):
             found = sharded.run(partial(of, part))
             if counts:
                 answers.append((part, found))
-        sharded.let_go()
+        sharded.reshard()
         return answers

@@ -1,4 +1,4 @@
-"""A rank's process: it calls the driver, and then does what it is told until the line is closed."""
+"""A rank process: it connects to the driver and runs its calls until the connection closes."""
 
 from __future__ import annotations
 
@@ -6,31 +6,39 @@ import os
 import sys
 from typing import Any
 
-from tacit.engines.sharded.messages import CALLING_S, Line, Lost, done, told, told_at_start, written
+from tacit.engines.sharded.messages import (
+    CONNECT_TIMEOUT_S,
+    Channel,
+    ConnectionLost,
+    describe_error,
+    read_arguments,
+    run_call,
+    serialize,
+)
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:
-    line = Line.to(address, key, CALLING_S)
-    line.send(written(number))
+    channel = Channel.to(address, key, CONNECT_TIMEOUT_S)
+    channel.send(serialize(number))
     from tacit.engines.sharded.rank import Rank
 
-    own = Rank(number, line.own_host)
+    own = Rank(number, channel.own_host)
     while True:
         try:
-            what, arguments = line.receive()
-        except Lost:
+            what, arguments = channel.receive()
+        except ConnectionLost:
             break  # the driver has closed, or is gone
         except Exception as error:  # a loss of a module that cannot be imported here
-            answer: Any = (False, (None, f"it cannot read what it was sent: {told(error)}"))
+            answer: Any = (False, (None, f"it cannot read what it was sent: {describe_error(error)}"))
         else:
-            answer = done(own, what, arguments)
+            answer = run_call(own, what, arguments)
         try:
-            line.send(written(answer))
-        except Lost:
+            channel.send(serialize(answer))
+        except ConnectionLost:
             break
     sys.stdout.flush()
     os._exit(0)  # without a farewell to other ranks, who may be gone
 
 
 if __name__ == "__main__":
-    serve(*told_at_start())
+    serve(*read_arguments())

@@ -1,6 +1,7 @@
-"""One model in shards: every weight is cut along its first dimension, and gathered for as long as a pass reads it (FSDP2).
+"""Training on a rank: the FSDP2 model, its trained weights, how micro-batches are assigned to ranks, and the update.
 
-Whatever reads weights runs inside `Sharded.run`, where they are whole: passes, heads and losses are those of the local engine.
+Each weight is sharded along its first dimension and gathered while a pass reads it. Whatever reads weights runs inside
+`ShardedModel.run`, where they are whole; passes, heads and losses are those of the local engine.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from tacit.engines.local.update import (
 )
 from tacit.engines.sharded.settings import ShardedSettings
 
-WHOLE_UP_TO = 1_000_000_000
-"""weights of a model that `gather = auto` takes whole on CPUs"""
-WHOLE_SHARE = 0.125
-"""of the smallest GPU's memory that whole weights and their gradients may take for `gather = auto`"""
+MAX_WHOLE_WEIGHTS = 1_000_000_000
+"""largest model that `gather = auto` gathers whole on CPUs"""
+MAX_WHOLE_SHARE = 0.125
+"""of the smallest GPU's memory, for whole weights and their gradients, up to which `gather = auto` gathers whole"""
 
 Answer = TypeVar("Answer")
 
@@ -58,20 +59,20 @@ class _Root(nn.Module):
         return work()
 
 
-class Sharded:
-    """A transformers model in shards, and the passes over it."""
+class ShardedModel:
+    """A transformers model sharded with FSDP2."""
 
     def __init__(self, checkpoint: str, settings: ShardedSettings, dtype: torch.dtype, mesh: DeviceMesh, device: torch.device):
-        # Trained weights are float32 and are rounded as they are gathered; frozen ones are kept as they are used.
+        # Trained weights are float32 and rounded when gathered; frozen ones are kept in the compute dtype.
         kept = dtype if settings.lora_rank else torch.float32
         self.hf, self.tokenizer = load_pretrained(checkpoint, torch.device("cpu"), kept)
         self.dtype = dtype
         weights = sum(p.numel() for p in self.hf.parameters())
         self.whole_gradients = 0 if settings.lora_rank else weights * (dtype.itemsize + 4 + 4)
-        """bytes of those of whole weights, of their sum in float32, and of what ranks send each other of that"""
-        fits = weights <= WHOLE_UP_TO
+        """bytes of the gradients of whole weights, of their float32 sum, and of the communication buffer"""
+        fits = weights <= MAX_WHOLE_WEIGHTS
         if device.type == "cuda":
-            fits = weights * dtype.itemsize + self.whole_gradients <= WHOLE_SHARE * _smallest(device)
+            fits = weights * dtype.itemsize + self.whole_gradients <= MAX_WHOLE_SHARE * _smallest(device)
         self.by_layer = settings.gather == "layer" or (settings.gather == "auto" and not fits)
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -82,22 +83,22 @@ class Sharded:
         for module in (*(_layers(self.hf) if self.by_layer else ()), self._root):
             fully_shard(module, mesh=mesh, mp_policy=rounded)
         for module in self._modules():
-            # Losses are sums over totals of the whole batch: the gradients of the ranks are added, not averaged.
+            # Losses divide by totals of the whole batch, so gradients are summed over ranks, not averaged.
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other sum
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
         self.parameters: dict[str, nn.Parameter] = dict(self.hf.named_parameters())
-        """in shards, as long as no pass has them gathered"""
+        """shards, while no pass has gathered them"""
         lean = not (self.by_layer or settings.gradient_checkpointing)
-        # On the device and in the format it computes in: a model is tried out as it is made, and kernels are chosen.
+        # On the compute device and dtype: LanguageModel runs a trial pass and chooses kernels.
         with torch.no_grad(), fast_paths(settings.fast != "off"):
             self.model = self._root(lambda: LanguageModel(self.hf, packed=lean))
-        self.let_go()
+        self.reshard()
 
     def run(self, work: Callable[[], Answer]) -> Answer:
-        """Do what reads weights. All ranks must, and, where they are gathered layer by layer, with as many passes each.
+        """Run `work` with gathered weights. All ranks must call it and, if gathering layer by layer, make equally many passes.
 
-        Whole weights are gathered before it and stay until `let_go`, so in `work` no rank waits for another: one that runs out
-        of memory there can go on."""
+        Whole weights are gathered first and stay until `reshard`, so inside `work` no rank waits for another, and one that runs
+        out of memory can go on."""
         if self.by_layer:
             return self._root(work)
         try:
@@ -110,41 +111,41 @@ class Sharded:
             raise lost from error
         return work()
 
-    def let_go(self) -> None:
-        """After passes without a gradient, which leave gathered what the next one would need."""
+    def reshard(self) -> None:
+        """Free gathered weights. Needed after passes without gradients, which leave them gathered."""
         for module in self._modules():
             module.reshard()
 
     def accumulate_gradients(self) -> None:
-        """After a backward pass that others follow: gradients of whole weights are added up in float32, as they are between
-        ranks. Those of a model that is gathered layer by layer have been."""
+        """After a backward pass, except the last: accumulate gradients of whole weights in float32, as between ranks. With
+        layer-by-layer gathering, FSDP has already done so."""
         if not self.by_layer and self.dtype != torch.float32:
             self._reduce(between_ranks=False)
 
-    def add_up(self) -> None:
-        """After the last backward pass: shards have the sum of all ranks' gradients, and whole weights go."""
+    def reduce_gradients(self) -> None:
+        """After the last backward pass: reduce-scatter the gradients to the shards, and free whole weights."""
         if not self.by_layer:
             self._reduce(between_ranks=True)
-            self.let_go()
+            self.reshard()
 
     @contextmanager
-    def gradients_held(self) -> Iterator[None]:
-        """As much memory is taken as the gradients of whole weights will be: for who asks meanwhile how much is left."""
+    def reserve_gradients(self) -> Iterator[None]:
+        """Hold as much memory as the gradients of whole weights will take, while free memory is measured."""
         size = 0 if self.by_layer or self.model.device.type == "cpu" else self.whole_gradients
         held = torch.empty(size, dtype=torch.uint8, device=self.model.device)
         yield
         del held
 
     def _reduce(self, between_ranks: bool) -> None:
-        """FSDP takes the gradients over at the end of a backward pass through its root: this one has nothing else in it.
-        Between ranks it gives every trained weight a gradient, of zeros, so that all have them of the same."""
+        """FSDP reduces gradients at the end of a backward pass through its root, so run one over a zero loss. Between ranks,
+        that loss touches every trained weight, so that all ranks have gradients for the same ones."""
         self._root.set_requires_gradient_sync(between_ranks)
         self._root.set_reshard_after_backward(between_ranks)
-        nothing = self._root(partial(self._nothing, between_ranks))
+        nothing = self._root(partial(self._zero_loss, between_ranks))
         if nothing.requires_grad:
             nothing.backward()
 
-    def _nothing(self, of_all: bool) -> torch.Tensor:
+    def _zero_loss(self, of_all: bool) -> torch.Tensor:
         trained = [p for name, p in self.hf.named_parameters() if name in self.parameters and p.requires_grad]
         touched = trained if of_all else sorted(trained, key=lambda p: p.numel())[:1]
         return sum((p.flatten()[0] for p in touched), start=torch.zeros(())) * 0.0
@@ -154,7 +155,7 @@ class Sharded:
 
 
 def _smallest(device: torch.device) -> float:
-    """Bytes of memory of the smallest GPU that a rank has: all must decide alike."""
+    """Memory in bytes of the smallest GPU of any rank; all ranks must decide alike."""
     found = torch.tensor(float(torch.cuda.get_device_properties(device).total_memory), device=device)
     dist.all_reduce(found, dist.ReduceOp.MIN)
     return float(found)
@@ -170,11 +171,6 @@ def _layers(hf: Any) -> nn.ModuleList:
     )
 
 
-# The weights a rank trains: its shards of the model, or adapters and value heads, of which every rank has all.
-#
-# AdamW goes weight by weight, so each rank steps its own shards as plain tensors, and what is the same on all ranks stays so.
-
-
 class ShardedWeights(MasterWeights):
     def __init__(
         self,
@@ -183,10 +179,12 @@ class ShardedWeights(MasterWeights):
         settings: EngineSettings,
         dtype: torch.dtype = torch.float32,
     ):
-        """`sharded`: parameters that are DTensors. `dtype`: what passes round them to"""
+        """A rank's trained weights: its shards of the model (`sharded`, DTensors), and adapters and value heads, which every
+        rank has (`replicated`). AdamW is elementwise, so each rank steps its shards as plain tensors. `dtype`: the compute
+        dtype."""
         self._rounded = dtype
         self.sharded, self.replicated = dict(sorted(sharded.items())), dict(sorted(replicated.items()))
-        # A shard of the model and the parameter that is stepped are one piece of memory.
+        # The stepped parameter shares memory with the model's shard.
         shards = {name: nn.Parameter(p.detach().to_local()) for name, p in self.sharded.items()}
         super().__init__({**shards, **self.replicated}, settings)
 
@@ -200,20 +198,20 @@ class ShardedWeights(MasterWeights):
             own = distribute_tensor(places, p.device_mesh, p.placements, src_data_rank=None).to_local()
             self.master[name].copy_(dither(self.master[name], own, self._rounded))
 
-    def add_up(self) -> None:
-        """After the last backward pass: shards get their gradients, and those of what all ranks have are added up."""
+    def reduce_gradients(self) -> None:
+        """After the last backward pass: take the shards' gradients, and sum those of replicated weights over ranks."""
         for name, p in self.sharded.items():
             gradient: Any = p.grad
             self.master[name].grad = None if gradient is None else gradient.to_local()
         own = {name for name in self.replicated if self.master[name].grad is not None}
-        for name in sorted(set().union(*from_all(own))):
+        for name in sorted(set().union(*gather_objects(own))):
             master = self.master[name]
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
             dist.all_reduce(master.grad)
 
     def gradient_norm(self) -> torch.Tensor:
-        """Of the whole gradient: √(Σ over ranks of their shards' squares + the squares of what all have)."""
+        """Of the whole gradient: √(Σ over ranks of the shards' squares + the squares of replicated weights)."""
         device = next(iter(self.master.values())).device
         shards, shared = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
         for name, master in self.master.items():
@@ -229,7 +227,7 @@ class ShardedWeights(MasterWeights):
             p.grad = None
 
     def distributed(self, name: str, own: torch.Tensor) -> torch.Tensor:
-        """What one rank has for a parameter (a moment, say), as its part of what all have."""
+        """A rank's local tensor for a parameter (such as a moment) as a shard of a DTensor."""
         whole = self.sharded.get(name)
         if whole is None:
             return own
@@ -240,21 +238,21 @@ class ShardedWeights(MasterWeights):
 
 @dataclass(eq=False)
 class ShardMember:
-    """What belongs to one adapter (or to the whole model, where all parameters are trained)."""
+    """The weights of one adapter, or of the whole model if all parameters are trained."""
 
     sharded: dict[str, Any]
     replicated: dict[str, nn.Parameter]
     value_head: nn.Linear | None
     settings: EngineSettings
     dtype: torch.dtype = torch.float32
-    """what passes round the model to"""
-    reference: Sharded | str | None = None
+    """compute dtype"""
+    reference: ShardedModel | str | None = None
     """a frozen copy of the model, or the name of the frozen adapter"""
     _weights: ShardedWeights | None = field(default=None, repr=False)
 
     @property
     def weights(self) -> ShardedWeights:
-        """Made on first use: a policy that only plays needs no optimiser."""
+        """Created on first use: a policy that only samples needs no optimizer."""
         if self._weights is None:
             self._weights = ShardedWeights(self.sharded, self.replicated, self.settings, self.dtype)
         return self._weights
@@ -270,41 +268,37 @@ class ShardMember:
         return sorted({*self.sharded, *self.replicated})
 
     def own(self, name: str, masters: bool = True) -> torch.Tensor:
-        """One trained tensor, in shards where it is."""
+        """One trained tensor; a DTensor if it is sharded."""
         if name in self.sharded:
             return self.sharded[name].detach()
         split = self._weights is not None and masters
         return (self._weights.master[name] if split and self._weights else self.replicated[name]).detach()
 
     def whole(self, masters: bool, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every trained tensor in the order of their names, gathered one after the other: all ranks must go through them.
-        Without `masters` they are rounded to `dtype`, as passes use them."""
+        """All trained tensors by name, gathered one at a time; all ranks must iterate. Without `masters`, rounded to the
+        compute dtype."""
         for name in self.names():
             own = self.own(name, masters)
             whole = own.full_tensor() if isinstance(own, DTensor) else own
             yield name, whole if masters or name not in self.sharded else whole.to(dtype)
 
 
-def from_all(own: Any) -> list[Any]:
-    """What each rank has, in their order; all must ask."""
+def gather_objects(own: Any) -> list[Any]:
+    """`own` of every rank, in order. A collective: all ranks must call it."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, own)
     return found
 
 
-# Who computes what: micro-batches go round the ranks, and every rank runs as many passes as every other.
-#
-# All ranks cut the rows alike. In turn t rank r takes part t·N + r; where there is none left it computes the last part once
-# more, for nothing: the others could not gather a single weight without it.
-
-
-def budget_for(ranks: int, lengths: np.ndarray, token_budget: int) -> int:
-    """Tokens in one micro-batch, so that there is one for every rank where there are rows enough."""
+def tokens_per_micro_batch(ranks: int, lengths: np.ndarray, token_budget: int) -> int:
+    """Tokens per micro-batch: at most the budget, and few enough that every rank gets one if there are enough rows."""
     return max(1, min(token_budget, -(-int(lengths.sum()) // ranks)))
 
 
-def turns(parts: Sequence[np.ndarray], rank: int, ranks: int) -> Iterator[tuple[np.ndarray, bool, bool]]:
-    """(rows, whether they count, whether this is the last turn)"""
+def assign_micro_batches(parts: Sequence[np.ndarray], rank: int, ranks: int) -> Iterator[tuple[np.ndarray, bool, bool]]:
+    """(rows, whether they count, whether this is the last round) of this rank. Every rank makes equally many passes: in round
+    t, rank r takes micro-batch t·N + r. If there is none left it repeats the last one with weight zero, since the others cannot
+    gather a weight without it."""
     rounds = -(-len(parts) // ranks)
     for turn in range(rounds):
         at = turn * ranks + rank
@@ -312,35 +306,22 @@ def turns(parts: Sequence[np.ndarray], rank: int, ranks: int) -> Iterator[tuple[
         yield parts[at if counts else -1], counts, turn == rounds - 1
 
 
-# Learning on many ranks: each goes through its share of the rows, and gradients are added up.
-#
-# Every loss term divides by totals of the whole batch, so the gradients of the ranks, like those of micro-batches, simply add
-# up to the gradient of the batch. What is not finite anywhere is known everywhere, before any weight moves.
-#
-# Nor does a rank cut a batch finer alone. Over whole weights it computes without the others: where its memory runs out all
-# learn
-# of it when they have been through their shares, throw their gradients away, and begin again with half the token budget; with
-# the longest row alone they wait together, where other processes have the memory of whoever is short. Layer by layer the others
-# would
-# wait for it in the middle of a pass: so memory is only planned beforehand, and where that was not enough the ranks are lost,
-# and a run goes on from its last checkpoint with half the budget.
-
 Found = tuple[dict[str, float], int]
 
 
-def short_of_memory(what: str, token_budget: int) -> EngineLost:
-    """This rank has no memory left, in the middle of something that the others wait for."""
+def out_of_memory_error(what: str, token_budget: int) -> EngineLost:
+    """This rank ran out of memory in the middle of a collective operation."""
     lost = EngineLost(f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)")
     lost.settings = {"token_budget": max(1, token_budget // 2)}
     return lost
 
 
-class AllShort(torch.OutOfMemoryError):
-    """Memory ran out on some rank, and all of them know it."""
+class OutOfMemoryOnRanks(torch.OutOfMemoryError):
+    """Some rank ran out of memory, and all ranks know it."""
 
 
 class RigidBudget(AdaptiveBudget):
-    """Of passes over a model that is gathered layer by layer: one rank must not make two of one."""
+    """For layer-by-layer gathering: a rank must not split a pass in two, since all must make equally many."""
 
     def run(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
         try:
@@ -348,36 +329,48 @@ class RigidBudget(AdaptiveBudget):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            raise short_of_memory(what, self.current) from error
+            raise out_of_memory_error(what, self.current) from error
 
 
-class ShardedLearning(Updater):
+class ShardedUpdater(Updater):
+    """Updates on many ranks: each computes its micro-batches, and gradients are summed. Loss terms divide by totals of the
+    whole batch, so gradients of ranks and micro-batches add up to that of the batch. A non-finite loss anywhere is known
+    everywhere before any weight moves.
+
+    Out of memory: with whole weights, ranks compute independently. All learn of it after their passes, drop their gradients and
+    retry with half the token budget; with a single row they wait together, in case other processes hold the memory. With
+    layer-by-layer gathering a rank cannot retry alone, so memory is planned in advance. If that was not enough the ranks are
+    lost, and the run resumes from its last checkpoint with half the budget.
+    """
+
     weights: ShardedWeights
 
-    def __init__(self, sharded: Sharded, *rest: Any):
+    def __init__(self, sharded: ShardedModel, *rest: Any):
         super().__init__(sharded.model, *rest)
         self.sharded = sharded
         self._cut = 0
-        """tokens in one micro-batch of the last attempt"""
+        """tokens per micro-batch in the last attempt"""
         self._is_short = False
-        """whether it was this rank that had no memory for it"""
+        """this rank ran out of memory in it"""
 
     def plan(self, batch: Batch, losses: Sequence[LossTerm]) -> None:
-        """Settle for a token budget that fits on every rank: where none has looked yet, or all have clearly more room."""
-        if not all(from_all(self.budget.can_grow)):
+        """Set a token budget that fits on every rank, if none has been planned yet or all have clearly more room."""
+        if not all(gather_objects(self.budget.can_grow)):
             return
         rows = np.flatnonzero([len(completion) for completion in batch.completions])
-        if self.sharded.by_layer and len(rows):  # where not even this fits on one rank, the others wait for it in vain
+        if self.sharded.by_layer and len(rows):  # if even this does not fit on a rank, the ranks are lost
             try:
                 self.sharded.run(lambda: measure_activation_bytes(self, batch, losses, rows))
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                raise short_of_memory("trying out an update of few rows, its token_budget {}", self.budget.current) from error
-        with self.sharded.gradients_held():
+                raise out_of_memory_error(
+                    "trying out an update of few rows, its token_budget {}", self.budget.current
+                ) from error
+        with self.sharded.reserve_gradients():
             fits = self.sharded.run(lambda: plan_token_budget(self, batch, losses))
-        self.sharded.let_go()
-        self.budget.set_current(min(from_all(fits)))
+        self.sharded.reshard()
+        self.budget.set_current(min(gather_objects(fits)))
 
     def _run_within_budget(self, gradient: Callable[[int], Found], least: int) -> Found:
         patience = MemoryWait(self.model.device)
@@ -385,10 +378,10 @@ class ShardedLearning(Updater):
             budget = self.budget.current
             try:
                 return gradient(budget)
-            except AllShort:
-                if budget <= least and not all(from_all(patience.can_help or not self._is_short)):
+            except OutOfMemoryOnRanks:
+                if budget <= least and not all(gather_objects(patience.can_help or not self._is_short)):
                     raise
-            # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
+            # Outside the handler: inside it, the error keeps every tensor of the attempt alive.
             empty_cache(self.model.device)
             if budget > least:
                 self.budget.set_current(max(least, min(budget, self._cut) // 2))
@@ -402,7 +395,7 @@ class ShardedLearning(Updater):
         rank, ranks = dist.get_rank(), dist.get_world_size()
         reads = longer_prompts(batch, needs)
         lengths = input_lengths(reads, batch.completions, self.codec.context_limit)[rows]
-        self._cut = budget_for(ranks, lengths, token_budget)
+        self._cut = tokens_per_micro_batch(ranks, lengths, token_budget)
         parts = self.model.plan_micro_batches(reads, batch.completions, rows, self._cut)
         counted, for_nothing = LossMetrics(losses, batch.total_tokens), LossMetrics(losses, batch.total_tokens)
         computed = 0
@@ -410,7 +403,7 @@ class ShardedLearning(Updater):
 
         def go_through() -> None:
             nonlocal computed
-            for part, counts, last in turns(parts, rank, ranks):
+            for part, counts, last in assign_micro_batches(parts, rank, ranks):
                 packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
                 tally = counted if counts else for_nothing
                 computed += packed.num_tokens if counts else 0
@@ -421,15 +414,15 @@ class ShardedLearning(Updater):
                 self.weights.accumulate_gradients()
 
         with training_mode(self.model, self.settings, dropout, derive(self.seed, "dropout", rank, self.weights.steps)):
-            self._together(go_through, token_budget)
-        self.weights.add_up()
+            self._run_on_all_ranks(go_through, token_budget)
+        self.weights.reduce_gradients()
         read = counted.read(self.weights.gradient_norm())
         told: list[Any] = [None] * ranks
         dist.all_gather_object(told, (read, computed))
-        return counted.metrics(_summed([own for own, _ in told])), sum(own for _, own in told)
+        return counted.metrics(_sum_metrics([own for own, _ in told])), sum(own for _, own in told)
 
-    def _together(self, go_through: Callable[[], None], token_budget: int) -> None:
-        """This rank's passes; then the shards have the gradients of all ranks, or memory has run out on all of them."""
+    def _run_on_all_ranks(self, go_through: Callable[[], None], token_budget: int) -> None:
+        """Run this rank's passes, then reduce gradients; raises on all ranks if any ran out of memory."""
         short = ""
         try:
             go_through()
@@ -438,24 +431,24 @@ class ShardedLearning(Updater):
                 raise
             short = str(error) or "out of GPU memory"
             if self.sharded.by_layer:
-                raise short_of_memory("an update with a token_budget of {}", token_budget) from error
+                raise out_of_memory_error("an update with a token_budget of {}", token_budget) from error
         self._is_short = bool(short)
-        short = next(filter(None, from_all(short)), "")
+        short = next(filter(None, gather_objects(short)), "")
         if short:
             empty_cache(self.model.device)
-        self.sharded.add_up()  # also of what is thrown away: FSDP must not keep it
+        self.sharded.reduce_gradients()  # also if they are dropped: FSDP must not keep them
         if short:
             self.weights.zero_grad()
-            raise AllShort(short)
+            raise OutOfMemoryOnRanks(short)
 
     def _loss(self, batch: Batch, packed: Any, needs: frozenset[str], rows: int, tally: LossMetrics) -> torch.Tensor:
         view = self._forward(batch, packed, needs, rows)
-        # A term may find nothing to learn from in this part; the ranks must still have gradients for the same weights.
+        # A term may use nothing of this micro-batch; the ranks must still have gradients for the same weights.
         return tally.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()
 
 
-def _summed(told: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Sums are added, of peaks the highest is taken; the norm is of the whole gradient on every rank."""
+def _sum_metrics(told: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Combine ranks: sums are added, maxima (`max:`) maximized; every rank has the norm of the whole gradient."""
     names = list(dict.fromkeys(name for own in told for name in own))
     there = {name: [own[name] for own in told if name in own] for name in names}
     found = {name: max(values) if name.startswith("max:") else sum(values) for name, values in there.items()}

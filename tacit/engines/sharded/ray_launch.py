@@ -8,7 +8,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.platform import join_cluster
-from tacit.engines.sharded.launch import Role, Started
+from tacit.engines.sharded.launch import LaunchedProcess, Role
 from tacit.engines.sharded.settings import ShardedSettings
 
 
@@ -27,7 +27,7 @@ class RayLauncher:
             )
         self.host: str = ray.util.get_node_ip_address()
 
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> Started:
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
         remote = self._ray.remote(_Serving).options(
             num_cpus=0 if self.role.on_gpu else 1,
             num_gpus=1 if self.role.on_gpu else 0,
@@ -48,7 +48,7 @@ class _Actor:
         self._ray, self._actor, self._served = ray, actor, served
         self.name = f"Ray actor {actor._actor_id.hex()[:8]}"
 
-    def ended(self) -> str | None:
+    def exit_reason(self) -> str | None:
         if not self._ray.wait([self._served], timeout=0)[0]:
             return None
         try:
@@ -57,7 +57,7 @@ class _Actor:
             return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         return "it left"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return ""
 
     def stop(self) -> None:

@@ -28,15 +28,21 @@ from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.sharded.group import LOOK_S, RankGroup, eventually
-from tacit.engines.sharded.launch import Launcher, Started
-from tacit.engines.sharded.messages import Delivery, Line, Lost, Opening, Order, caller, written
-
-# Who samples for the ranks.
+from tacit.engines.sharded.group import POLL_S, RankGroup, poll_until
+from tacit.engines.sharded.launch import LaunchedProcess, Launcher
+from tacit.engines.sharded.messages import (
+    Channel,
+    ConnectionLost,
+    SampleRequest,
+    SampleResult,
+    ServerConfig,
+    accept_channel,
+    serialize,
+)
 
 
 class Samplers(Protocol):
-    """Writes completions with the weights that the ranks have trained; every completion carries their version."""
+    """Samples with the weights that the ranks train; every completion carries their version."""
 
     @property
     def written_tokens(self) -> int: ...
@@ -47,8 +53,7 @@ class Samplers(Protocol):
 
 
 class Replica(LocalEngine):
-    """The whole model in the driver's own process, which takes over the weights of the ranks whenever they have moved and
-    somebody wants something written."""
+    """A full copy of the model in the driver process. It fetches the ranks' weights before sampling, if they have changed."""
 
     def __init__(
         self,
@@ -60,14 +65,14 @@ class Replica(LocalEngine):
         fetch: Callable[[str], bytes],
         plays: bool = True,
     ):
-        """`newest`: the version of a member's weights on the ranks; `fetch`: those weights; `plays`: False where servers do, so
-        that what is here is only saved"""
+        """`newest`: the version of a member's weights on the ranks; `fetch`: those weights; `plays`: False if servers sample,
+        so that this copy is only saved"""
         self._plays = plays
         super().__init__(hf, tokenizer, settings, seed)
         self._newest, self._fetch = newest, fetch
 
-    def catch_up(self, name: str) -> None:
-        """Have the weights that the ranks have."""
+    def sync_weights(self, name: str) -> None:
+        """Fetch the ranks' weights, if they have changed."""
         member, newest = self.member(name), self._newest(name)
         if member.version == newest:
             return
@@ -79,7 +84,7 @@ class Replica(LocalEngine):
         member.version = newest
 
     def wrap_model(self, hf: Any, packed: bool = True) -> LanguageModel:
-        # Many a CPU takes minutes for a few tokens in bfloat16: a copy that never computes is not tried out.
+        # Some CPUs take minutes for a few tokens in bfloat16, so a copy that never computes is not checked.
         return super().wrap_model(hf, packed and self._plays)
 
     @property
@@ -87,109 +92,113 @@ class Replica(LocalEngine):
         return self.sampler.written_tokens if self.sampler else 0
 
     def for_requests(self) -> LocalSampler:
-        """Whoever knows what can be asked of the model."""
+        """Validates requests and decodes tokens."""
         return self.get_sampler()
 
     def _begin_sampling(self, name: str) -> int:
-        self.catch_up(name)
+        self.sync_weights(name)
         return super()._begin_sampling(name)
 
 
-# Weights straight from the first rank to the servers, one after the other: the driver sees that both are there.
+class DirectTransfer:
+    """Sends weights from rank 0 to one server after the other (NCCL or gloo), without files."""
 
-
-class Direct:
     def __init__(self, ranks: RankGroup):
         self._ranks = ranks
-        self._told: dict[str, list[tuple[str, tuple[int, ...], str]]] = {}
+        self._specs: dict[str, list[tuple[str, tuple[int, ...], str]]] = {}
 
-    def keep(self, member: str) -> None:
-        """Have the newest weights at hand on the first rank, in the place of what it had of this member."""
-        self._told[member] = self._ranks.ask("keep_weights", member)[0]
+    def stage(self, member: str) -> None:
+        """Keep the newest weights in rank 0's host memory, replacing the member's previous version."""
+        self._specs[member] = self._ranks.ask("stage_weights", member)[0]
 
-    def give(self, server: Server, member: str, version: int) -> None:
-        """What is kept of it. A server that was started again has to meet the first rank anew. It waits for two minutes, and
-        ranks that learn may take longer: so it is told once they have time."""
-        with self._ranks.undisturbed():
-            if not server.met:
-                place = self._ranks.ask("open_pair", server.number)[0]
-                server.ask("meet", place, meanwhile=lambda: self._ranks.ask("meet", server.number)[0])
-                server.met = True
-            server.ask("take", member, version, self._told[member], meanwhile=lambda: self._given(member, server.number))
+    def send(self, server: Server, member: str, version: int) -> None:
+        """Send the staged weights. A restarted server must connect to rank 0 again. It waits two minutes at most, and an
+        update may take longer, so it is asked only once the ranks are idle."""
+        with self._ranks.exclusive():
+            if not server.is_connected:
+                place = self._ranks.ask("open_weight_channel", server.number)[0]
+                server.ask(
+                    "connect_weight_channel",
+                    place,
+                    meanwhile=lambda: self._ranks.ask("connect_weight_channel", server.number)[0],
+                )
+                server.is_connected = True
+            server.ask(
+                "receive_weights", member, version, self._specs[member], meanwhile=lambda: self._send(member, server.number)
+            )
 
-    def _given(self, member: str, number: int) -> str:
-        """Returns what went wrong."""
-        return str(self._ranks.ask("give_weights", member, number)[0])
+    def _send(self, member: str, number: int) -> str:
+        """Returns the error, or an empty text."""
+        return str(self._ranks.ask("send_weights", member, number)[0])
 
-
-# Weights on their way from the ranks to the servers: as files, on storage that both can reach, or directly.
-#
-# A file is complete before anybody is told of it, and stays until the next one of its member is there, so that a server that is
-# started again finds the newest. With each goes what the ranks say of a few prompts, and a server that says otherwise is
-# refused.
 
 MEMORY = Path("/dev/shm")
-LEFT = "tacit-weights-"
-"""how directories begin that weights lie in; the number of the process whose they are follows"""
+DIRECTORY_PREFIX = "tacit-weights-"
+"""followed by the id of the driver process"""
 PROBES = (1, 3, 40, 160)
-"""tokens of the prompts that tell weights apart; the longest fills blocks of a prefix cache, which must have been emptied"""
+"""lengths of the prompts that check a server's weights; the longest fills blocks of the prefix cache, which must be empty"""
 TOLERANCE = {"float32": 5e-3, "bfloat16": 1.0}
-"""largest difference in the log-probability of the likeliest token, by the number format of the weights. SmolLM2-135M rounded
-to bfloat16 after every layer is up to 0.11 from itself unrounded; what is less than a whole model apart shows in
-`behaviour_gap`"""
-SPARE_BYTES = 2.5
-"""versions of the weights for which there must be room in memory: the old, the new, and something to spare"""
+"""largest allowed difference in the log-probability of the likeliest token, by dtype. SmolLM2-135M rounded to bfloat16 after
+every layer differs by up to 0.11 from itself unrounded. Smaller errors show in `behaviour_gap`"""
+SPARE_COPIES = 2.5
+"""copies of the weights that must fit in memory: the old, the new, and some spare"""
 
 
 @dataclass(frozen=True)
-class Handed:
-    """One version of a member's weights, as it is handed over."""
+class TransferredWeights:
+    """One version of a member's weights, ready for the servers."""
 
     member: str
     version: int
     path: str
-    """empty: what the checkpoint has"""
-    direct: Direct | None
-    """who gives them, where they go without a file"""
+    """empty: the checkpoint's weights"""
+    direct: DirectTransfer | None
+    """set if they go without a file"""
     expected: tuple[np.ndarray, ...]
-    """log-probabilities of the first token after each probe, of the whole vocabulary, as the ranks score them"""
+    """the ranks' log-probabilities of the first token after each probe, over the vocabulary"""
 
 
-class Handover:
+class WeightTransfer:
+    """Moves weights from the ranks to the servers: as files on shared storage, or directly.
+
+    A file is complete before servers hear of it, and stays until the member's next version is there, so that a restarted server
+    finds the newest. The ranks' log-probabilities on a few probes come with it; a server that disagrees is rejected.
+    """
+
     def __init__(self, ranks: RankGroup, replica: Replica, place: str, direct: bool = False):
-        """`place`: a directory that ranks and servers share; empty is this machine's memory"""
+        """`place`: a directory shared by ranks and servers; empty is this machine's memory"""
         try:
             if place:
                 Path(place).mkdir(parents=True, exist_ok=True)
             if not place:
                 for known in (MEMORY, Path(tempfile.gettempdir())):
                     _clear_up(known)
-            where = Path(place) if place else place_for(replica)
-            own = f"{LEFT}{os.getpid()}-"
+            where = Path(place) if place else choose_directory(replica)
+            own = f"{DIRECTORY_PREFIX}{os.getpid()}-"
             self._directory = tempfile.TemporaryDirectory(prefix=own, dir=where, ignore_cleanup_errors=True)
         except OSError as error:
             raise TacitError(f"cannot write to --engine.exchange {place or MEMORY}: {error}.") from error
         self._ranks, self._replica = ranks, replica
-        self._direct = Direct(ranks) if direct else None
+        self._direct = DirectTransfer(ranks) if direct else None
         vocabulary, most = replica.model.vocabulary, replica.codec.context_limit - 1
         self.probes = tuple((np.arange(1, min(n, most) + 1) * 7919) % vocabulary for n in PROBES)
-        self.newest: dict[str, Handed] = {}
+        self.newest: dict[str, TransferredWeights] = {}
 
-    def hand_over(self, member: str, version: int) -> Handed:
-        """Have the newest weights written. What was there of this member goes once everybody has the new one: `settle`."""
+    def publish(self, member: str, version: int) -> TransferredWeights:
+        """Write or stage the newest weights. `retire_old` deletes the previous version once every server has this one."""
         path = self._place(member, version)
-        direct = self._direct if version else None  # until it has learned a server has what the checkpoint has
+        direct = self._direct if version else None  # version 0 is the checkpoint, which servers already have
         try:
             if self._replica.adapters:
-                self._replica.catch_up(member)
+                self._replica.sync_weights(member)
                 export(self._replica, path)
             elif direct is not None:
-                direct.keep(member)
+                direct.stage(member)
             elif version and (wrong := self._ranks.ask("write_weights", member, path)[0]):
                 raise OSError(wrong)
         except OSError as error:
             raise TacitError(
-                f"cannot hand over weights in {path.parent}: {error}. Name other storage: --engine.exchange."
+                f"cannot write weights to {path.parent}: {error}. Name other storage: --engine.exchange."
             ) from error
         said = self._ranks.ask("distributions", (member, False), self.probes, [np.zeros(1, np.int64)] * len(self.probes), None)
         found = dict(pair for own in said for pair in own)
@@ -201,10 +210,10 @@ class Handover:
             expected.append(in_order_V)
         self._ranks.ask("leave_room")
         file = path / "adapters" / member if self._replica.adapters else path
-        return Handed(member, version, str(file) if file.exists() else "", direct, tuple(expected))
+        return TransferredWeights(member, version, str(file) if file.exists() else "", direct, tuple(expected))
 
-    def settle(self, handed: Handed) -> None:
-        """Every server has it."""
+    def retire_old(self, handed: TransferredWeights) -> None:
+        """Every server has these weights: delete the previous version."""
         old = self.newest.get(handed.member)
         self.newest[handed.member] = handed
         if old is not None and old.version != handed.version:
@@ -218,25 +227,25 @@ class Handover:
         return Path(self._directory.name).absolute() / f"{member}-{version}"
 
 
-def place_for(replica: Replica) -> Path:
-    """This machine's memory; where that has no room, as in many a container, its disk."""
+def choose_directory(replica: Replica) -> Path:
+    """This machine's memory, or its disk if that has no room, as in many containers."""
     parameters = replica.members[MAIN].parameters.values()
-    needed = SPARE_BYTES * sum(p.numel() * p.element_size() for p in parameters)
+    needed = SPARE_COPIES * sum(p.numel() * p.element_size() for p in parameters)
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= needed:
         return MEMORY
     return Path(tempfile.gettempdir())
 
 
 def _clear_up(where: Path) -> None:
-    """What a driver that was killed has left in this machine's memory."""
-    for place in where.glob(f"{LEFT}*-*"):
-        number = place.name.removeprefix(LEFT).partition("-")[0]
+    """Delete what killed drivers left behind."""
+    for place in where.glob(f"{DIRECTORY_PREFIX}*-*"):
+        number = place.name.removeprefix(DIRECTORY_PREFIX).partition("-")[0]
         if number.isdigit() and not Path("/proc", number).exists():
             shutil.rmtree(place, ignore_errors=True)
 
 
-def apart(handed: Handed, said: list[tuple[int, float]]) -> float:
-    """How far what a server says of the probes (the likeliest token, and its log-probability) is from what the ranks say."""
+def probe_gap(handed: TransferredWeights, said: list[tuple[int, float]]) -> float:
+    """The largest difference between a server's answers to the probes (likeliest token, log-probability) and the ranks'."""
     gaps = [
         max(abs(expected_V[token] - logprob), float(expected_V.max() - expected_V[token]))
         for expected_V, (token, logprob) in zip(handed.expected, said, strict=True)
@@ -245,11 +254,11 @@ def apart(handed: Handed, said: list[tuple[int, float]]) -> float:
 
 
 GREEDY = Sampling(temperature=0.0, max_tokens=1)
-ROOM = "that it has memory for what it is given: --engine.server-memory"
+MEMORY_HINT = "that it has memory for what it is given: --engine.server-memory"
 
 
-class Died(Exception):
-    """A server is gone, or did not answer in time; its words say how."""
+class ServerDied(Exception):
+    """A server exited or did not answer in time; the message says how."""
 
     def __init__(self, server: Server, how: str):
         super().__init__(how)
@@ -257,72 +266,74 @@ class Died(Exception):
 
 
 class Server:
-    def __init__(self, number: int, launcher: Launcher, opening: Opening, start_timeout_s: float, timeout_s: float):
+    def __init__(self, number: int, launcher: Launcher, opening: ServerConfig, start_timeout_s: float, timeout_s: float):
         self.number, self._launcher, self._opening = number, launcher, opening
         self.start_timeout_s, self.timeout_s = start_timeout_s, timeout_s
-        self.under_way: dict[int, Order] = {}
-        self.finished: list[Delivery] = []
-        """what has been heard and not been fetched yet"""
+        self.under_way: dict[int, SampleRequest] = {}
+        self.finished: list[SampleResult] = []
+        """results not fetched yet"""
         self.deaths = 0
-        """in a row, without anything finished in between"""
+        """in a row, without a finished request in between"""
         self._heard = 0.0
-        """when it last said something, or was given something to do"""
-        self.met = False
-        """it has met the first rank, to take weights from it"""
-        self._line: Line | None = None
-        self._started: Started | None = None
+        """time of its last message or of the last work sent to it"""
+        self.is_connected = False
+        """to rank 0, for direct weight transfer"""
+        self._channel: Channel | None = None
+        self._started: LaunchedProcess | None = None
 
     def __str__(self) -> str:
         return f"server {self.number} ({self._started.name if self._started else 'not started'})"
 
     def launch(self) -> None:
-        """Have its process started; `arrive` waits for it, so that many can start at once."""
+        """Start its process. `arrive` waits for it, so that several can start at once."""
         self._key, self._deadline = secrets.token_bytes(32), time.monotonic() + self.start_timeout_s
-        self._door = socket.create_server((self._launcher.host, 0), backlog=1)
-        self.met = False
-        self._started = self._launcher.start(self.number, (self._launcher.host, self._door.getsockname()[1]), self._key)
+        self._listener = socket.create_server((self._launcher.host, 0), backlog=1)
+        self.is_connected = False
+        self._started = self._launcher.start(self.number, (self._launcher.host, self._listener.getsockname()[1]), self._key)
 
     def arrive(self) -> None:
         """Wait until it has loaded the model."""
-        with closing(self._door):
-            while (called := caller(self._door, self._key, LOOK_S, max(0.1, self._left()))) is None:
-                if (how := self._process.ended()) is not None:
-                    raise Died(self, how)
+        with closing(self._listener):
+            while (called := accept_channel(self._listener, self._key, POLL_S, max(0.1, self._left()))) is None:
+                if (how := self._process.exit_reason()) is not None:
+                    raise ServerDied(self, how)
                 if self._left() < 0:
-                    raise Died(self, "it was waited for until the limit of --engine.start_timeout_s")
-        self._line = called[1]
+                    raise ServerDied(self, "it was waited for until the limit of --engine.start_timeout_s")
+        self._channel = called[1]
         try:
             self._ask("open", self._opening, limit_s=self._left(), setting="start_timeout_s")
         except TacitError as error:  # no vLLM there, no memory for the model
-            raise Died(self, str(error)) from error
+            raise ServerDied(self, str(error)) from error
 
-    def give(self, handed: Handed, probes: Sequence[np.ndarray]) -> None:
-        """Have it take over weights, and refuse it where it then does not have those of the ranks."""
+    def load_weights(self, handed: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
+        """Have it load weights, then check with the probes that they are the ranks'."""
         if handed.direct is not None:
-            handed.direct.give(self, handed.member, handed.version)
+            handed.direct.send(self, handed.member, handed.version)
         elif handed.path:
             try:
                 self.ask("load", handed.member, handed.version, handed.path)
             except TacitError as error:
-                raise TacitError(f"{error}. See that it reaches --engine.exchange, as the ranks do, and {ROOM}.") from error
-        orders = [Order(-1 - i, handed.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
+                raise TacitError(
+                    f"{error}. See that it reaches --engine.exchange, as the ranks do, and {MEMORY_HINT}."
+                ) from error
+        orders = [SampleRequest(-1 - i, handed.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
         self.add(orders)
-        deadline, found = time.monotonic() + self.timeout_s, dict[int, Delivery]()
+        deadline, found = time.monotonic() + self.timeout_s, dict[int, SampleResult]()
         while len(found) < len(orders):
             self._hear(deadline, "probes of its weights", "timeout_s")
             found |= {delivery.request_id: delivery for delivery in self.finished if delivery.request_id < 0}
         self.finished = [delivery for delivery in self.finished if delivery.request_id >= 0]
         said = [(found[order.request_id].tokens[0], found[order.request_id].logprobs[0]) for order in orders]
-        gap, version = apart(handed, said), found[-1].version
+        gap, version = probe_gap(handed, said), found[-1].version
         if gap > TOLERANCE[self._opening.dtype] or version != handed.version:
             raise TacitError(
-                f"{self} has other weights than the ranks: what it says of a token is {gap:.3g} from what they say of it "
-                f"(versions {version} and {handed.version}). See that all read the same {self._opening.checkpoint} and "
-                f"the same --engine.exchange, and that its vLLM computes in {self._opening.dtype}."
+                f"{self} has other weights than the ranks: a token's log-probability differs by {gap:.3g} (versions {version} "
+                f"and {handed.version}). Check that all read the same {self._opening.checkpoint} and the same "
+                f"--engine.exchange, and that its vLLM computes in {self._opening.dtype}."
             )
 
-    def add(self, orders: Sequence[Order]) -> None:
-        """Have these written."""
+    def add(self, orders: Sequence[SampleRequest]) -> None:
+        """Send requests."""
         self.under_way |= {order.request_id: order for order in orders}
         self._send("add", list(orders))
 
@@ -333,37 +344,37 @@ class Server:
 
     @property
     def connection(self) -> Any:
-        return self._open_line.connection
+        return self._open_channel.connection
 
-    def hear(self) -> None:
-        """Take what it says. Only once there is something to hear."""
+    def receive(self) -> None:
+        """Handle its next message. Call only if there is one."""
         try:
-            kind, told = self._open_line.receive()
-        except Lost as error:
-            raise self._gone(error) from error
-        self._took(kind, told)
+            kind, told = self._open_channel.receive()
+        except ConnectionLost as error:
+            raise self._died(error) from error
+        self._handle_results(kind, told)
 
-    def look(self) -> None:
-        """Whether it still lives, and says something in time."""
-        if self._process.ended() is not None:
-            raise self._gone(None)
+    def check_alive(self) -> None:
+        """Raise if it exited or has been silent for too long."""
+        if self._process.exit_reason() is not None:
+            raise self._died(None)
         if self.under_way and time.monotonic() > self._heard + self.timeout_s:
-            raise Died(self, f"{len(self.under_way)} completions were waited for, until the limit of --engine.timeout_s")
+            raise ServerDied(self, f"{len(self.under_way)} completions were waited for, until the limit of --engine.timeout_s")
 
     def stop(self) -> None:
-        """End it at once. What was under way is kept, to be asked for again."""
+        """Kill it. Running requests are kept, to be sent again."""
         self.under_way = {request_id: order for request_id, order in self.under_way.items() if request_id >= 0}
-        if self._line is not None:
-            self._line.close()
+        if self._channel is not None:
+            self._channel.close()
         if self._started is not None:
             self._started.stop()
 
-    def last_words(self) -> str:
-        words = self._started.last_words() if self._started else ""
+    def last_output(self) -> str:
+        words = self._started.last_output() if self._started else ""
         return f" Its last words: {words}" if words else ""
 
     def ask(self, what: str, *arguments: Any, meanwhile: Callable[[], str] | None = None) -> None:
-        """As every question is asked; `meanwhile` somebody else does his part of it, and says what went wrong there."""
+        """Call `what` on the server and wait. `meanwhile` runs after sending and returns an error text, or an empty one."""
         self._ask(what, *arguments, limit_s=self.timeout_s, meanwhile=meanwhile)
 
     def _ask(
@@ -376,7 +387,7 @@ class Server:
     ) -> None:
         self._send(what, *arguments)
         if meanwhile is not None and (wrong := meanwhile()):
-            raise Died(self, eventually(self._process.ended) or f"it was not to be reached in {what!r}: {wrong}")
+            raise ServerDied(self, poll_until(self._process.exit_reason) or f"it was not to be reached in {what!r}: {wrong}")
         deadline = time.monotonic() + limit_s
         while (said := self._hear(deadline, repr(what), setting)) is None:
             pass
@@ -387,25 +398,25 @@ class Server:
     def _send(self, what: str, *arguments: Any) -> None:
         self._heard = time.monotonic()
         try:
-            self._open_line.limit(self.timeout_s)
-            self._open_line.send(written((what, arguments)))
-        except Lost as error:
-            raise self._gone(error) from error
+            self._open_channel.limit(self.timeout_s)
+            self._open_channel.send(serialize((what, arguments)))
+        except ConnectionLost as error:
+            raise self._died(error) from error
 
     def _hear(self, deadline: float, what: str, setting: str) -> Any:
-        """Wait for what it says next: None where that was completions, else its answer."""
-        while not wait([self.connection], timeout=LOOK_S):
-            if self._process.ended() is not None:
-                raise self._gone(None)
+        """Wait for its next message: None for completions, else its answer."""
+        while not wait([self.connection], timeout=POLL_S):
+            if self._process.exit_reason() is not None:
+                raise self._died(None)
             if time.monotonic() > deadline:
-                raise Died(self, f"it was waited for in {what}, until the limit of --engine.{setting}")
+                raise ServerDied(self, f"it was waited for in {what}, until the limit of --engine.{setting}")
         try:
-            kind, told = self._open_line.receive()
-        except Lost as error:
-            raise self._gone(error) from error
-        return told if kind == "answer" else self._took(kind, told)
+            kind, told = self._open_channel.receive()
+        except ConnectionLost as error:
+            raise self._died(error) from error
+        return told if kind == "answer" else self._handle_results(kind, told)
 
-    def _took(self, kind: str, told: Any) -> None:
+    def _handle_results(self, kind: str, told: Any) -> None:
         assert kind == "written", kind
         self._heard = time.monotonic()
         mine = [delivery for delivery in told if self.under_way.pop(delivery.request_id, None) is not None]
@@ -413,18 +424,20 @@ class Server:
         if any(delivery.request_id >= 0 for delivery in mine):
             self.deaths = 0
 
-    def _gone(self, error: BaseException | None) -> Died:
-        return Died(self, eventually(self._process.ended) or f"its line broke off ({type(error).__name__}: {error})")
+    def _died(self, error: BaseException | None) -> ServerDied:
+        return ServerDied(
+            self, poll_until(self._process.exit_reason) or f"its connection broke ({type(error).__name__}: {error})"
+        )
 
     def _left(self) -> float:
         return self._deadline - time.monotonic()
 
     @property
-    def _process(self) -> Started:
+    def _process(self) -> LaunchedProcess:
         assert self._started is not None
         return self._started
 
     @property
-    def _open_line(self) -> Line:
-        assert self._line is not None
-        return self._line
+    def _open_channel(self) -> Channel:
+        assert self._channel is not None
+        return self._channel

@@ -1,6 +1,6 @@
-"""A server's process: it calls the driver, and writes what it is asked for until the line is closed.
+"""A server process: it connects to the driver and samples what is requested until the connection closes.
 
-What it sends is ("answer", …) to a question, or ("written", […]) whenever completions are finished.
+It sends ("answer", …) to a call, and ("written", […]) whenever completions finish.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tacit.engines.sharded.messages import CALLING_S, Line, Lost, Opening, done, told_at_start, written
+from tacit.engines.sharded.messages import (
+    CONNECT_TIMEOUT_S,
+    Channel,
+    ConnectionLost,
+    ServerConfig,
+    read_arguments,
+    run_call,
+    serialize,
+)
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: whoever ends it ends all of it
@@ -31,33 +39,35 @@ class Server:
 
     def __init__(self) -> None:
         self.writer: Any = None
-        self._pair: Any = None
+        self._channel: Any = None
 
-    def open(self, told: Opening) -> str:
+    def open(self, told: ServerConfig) -> str:
         """Returns the version of vLLM."""
         import vllm
 
-        from tacit.engines.sharded.vllm_backend import Writer
+        from tacit.engines.sharded.vllm_backend import VllmServer
 
-        self._told, self.writer = told, Writer(told)
+        self._config, self.writer = told, VllmServer(told)
         return str(vllm.__version__)
 
     def load(self, member: str, version: int, path: str) -> None:
         self.writer.load(member, version, path)
 
-    def meet(self, place: tuple[str, int]) -> None:
+    def connect_weight_channel(self, place: tuple[str, int]) -> None:
         """The first rank, who waits at `place`."""
         import torch
         from torch.distributed import TCPStore
 
-        from tacit.engines.sharded.pair import PATIENCE, TAKES, Pair
+        from tacit.engines.sharded.pair import RECEIVER, TIMEOUT, TensorChannel
 
-        store = TCPStore(*place, is_master=False, timeout=PATIENCE)
-        self._pair = Pair(store, TAKES, torch.device(self._told.device))
+        store = TCPStore(*place, is_master=False, timeout=TIMEOUT)
+        self._channel = TensorChannel(store, RECEIVER, torch.device(self._config.device))
 
-    def take(self, member: str, version: int, told: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
+    def receive_weights(self, member: str, version: int, told: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
         """Weights that the first rank gives: their names, shapes and number formats."""
-        self.writer.take(member, version, ((name, self._pair.take(shape, dtype)) for name, shape, dtype in told))
+        self.writer.receive_weights(
+            member, version, ((name, self._channel.receive(shape, dtype)) for name, shape, dtype in told)
+        )
 
     @property
     def busy(self) -> bool:
@@ -65,27 +75,27 @@ class Server:
 
 
 def serve(number: int, address: tuple[str, int], key: bytes) -> None:
-    line = Line.to(address, key, CALLING_S)
-    line.send(written(number))
+    channel = Channel.to(address, key, CONNECT_TIMEOUT_S)
+    channel.send(serialize(number))
     own = Server()
     try:
         while True:
-            while line.connection.poll(0 if own.busy else None):
-                what, arguments = line.receive()
+            while channel.connection.poll(0 if own.busy else None):
+                what, arguments = channel.receive()
                 if what in ("add", "forget"):
                     getattr(own.writer, what)(*arguments)
                 else:
-                    line.send(written(("answer", done(own, what, arguments))))
+                    channel.send(serialize(("answer", run_call(own, what, arguments))))
             if finished := own.writer.step():
-                line.send(written(("written", finished)))
-    except Lost:
+                channel.send(serialize(("written", finished)))
+    except ConnectionLost:
         pass  # the driver has closed, or is gone
     except BaseException:
-        line.close()  # the driver need not wait to hear of it
+        channel.close()  # the driver need not wait to hear of it
         raise
     sys.stdout.flush()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    serve(*told_at_start())
+    serve(*read_arguments())

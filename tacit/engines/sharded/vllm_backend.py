@@ -24,13 +24,13 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling import sample_tokens
 from tacit.engines.local.slots import StopConditionsCache, draw_uniforms
-from tacit.engines.sharded.messages import Delivery, Opening, Order
+from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig
 
 LOGPROBS_MODE = "processed_logits"
 """how vLLM must report log-probabilities for this to work"""
 
 
-def parameters(order: Order, end_tokens: tuple[int, ...]) -> SamplingParams:
+def parameters(order: SampleRequest, end_tokens: tuple[int, ...]) -> SamplingParams:
     drawn = order.sampling
     return SamplingParams(
         temperature=0.0,
@@ -52,7 +52,7 @@ class _DrawRow:
     """grows as the request does"""
 
 
-class OwnDraw(LogitsProcessor):
+class SeededLogitsProcessor(LogitsProcessor):
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
         self._rows: dict[int, _DrawRow] = {}
 
@@ -93,7 +93,7 @@ class OwnDraw(LogitsProcessor):
 # New weights for a vLLM that is running.
 
 
-class TakesOver:
+class WeightReceiver:
     """What a vLLM worker can do besides (`worker_extension_cls`)."""
 
     model_runner: Any
@@ -119,20 +119,20 @@ class TakesOver:
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """what vLLM keeps room for"""
 MAIN = "default"
-PREFILLED = 16_384
+MAX_PREFILL_TOKENS = 16_384
 """prompt tokens that a GPU reads at once; vLLM's own 2,048 leave it waiting"""
 
 
 @dataclass
 class _Row:
-    order: Order
+    order: SampleRequest
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
 
-class Writer:
-    def __init__(self, told: Opening):
-        self._told = told
+class VllmServer:
+    def __init__(self, told: ServerConfig):
+        self._config = told
         self._rows: dict[str, _Row] = {}
         self._adapters: dict[str, LoRARequest] = {}
         self._made = 0
@@ -145,7 +145,7 @@ class Writer:
     def busy(self) -> bool:
         return bool(self._rows)
 
-    def add(self, orders: list[Order]) -> None:
+    def add(self, orders: list[SampleRequest]) -> None:
         for order in orders:
             self._begin(order)
 
@@ -154,9 +154,9 @@ class Writer:
 
     def load(self, member: str, version: int, path: str) -> None:
         """Take over what was handed over in a file."""
-        if not self._told.lora_rank:
-            return self.take(member, version, load_file(path).items())
-        with self._beginning_again(member, version):
+        if not self._config.lora_rank:
+            return self.receive_weights(member, version, load_file(path).items())
+        with self._restart_requests(member, version):
             old = self._adapters.get(member)
             # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
             self._made += 1
@@ -166,13 +166,13 @@ class Writer:
             if old is not None:
                 self._engine.remove_lora(old.lora_int_id)
 
-    def take(self, member: str, version: int, weights: Iterable[tuple[str, Any]]) -> None:
+    def receive_weights(self, member: str, version: int, weights: Iterable[tuple[str, Any]]) -> None:
         """Take over weights as they come."""
-        with self._beginning_again(member, version):
+        with self._restart_requests(member, version):
             self._engine.collective_rpc("take_over", args=(weights,))
 
     @contextmanager
-    def _beginning_again(self, member: str, version: int) -> Iterator[None]:
+    def _restart_requests(self, member: str, version: int) -> Iterator[None]:
         """A completion is written by one version: what is under way begins again once the new weights are there."""
         again = [row.order for row in self._rows.values() if row.order.member == member]
         self._abort([name for name, row in self._rows.items() if row.order.member == member])
@@ -181,7 +181,7 @@ class Writer:
         self._versions[member] = version
         self.add(again)
 
-    def step(self) -> list[Delivery]:
+    def step(self) -> list[SampleResult]:
         """One more token of everything under way; what is finished by it."""
         finished, over = [], []
         for output in self._engine.step() if self._rows else ():
@@ -204,9 +204,9 @@ class Writer:
             self._engine.abort_request(over)
         return finished
 
-    def _begin(self, order: Order) -> None:
+    def _begin(self, order: SampleRequest) -> None:
         name = f"{order.request_id}-{self._versions[order.member]}"
-        prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._told.end_tokens)
+        prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._config.end_tokens)
         self._engine.add_request(name, prompt, asked, lora_request=self._adapters.get(order.member))
         self._rows[name] = _Row(order)
 
@@ -216,12 +216,12 @@ class Writer:
         for name in names:
             del self._rows[name]
 
-    def _delivery(self, row: _Row, stopped: bool) -> Delivery:
+    def _delivery(self, row: _Row, stopped: bool) -> SampleResult:
         version = self._versions[row.order.member]
-        return Delivery(row.order.request_id, tuple(row.tokens), tuple(row.logprobs), stopped, version)
+        return SampleResult(row.order.request_id, tuple(row.tokens), tuple(row.logprobs), stopped, version)
 
 
-def _arguments(told: Opening) -> dict[str, Any]:
+def _arguments(told: ServerConfig) -> dict[str, Any]:
     on_cpu = told.device == "cpu"
     adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= told.lora_rank)}
     return {
@@ -231,12 +231,12 @@ def _arguments(told: Opening) -> dict[str, Any]:
         "max_model_len": told.context,
         "max_num_seqs": told.max_batch,
         "enforce_eager": on_cpu,
-        **({} if on_cpu else {"max_num_batched_tokens": PREFILLED}),
+        **({} if on_cpu else {"max_num_batched_tokens": MAX_PREFILL_TOKENS}),
         "gpu_memory_utilization": told.memory,
         "enable_prefix_caching": True,
-        "logits_processors": [OwnDraw],
+        "logits_processors": [SeededLogitsProcessor],
         "logprobs_mode": LOGPROBS_MODE,
-        "worker_extension_cls": "tacit.engines.sharded.vllm_backend.TakesOver",
+        "worker_extension_cls": "tacit.engines.sharded.vllm_backend.WeightReceiver",
         "async_scheduling": False,  # a token is drawn once the one before it is known
         "disable_log_stats": True,
         "seed": 0,
