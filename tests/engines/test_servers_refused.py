@@ -124,7 +124,7 @@ def test_a_copy_that_only_servers_play_from_is_not_tried_out(tmp_path: Path) -> 
     """In bfloat16 that takes many a CPU minutes, and nothing is ever computed with it."""
     hf, tokenizer = load_pretrained(str(small_checkpoint(tmp_path)), torch.device("cpu"), torch.float32)
     made = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
-    assert [replica.model.lean is None for replica in made] == [False, True]
+    assert [replica.model.packed_decoder is None for replica in made] == [False, True]
 
 
 def test_what_a_lost_server_said_last_is_told() -> None:
