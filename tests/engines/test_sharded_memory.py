@@ -105,7 +105,9 @@ def test_all_begin_again_with_half_as_much(opened: Open, wished: dict[str, Any])
 def test_what_cannot_be_cut_is_refused_and_the_ranks_go_on(opened: Open) -> None:
     policy, batch = opened(), a_batch()
     before = policy.digest()
-    with pytest.raises(TacitError, match=r"out of GPU memory in an update, even with a single row per pass \(the longest has 19 tokens\)"):
+    with pytest.raises(
+        TacitError, match=r"out of GPU memory in an update, even with a single row per pass \(the longest has 19 tokens\)"
+    ):
         policy.update(batch, [Short(0)], LR)
     assert policy.digest() == before
     assert policy.update(batch, [Short(1)], LR)["token_budget"] == 19
