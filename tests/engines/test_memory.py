@@ -1,4 +1,4 @@
-"""When memory runs out: what was begun is done again in smaller pieces, with the same result. The shortage is a fake one."""
+"""Out of memory retries with smaller budgets give the same result. Errors are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting ragged rows into rectangles."""
+"""Micro-batches: splitting and layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local policy as a whole: adapters, references, checkpoints, and what it says when something is wrong."""
+"""The local policy: adapters, references, checkpoints and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence encoder: a real one, if minute, and what cannot be one."""
+"""The sentence encoder: a tiny real one, and invalid ones."""
 
 from __future__ import annotations
 

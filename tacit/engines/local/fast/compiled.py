@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a Llama layer (RMSNorm, RoPE, SwiGLU): eager, or compiled into one launch each.
+"""The operations between the matrix products of a Llama layer (RMSNorm, RoPE, SwiGLU): eager, or compiled into one launch each.
 
     rms_norm(h)       = w · h / √(mean h² + ε)
     add_rms_norm(h, d) = h + d, rms_norm(h + d)

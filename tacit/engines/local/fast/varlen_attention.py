@@ -277,15 +277,15 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
         wide = torch.randn(tokens, heads + 1, head_dim, generator=generator, device=device)
         return (wide * torch.logspace(-1, 0.3, tokens, device=device)[:, None, None]).to(dtype)[:, 1:].requires_grad_()
 
-    asked = [drawn(int(queries_B.sum()), heads), *(drawn(int(keys_B.sum()), key_heads) for _ in "kv")]
-    pull = drawn(int(queries_B.sum()), heads).detach()
-    exact = [x.detach().float().requires_grad_() for x in asked]
+    inputs = [drawn(int(queries_B.sum()), heads), *(drawn(int(keys_B.sum()), key_heads) for _ in "kv")]
+    d_out = drawn(int(queries_B.sum()), heads).detach()
+    exact = [x.detach().float().requires_grad_() for x in inputs]
     (q, k, v), scale = exact, head_dim**-0.5
-    found = TritonVarlenAttention.apply(*asked, layout, scale)
-    all_found = [found, *torch.autograd.grad(found, asked, pull)]
-    with sdpa_kernel(SDPBackend.MATH):  # others warn, and once only, that they have no fixed order, where one is asked for
+    found = TritonVarlenAttention.apply(*inputs, layout, scale)
+    all_found = [found, *torch.autograd.grad(found, inputs, d_out)]
+    with sdpa_kernel(SDPBackend.MATH):  # other backends warn in deterministic mode
         expected = _attend_row_by_row(q, k, v, layout, scale)
-        all_expected = [expected, *torch.autograd.grad(expected, exact, pull.float())]
+        all_expected = [expected, *torch.autograd.grad(expected, exact, d_out.float())]
     # softmax weights, outputs and the terms of gradients are all rounded
     most = 4 * torch.finfo(dtype).eps + 1e-5
     return all(bool((x.float() - y).abs().max() <= most * y.abs().max()) for x, y in zip(all_found, all_expected, strict=True))

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies straight from the head: kernels beside the formula, and the pass around them."""
+"""Fused linear log-softmax: kernels against the formula, and the pass around them."""
 
 from __future__ import annotations
 

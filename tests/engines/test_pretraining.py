@@ -1,4 +1,4 @@
-"""A step of plain language modelling is the step one would write down."""
+"""A pretraining step equals the plain formula."""
 
 from __future__ import annotations
 

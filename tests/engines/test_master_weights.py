@@ -1,4 +1,4 @@
-"""Steps far below the spacing of bfloat16 move a model that came in bfloat16 as far as they would in float32."""
+"""Steps far below the spacing of bfloat16 move a bfloat16 model as far as a float32 one."""
 
 from __future__ import annotations
 

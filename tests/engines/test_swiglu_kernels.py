@@ -1,11 +1,11 @@
-"""The gate by kernels: the formula, its gradient, and where it is used."""
+"""SwiGLU kernels: formula, gradient, and where they are used."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from interpreted import assert_interpreted
-from test_regions import computed, model_of, packs
+from test_compiled_regions import computed, model_of, packs
 
 from tacit.engines.local.fast import compiled as fast_compiled
 from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps

@@ -1,4 +1,4 @@
-"""The pass over rows of any length is the model's own too: states, gradients, adapters, scores and samples."""
+"""The varlen forward pass matches transformers: hidden states, gradients, adapters, scores and samples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from random_models import make_model
-from test_lean import build, check_own_states_and_gradients
+from test_packed_decoder import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import projections

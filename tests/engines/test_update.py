@@ -1,4 +1,4 @@
-"""One update is one exact step, however the batch is cut."""
+"""One update is one exact optimizer step, however the batch is split."""
 
 from __future__ import annotations
 

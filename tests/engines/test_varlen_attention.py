@@ -1,4 +1,4 @@
-"""Attention by our kernels: what they compute, its gradients, how the work is shared out, and where they are used."""
+"""Varlen attention kernels: outputs, gradients, block tables, and where they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotations by our kernels: what they compute, and where they are used."""
+"""RoPE kernels: formula, and where they are used."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What lies between two attentions, compiled as one: the same answers and gradients, one graph, and a way back."""
+"""Compiled regions between two attentions: same outputs and gradients, one graph, eager fallback."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from test_lean import build, grouped_rows
+from test_packed_decoder import build, grouped_rows
 from torch._dynamo.utils import counters
 
 from tacit.core.credit import Batch

@@ -1,5 +1,4 @@
-"""Several runs on one GPU: what was cut finer grows again, what others hold is waited for, and every shortage is known as one.
-The GPU is a fake one, of which only the numbers are asked for; the shortages are fakes too."""
+"""Several runs on one (simulated) GPU: budgets grow again, other processes are waited for, every shortage is recognized."""
 
 from __future__ import annotations
 

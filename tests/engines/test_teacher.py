@@ -1,4 +1,4 @@
-"""Learning from oneself under another prompt: the local engine's comparison of whole distributions."""
+"""Self-distillation from a teacher prompt: comparing whole distributions in the local engine."""
 
 from __future__ import annotations
 

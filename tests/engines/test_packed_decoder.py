@@ -1,4 +1,4 @@
-"""The flat forward pass is the model's own, whatever is shared, and computes nothing twice."""
+"""The packed forward pass matches transformers, with and without shared prompts, and computes nothing twice."""
 
 from __future__ import annotations
 

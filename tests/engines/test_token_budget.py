@@ -1,4 +1,4 @@
-"""Before the first update it is counted what a token costs, and a pass is cut to what there is room for."""
+"""The token budget is planned before the first update from measured bytes per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`repeatable` fixes the order in which a GPU adds up; a CPU's is fixed anyway."""
+"""`repeatable` fixes the order of sums on a GPU; a CPU is deterministic anyway."""
 
 from __future__ import annotations
 

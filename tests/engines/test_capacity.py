@@ -1,4 +1,4 @@
-"""A model that does not fit says so, and what would, before it is loaded."""
+"""A model that does not fit is refused before it is loaded, with settings that would fit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Wherever in an update memory runs out, it ends with the weights it would have had; and what is saved or loaded stays sound.
-The shortages are fakes."""
+"""Out of memory anywhere in an update leaves the weights it would have had; checkpoints stay sound. Errors are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sampler's norm by our kernel: what it computes, and where it is used."""
+"""The RMSNorm kernel of the sampler: formula, and where it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a kernel of ours is used: where it runs and is right; and where it is not, that is said."""
+"""Kernel probes: a kernel is used if it runs and matches torch; otherwise a warning says why not."""
 
 from __future__ import annotations
 
