@@ -1,14 +1,12 @@
 """What a world is: a simulator to act in, and the few files around it that every world has.
 
-environments/<name>/
-  world.py     the simulator              -> World
-  tasks.py     generation, loading, splits
-  prompt.py    how it is told to an agent -> Wording
-  alphabet.py  atomic skills              -> Alphabet
-  expert.py    demonstrations             -> Expert
-  tracker.py   progress state             -> Tracker
-  reader.py    a rule that reads prompts  -> Callable[[str], str]
-  panels.py    hashes of its panels
+worlds/<name>/
+  world.py     the simulator                                          -> World
+  tasks.py     task generation, splits, panel hashes
+  prompt.py    how an agent reads it                                  -> Wording
+  expert.py    agents without a model: experts and the rule agent     -> Expert
+  tracker.py   progress state and signals                             -> Tracker
+  skills.py    alphabet, handbook, failure reasons, hindsight         -> Alphabet
   __init__.py  ENVIRONMENT = Environment(...)
 """
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.cooking.expert import Explorer, act_on_prompt, hindsight
 from tacit.worlds.cooking.prompt import FullWording, TerseWording
-from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK
+from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK, failure
 from tacit.worlds.cooking.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.cooking.tracker import FORMS, CookingTracker, room_of
-from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL, CookingWorld
-
-
-def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed: `burned`, `wrong_processing` or `timeout` (ReuseRL Table 8), else the stop reason."""
-    if trajectory.end_label in (BURNED_LABEL, WRONG_LABEL):
-        return trajectory.end_label
-    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+from tacit.worlds.cooking.world import MAX_STEPS, CookingWorld
 
 
 def place(action: str, observation: Observation) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-from tacit.core.types import Trajectory
+from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
+from tacit.worlds.cooking.world import BURNED_LABEL, WRONG_LABEL
 
 SKILLS = ("READ_RECIPE", "INSPECT", "EXPLORE", "OPEN", "TAKE", "DELIVER", "CUT", "COOK", "PREPARE_MEAL", "EAT_MEAL")
 _WHOLE = {"examine cookbook": "READ_RECIPE", "prepare meal": "PREPARE_MEAL", "eat meal": "EAT_MEAL"}
@@ -83,3 +84,10 @@ HANDBOOK = {
         "is cooked already, since what is cooked twice burns; then prepare meal in the kitchen and eat meal"
     )
 }
+
+
+def failure(trajectory: Trajectory) -> str:
+    """Why an episode failed: `burned`, `wrong_processing` or `timeout` (ReuseRL Table 8), else the stop reason."""
+    if trajectory.end_label in (BURNED_LABEL, WRONG_LABEL):
+        return trajectory.end_label
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.worlds.countdown.expert import Solver
 from tacit.worlds.countdown.prompt import FullWording, TerseWording
-from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, hindsight
+from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.countdown.tracker import CountdownTracker
-from tacit.worlds.countdown.world import MAX_STEPS, STUCK, CountdownWorld, Operation, evaluate, parse_observation
-
-
-def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed: `stuck` or `timeout` (ReuseRL Table 9), else the stop reason."""
-    if trajectory.end_label == STUCK:
-        return STUCK
-    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+from tacit.worlds.countdown.world import MAX_STEPS, CountdownWorld, Operation, evaluate, parse_observation
 
 
 def example_texts(seed: int) -> list[str]:

@@ -14,11 +14,11 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 
 from tacit.core.hindsight import Skills, critical_steps, most_repeated
-from tacit.core.types import Trajectory
+from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.countdown.expert import Solver, solve
 from tacit.worlds.countdown.tracker import CountdownTracker
-from tacit.worlds.countdown.world import Operation, parse_action, parse_observation
+from tacit.worlds.countdown.world import STUCK, Operation, parse_action, parse_observation
 
 ROLES = ("LARGE", "NEAR_TARGET", "SMALL")
 OPERATOR_NAMES = {"+": "ADD", "-": "SUB", "*": "MUL", "/": "DIV"}
@@ -75,3 +75,10 @@ def hindsight(trajectory: Trajectory) -> Skills:
     repeated = most_repeated(trajectory)
     advice = f"begin with {plan[0]}" if plan else f"avoid {repeated}" if repeated else "reset when no operation helps"
     return Skills(advice, steps, f"{trajectory.task.goal} Not solved.")
+
+
+def failure(trajectory: Trajectory) -> str:
+    """Why an episode failed: `stuck` or `timeout` (ReuseRL Table 9), else the stop reason."""
+    if trajectory.end_label == STUCK:
+        return STUCK
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.sokoban.expert import Solver, is_deadlocked
+from tacit.worlds.sokoban.expert import Solver
 from tacit.worlds.sokoban.prompt import FullWording, TerseWording
-from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, hindsight
+from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.sokoban.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.sokoban.tracker import SokobanTracker
 from tacit.worlds.sokoban.world import DIRECTIONS, MAX_STEPS, SokobanWorld, parse_observation, read_position
 
-DEADLOCK = "deadlock"
 _NAMES = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
-
-
-def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed: `deadlock` if the final position is unsolvable, else `timeout`, or the stop reason."""
-    if trajectory.stop is not StopReason.STEP_LIMIT:
-        return str(trajectory.stop)
-    return DEADLOCK if is_deadlocked(*read_position(trajectory.final.text)) else "timeout"
 
 
 def place(action: str, observation: Observation) -> str:

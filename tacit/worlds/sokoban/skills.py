@@ -9,7 +9,7 @@ Sixteen atomic skills: the effect of a step, by direction.
 from __future__ import annotations
 
 from tacit.core.hindsight import Skills, critical_steps
-from tacit.core.types import Observation, Trajectory
+from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.sokoban.expert import best_moves, is_deadlocked
 from tacit.worlds.sokoban.tracker import SokobanTracker
@@ -110,3 +110,13 @@ def first_deadlock(trajectory: Trajectory) -> int | None:
     """The step after which the room was unsolvable; None if it never was."""
     after_steps = trajectory.observations[1:]
     return next((t for t, after in enumerate(after_steps) if is_deadlocked(*read_position(after.text))), None)
+
+
+DEADLOCK = "deadlock"
+
+
+def failure(trajectory: Trajectory) -> str:
+    """Why an episode failed: `deadlock` if the final position is unsolvable, else `timeout`, or the stop reason."""
+    if trajectory.stop is not StopReason.STEP_LIMIT:
+        return str(trajectory.stop)
+    return DEADLOCK if is_deadlocked(*read_position(trajectory.final.text)) else "timeout"
