@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> int:
     settings = ServingSettings(**{place[-1]: value for place, value in said.items() if place[0] == "serving"})
     engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
     try:
-        from tacit.serving.running import find_token, serve
+        from tacit.serving.server import find_token, serve
         from tacit.serving.service import Service
     except ImportError as error:
         raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
@@ -40,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
 
     service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, may_run_draft)
     if arguments.mcp:
-        from tacit.serving.tools import serve_tools
+        from tacit.serving.mcp_tools import serve_tools
 
         return serve_tools(service, remark)
     token = find_token(arguments.token_file, arguments.no_token, settings.host)
@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
 
     def announce(address: str) -> None:
         key = f"#token={token}" if token else ""
-        say(console, f"serving {', '.join(service.catalogue.offers)}\n{address}/{key}")
+        say(console, f"serving {', '.join(service.catalog.modules)}\n{address}/{key}")
         say(console, "^C stops; kill -HUP looks for new modules", style="dim")
 
     return serve(service, token, announce, remark)

@@ -22,7 +22,7 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
     runs, settings = watched(arguments.runs), ServingSettings(port=arguments.port)
     try:
-        from tacit.serving.running import answer_requests
+        from tacit.serving.server import run_server
         from tacit.watching.app import make_app
     except ImportError as error:
         raise TacitError(f"`tacit watch` needs {error.name}: {install('serve')}.") from error
@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
 
             webbrowser.open(address)
 
-    return answer_requests(make_app(runs, settings, arguments.trajectories), settings, announce)
+    return run_server(make_app(runs, settings, arguments.trajectories), settings, announce)
 
 
 def make_parser() -> Parser:

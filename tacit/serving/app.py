@@ -1,4 +1,4 @@
-"""The server over HTTP: sessions, modules, metrics and health. Chat completions are in `chat.py`, the page in `page.py`."""
+"""The HTTP API: sessions, modules, metrics and health, and the web page. Chat completions are in `chat.py`."""
 
 from __future__ import annotations
 
@@ -19,44 +19,35 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.report.page import environment
 from tacit.serving import chat
-from tacit.serving.guard import App, Guard, Way, problem
-from tacit.serving.requests import Refused, read
-from tacit.serving.service import Service, play_turn, present_turn, weigh
-from tacit.serving.sessions import Actions, Asked, Name, Number, Seed, Session, Temperature, Text, Turn
-
-# The page at the root. It knows nothing by itself: it asks the server as any other client does, in the look of the report.
-
-
-def _page_routes() -> list[Way]:
-    async def root(request: Request) -> HTMLResponse:
-        return HTMLResponse(page(), headers={"cache-control": "no-cache", "x-frame-options": "DENY"})
-
-    return [Way("/", root)]
+from tacit.serving.guard import App, Guard, NamedRoute, make_error
+from tacit.serving.requests import Actions, Name, Number, RequestBody, RequestError, Seed, Temperature, Text, read_body
+from tacit.serving.service import Service, current_turn, play_turn, score_alternatives
+from tacit.serving.sessions import Session, Turn
 
 
 @cache
-def page() -> str:
-    """One file, nothing fetched but the server's own answers, no script but its own."""
+def render_page() -> str:
+    """The web page as one file. It is an ordinary client of the HTTP API."""
     own, report = files("tacit.serving"), files("tacit.report")
-    style = "\n".join(place.joinpath("page.css").read_text(encoding="utf-8") for place in (report, own))
+    style = "\n".join(folder.joinpath("page.css").read_text(encoding="utf-8") for folder in (report, own))
     script = own.joinpath("page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.from_string(own.joinpath("page.html").read_text(encoding="utf-8"))
     return template.render(style=style, script=script, digest=digest, version=tacit.__version__)
 
 
-KNOWN = ("observation", "actions")
-"""of a turn, to whoever has just told it"""
+SENT_BY_CLIENT = ("observation", "actions")
+"""fields of a turn that the answer to `observe` leaves out"""
 
 
-class Play(Asked):
+class Play(RequestBody):
     """A task of the module's own world."""
 
     split: Name = ""
     number: int = 0
 
 
-class Begin(Asked):
+class Begin(RequestBody):
     goal: Text = ""
     family: Name = ""
     skill: Name = ""
@@ -64,11 +55,11 @@ class Begin(Asked):
     seed: Seed = 0
     temperature: Temperature | None = None
     data: dict[str, Any] = {}
-    """what the world's tracker reads of a task beside its goal, where it does"""
+    """task data that the world's tracker reads besides the goal"""
     play: Play | None = None
 
 
-class Observe(Asked):
+class Observe(RequestBody):
     observation: Text
     actions: Actions = []
     turn: int | None = None
@@ -84,122 +75,128 @@ class Observe(Asked):
         return Transition(observation, self.done, self.success, self.score, self.effective, self.label)
 
 
-class Step(Asked):
+class Step(RequestBody):
     action: Text | None = None
-    """by hand; without one the module acts"""
+    """None: the module acts"""
     alternatives: Annotated[int, Field(ge=0, le=50)] = 0
 
 
-class End(Asked):
+class End(RequestBody):
     outcome: Literal["success", "failure", "abandoned"] = "abandoned"
     note: Name = ""
 
 
 def make_app(service: Service, token: str | None) -> App:
     """`service` must be running while requests are answered."""
-    routes = [*_about(service), *_sessions(service), *chat.routes(service), *_page_routes()]
-    return Guard(Starlette(routes=routes, exception_handlers=_explained()), token, service.settings, service.metrics)
+    routes = [*_general_routes(service), *_session_routes(service), *chat.routes(service)]
+    app = Starlette(routes=routes, exception_handlers=_error_handlers())
+    return Guard(app, token, service.settings, service.metrics)
 
 
-def _about(service: Service) -> list[Way]:
+def _general_routes(service: Service) -> list[NamedRoute]:
+    async def page(request: Request) -> Response:
+        return HTMLResponse(render_page(), headers={"cache-control": "no-cache", "x-frame-options": "DENY"})
+
     async def health(request: Request) -> Response:
-        status = "starting" if not service.ready else "ok" if service.gathering.alive else "the model's thread has ended"
+        status = "starting" if not service.ready else "ok" if service.batching.alive else "the batching thread has ended"
         return JSONResponse({"status": status, "version": tacit.__version__}, 200 if status == "ok" else 503)
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def modules(request: Request) -> Response:
-        return JSONResponse({"modules": [offer.to_json() for offer in service.catalogue.offers.values()]})
+        return JSONResponse({"modules": [served.to_json() for served in service.catalog.modules.values()]})
 
     async def refresh(request: Request) -> Response:
         return JSONResponse(vars(await service.refresh()))
 
     return [
-        Way("/health", health),
-        Way("/metrics", metrics),
-        Way("/modules", modules),
-        Way("/modules/refresh", refresh, methods=["POST"]),
+        NamedRoute("/", page),
+        NamedRoute("/health", health),
+        NamedRoute("/metrics", metrics),
+        NamedRoute("/modules", modules),
+        NamedRoute("/modules/refresh", refresh, methods=["POST"]),
     ]
 
 
-def _sessions(service: Service) -> list[Way]:
+def _session_routes(service: Service) -> list[NamedRoute]:
     sessions = service.sessions
 
     async def begin(request: Request) -> Response:
-        asked = await read(request, Begin)
+        asked = await read_body(request, Begin)
         more: dict[str, Any] = {"skill": asked.skill, "world": asked.world, "family": asked.family}
         more |= {"split": asked.play.split, "number": asked.play.number} if asked.play else {"data": asked.data}
         if not asked.play and not asked.goal.strip():
-            raise Refused(422, "a session needs a goal, or a task of the module's world to play (play).")
+            raise RequestError(422, "a session needs a goal, or a task of the module's world to play (play).")
         if asked.play and (asked.goal or asked.data):
-            raise Refused(422, "a task that is played here has its own goal and data; leave them out, or leave play out.")
+            raise RequestError(
+                422, "a task of the module's world has its own goal and data; leave them out, or leave play out."
+            )
         session = await service.begin(asked.goal, seed=asked.seed, temperature=asked.temperature, **more)
         return JSONResponse(session.to_json(turns=True), 201)
 
-    async def listing(request: Request) -> Response:
+    async def show_all(request: Request) -> Response:
         return JSONResponse({"sessions": [session.to_json() for session in sessions]})
 
-    async def look(request: Request) -> Response:
+    async def show(request: Request) -> Response:
         return JSONResponse(sessions.find(request.path_params["name"]).to_json(turns=True))
 
     async def observe(request: Request) -> Response:
-        asked = await read(request, Observe)
-        session = sessions.still_open(request.path_params["name"])
-        turn = await sessions.see(session, asked.transition(), asked.turn)
+        asked = await read_body(request, Observe)
+        session = sessions.find_open(request.path_params["name"])
+        turn = await sessions.observe(session, asked.transition(), asked.turn)
         if turn is not None and asked.alternatives:
-            await weigh(session, turn, asked.alternatives, service)
+            await score_alternatives(session, turn, asked.alternatives, service)
         return JSONResponse(_answer(session, turn))
 
     async def step(request: Request) -> Response:
-        asked = await read(request, Step)
-        session = sessions.still_open(request.path_params["name"])
+        asked = await read_body(request, Step)
+        session = sessions.find_open(request.path_params["name"])
         if asked.alternatives and session.world is not None:
-            await weigh(session, present_turn(session), asked.alternatives, service)
+            await score_alternatives(session, current_turn(session), asked.alternatives, service)
         turn = await play_turn(session, sessions, asked.action)
         return JSONResponse(_answer(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
 
     async def end(request: Request) -> Response:
-        asked = await read(request, End)
-        session = sessions.still_open(request.path_params["name"])
+        asked = await read_body(request, End)
+        session = sessions.find_open(request.path_params["name"])
         sessions.end(session, asked.outcome, asked.note)
         return JSONResponse(session.to_json())
 
     return [
-        Way("/sessions/{name}/observe", observe, methods=["POST"]),  # first: it is what is asked for most
-        Way("/sessions/{name}/step", step, methods=["POST"]),
-        Way("/sessions/{name}/end", end, methods=["POST"]),
-        Way("/sessions/{name}", look),
-        Way("/sessions", begin, methods=["POST"]),
-        Way("/sessions", listing),
+        NamedRoute("/sessions/{name}/observe", observe, methods=["POST"]),  # first, because it is the most frequent
+        NamedRoute("/sessions/{name}/step", step, methods=["POST"]),
+        NamedRoute("/sessions/{name}/end", end, methods=["POST"]),
+        NamedRoute("/sessions/{name}", show),
+        NamedRoute("/sessions", begin, methods=["POST"]),
+        NamedRoute("/sessions", show_all),
     ]
 
 
 def _answer(session: Session, turn: Turn | None) -> dict[str, Any]:
-    told = {"session": session.name, "module": session.offer.name, "open": session.open, "outcome": session.outcome}
+    about = {"session": session.name, "module": session.served.name, "open": session.open, "outcome": session.outcome}
     final = {"final": session.final.text} if session.final is not None else {}
-    did = {name: value for name, value in turn.to_json().items() if name not in KNOWN} if turn is not None else {"action": None}
-    return told | did | final
+    if turn is None:
+        return about | {"action": None} | final
+    return about | {name: value for name, value in turn.to_json().items() if name not in SENT_BY_CLIENT} | final
 
 
-def _explained() -> dict[Any, Any]:
-    """Every refusal names what was wrong, in the same shape."""
+def _error_handlers() -> dict[Any, Any]:
+    def respond(status: int, message: str) -> JSONResponse:
+        return JSONResponse(make_error(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)
 
-    def told(status: int, message: str) -> JSONResponse:
-        return JSONResponse(problem(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)
+    async def request_error(request: Request, error: RequestError) -> Response:
+        return respond(error.status, str(error))
 
-    async def refused(request: Request, error: Refused) -> Response:
-        return told(error.status, str(error))
+    async def tacit_error(request: Request, error: TacitError) -> Response:
+        return respond(422, str(error))
 
-    async def mistaken(request: Request, error: TacitError) -> Response:
-        return told(422, str(error))
-
-    async def http(request: Request, error: HTTPException) -> Response:
+    async def http_error(request: Request, error: HTTPException) -> Response:
         where = f"{request.method} {request.url.path[:100]}"
-        words = {404: f"there is nothing at {where}.", 405: f"{where} is not something that can be asked."}
-        return told(error.status_code, words.get(error.status_code, str(error.detail)))
+        messages = {404: f"there is nothing at {where}.", 405: f"{where} is not supported."}
+        return respond(error.status_code, messages.get(error.status_code, str(error.detail)))
 
-    async def broken(request: Request, error: Exception) -> Response:
-        return told(500, f"the server made a mistake ({type(error).__name__}); the session is as it was before.")
+    async def other_error(request: Request, error: Exception) -> Response:
+        return respond(500, f"internal error ({type(error).__name__}); the session is unchanged.")
 
-    return {Refused: refused, TacitError: mistaken, HTTPException: http, Exception: broken}
+    return {RequestError: request_error, TacitError: tacit_error, HTTPException: http_error, Exception: other_error}

@@ -1,9 +1,8 @@
-"""All that is asked of the model, gathered into batches by the one thread that touches it.
+"""The batching thread: the one thread that touches the model, and the schedulers it submits requests to.
 
-Requests go to the engine's schedulers: one per sampling setting where the engine batches several adapters together, else one
-per set of weights and sampling setting. Requests that arrive while a scheduler decodes join its next batch.
-So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion depends on its request alone, so what a
-session is answered does not depend on who else asked.
+An engine that batches several adapters has one scheduler per sampling setting for all of them; other weights have their own.
+Requests that arrive while a scheduler decodes join its next batch, so no request waits for a timer. A completion depends only
+on its own request.
 """
 
 from __future__ import annotations
@@ -23,17 +22,12 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion
-from tacit.serving.requests import STOPPING, Refused, gone
-
-# The schedulers at which the model's thread hands in what is asked, and who waits at each. All of it is for that thread alone.
-#
-# An engine that batches several adapters has one shared scheduler for them; other weights have their own. Where a shared
-# scheduler breaks, its requests are retried one adapter at a time, so that only those of the weights at fault are lost.
+from tacit.serving.requests import STOPPING, RequestError, gone
 
 Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]
-"""(whose, what, or why not)"""
-IDLE_SCHEDULERS = 8
-"""schedulers that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
+"""(future, result, error)"""
+MAX_IDLE_SCHEDULERS = 8
+"""idle schedulers to keep; clients with unusual sampling settings would otherwise leave one each"""
 
 
 class SchedulerFactory(Protocol):
@@ -44,188 +38,183 @@ class SharedScheduler(Scheduler, Protocol):
     def submit(self, request: Request, adapter: str | None = None) -> int: ...
 
 
-class Shared(Protocol):
+class SharedEngine(Protocol):
     def open_shared_scheduler(self, sampling: Sampling) -> SharedScheduler | None: ...
 
 
 @runtime_checkable
-class Sharing(Protocol):
-    """A maker that is one of several over one engine."""
+class AdapterPolicy(Protocol):
+    """One of several policies on the same engine."""
 
-    engine: Shared
+    engine: SharedEngine
     name: str
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
-    maker: SchedulerFactory
+class PendingRequest:
+    policy: SchedulerFactory
     sampling: Sampling
     request: Request
     answer: asyncio.Future[Completion]
 
 
 @dataclass(eq=False)
-class _Busy:
-    """A scheduler and who waits at it."""
-
-    owner: SchedulerFactory | Shared
+class _OpenScheduler:
+    owner: SchedulerFactory | SharedEngine
     scheduler: Scheduler
-    waiting: dict[int, Ask] = field(default_factory=dict)
+    waiting: dict[int, PendingRequest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Where one maker's requests are handed in."""
+class _Route:
+    """How one policy's requests are submitted."""
 
-    maker: SchedulerFactory
-    busy: _Busy
+    policy: SchedulerFactory
+    opened: _OpenScheduler
     submit: Callable[[Request], int]
 
 
-class Schedulers:
+class SchedulerPool:
+    """The open schedulers. For the batching thread only.
+
+    If a shared scheduler fails, its requests are retried with one scheduler per adapter, so that only those of the faulty
+    weights are lost.
+    """
+
     def __init__(self, deliver: Callable[[Answers], None], watch: Callable[[int], None]) -> None:
-        """`watch` is told how many requests were under way whenever a scheduler goes on."""
+        """`watch` gets the number of running requests before each step of a scheduler."""
         self._deliver, self._watch = deliver, watch
-        self._schedulers: dict[tuple[int, Sampling], _Busy] = {}
-        self._places: dict[tuple[int, Sampling], _Place] = {}
-        self._at_fault: set[int] = set()
-        """makers that broke a scheduler by themselves: each has schedulers of its own until one of them holds"""
+        self._schedulers: dict[tuple[int, Sampling], _OpenScheduler] = {}
+        self._routes: dict[tuple[int, Sampling], _Route] = {}
+        self._faulty: set[int] = set()
+        """ids of policies whose scheduler failed; each gets its own until one succeeds"""
 
     def __len__(self) -> int:
         return len(self._schedulers)
 
     @property
     def busy(self) -> bool:
-        return any(scheduler.waiting for scheduler in self._schedulers.values())
+        return any(opened.waiting for opened in self._schedulers.values())
 
-    def take(self, ask: Ask) -> None:
+    def submit(self, pending: PendingRequest) -> None:
         try:
-            self._hand_in(ask, self._place(ask.maker, ask.sampling))
+            key = (id(pending.policy), pending.sampling)
+            if (route := self._routes.get(key)) is None:
+                route = self._routes[key] = self._find_route(pending.policy, pending.sampling)
+            route.opened.waiting[route.submit(pending.request)] = pending
         except Exception as error:
-            self._deliver([(ask.answer, None, error)])
+            self._deliver([(pending.answer, None, error)])
 
-    def go_on(self) -> None:
-        """Each until something is finished at it."""
-        for scheduler in [scheduler for scheduler in self._schedulers.values() if scheduler.waiting]:
-            self._go_on(scheduler)
+    def step(self) -> None:
+        """Run each busy scheduler until it finishes something."""
+        for opened in [opened for opened in self._schedulers.values() if opened.waiting]:
+            self._step(opened)
         self._close_idle()
 
     def close(self) -> None:
-        for scheduler in list(self._schedulers.values()):
-            self._drop(scheduler)
+        for opened in list(self._schedulers.values()):
+            self._drop(opened)
 
-    def forget(self, maker: SchedulerFactory) -> None:
-        """Close the schedulers of weights that are about to be given up."""
-        given_up = gone("the module was taken off while it was thinking; begin again with what is in its place.")
-        for scheduler in list(self._schedulers.values()):
-            asked = list(scheduler.waiting.values())
-            if scheduler.owner is maker or any(ask.maker is maker for ask in asked):
-                self._drop(scheduler)
-                self._deliver([(ask.answer, None, given_up) for ask in asked if ask.maker is maker])
-                for ask in (ask for ask in asked if ask.maker is not maker):
-                    self.take(ask)  # elsewhere, from its first token
-        self._at_fault.discard(id(maker))
-        self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
+    def release(self, policy: SchedulerFactory) -> None:
+        """Close the schedulers of weights that are about to be unloaded. Other policies' requests start again elsewhere."""
+        removed = gone("the module was removed while it was generating; begin a new session.")
+        for opened in list(self._schedulers.values()):
+            waiting = list(opened.waiting.values())
+            if opened.owner is policy or any(pending.policy is policy for pending in waiting):
+                self._drop(opened)
+                self._deliver([(pending.answer, None, removed) for pending in waiting if pending.policy is policy])
+                for pending in (pending for pending in waiting if pending.policy is not policy):
+                    self.submit(pending)
+        self._faulty.discard(id(policy))
+        self._routes = {key: route for key, route in self._routes.items() if route.policy is not policy}
 
-    def _place(self, maker: SchedulerFactory, sampling: Sampling) -> _Place:
-        if (place := self._places.get((id(maker), sampling))) is None:
-            place = self._places[id(maker), sampling] = self._find_place(maker, sampling)
-        return place
+    def _find_route(self, policy: SchedulerFactory, sampling: Sampling) -> _Route:
+        if isinstance(policy, AdapterPolicy) and id(policy) not in self._faulty:
+            opened = self._schedulers.get((id(policy.engine), sampling))
+            if opened is None and (shared := policy.engine.open_shared_scheduler(sampling)) is not None:
+                opened = self._schedulers[id(policy.engine), sampling] = _OpenScheduler(policy.engine, shared)
+            if opened is not None:
+                return _Route(policy, opened, partial(cast(SharedScheduler, opened.scheduler).submit, adapter=policy.name))
+        return self._own_route(policy, sampling)
 
-    def _find_place(self, maker: SchedulerFactory, sampling: Sampling) -> _Place:
-        if isinstance(maker, Sharing) and id(maker) not in self._at_fault:
-            busy = self._schedulers.get((id(maker.engine), sampling))
-            if busy is None and (shared := maker.engine.open_shared_scheduler(sampling)) is not None:
-                busy = self._open(maker.engine, sampling, shared)
-            if busy is not None:
-                return _Place(maker, busy, partial(cast(SharedScheduler, busy.scheduler).submit, adapter=maker.name))
-        return self._own_place(maker, sampling)
+    def _own_route(self, policy: SchedulerFactory, sampling: Sampling) -> _Route:
+        opened = self._schedulers.get((id(policy), sampling))
+        if opened is None:
+            opened = self._schedulers[id(policy), sampling] = _OpenScheduler(policy, policy.open_scheduler(sampling))
+        return _Route(policy, opened, opened.scheduler.submit)
 
-    def _own_place(self, maker: SchedulerFactory, sampling: Sampling) -> _Place:
-        busy = self._schedulers.get((id(maker), sampling)) or self._open(maker, sampling, maker.open_scheduler(sampling))
-        return _Place(maker, busy, busy.scheduler.submit)
-
-    @staticmethod
-    def _hand_in(ask: Ask, place: _Place) -> None:
-        place.busy.waiting[place.submit(ask.request)] = ask
-
-    def _open(self, owner: SchedulerFactory | Shared, sampling: Sampling, scheduler: Scheduler) -> _Busy:
-        busy = self._schedulers[id(owner), sampling] = _Busy(owner, scheduler)
-        return busy
-
-    def _go_on(self, scheduler: _Busy) -> None:
-        self._watch(len(scheduler.waiting))
+    def _step(self, opened: _OpenScheduler) -> None:
+        self._watch(len(opened.waiting))
         try:
-            finished = scheduler.scheduler.wait()
-        except Exception as error:  # theirs alone: other schedulers have their own rows
-            lost = list(scheduler.waiting.values())
-            scheduler.waiting.clear()
-            self._drop(scheduler)
-            if len({id(ask.maker) for ask in lost}) > 1:
-                self._part(lost)
+            finished = opened.scheduler.wait()
+        except Exception as error:  # only this scheduler's requests are affected
+            lost = list(opened.waiting.values())
+            opened.waiting.clear()
+            self._drop(opened)
+            if len({id(pending.policy) for pending in lost}) > 1:
+                self._retry_separately(lost)
             else:
-                self._at_fault.update(id(ask.maker) for ask in lost)
-                self._deliver([(ask.answer, None, error) for ask in lost])
+                self._faulty.update(id(pending.policy) for pending in lost)
+                self._deliver([(pending.answer, None, error) for pending in lost])
             return
-        if id(scheduler.owner) in self._at_fault:
-            self._at_fault.discard(id(scheduler.owner))
-            self._places = {key: place for key, place in self._places.items() if place.maker is not scheduler.owner}
-        self._deliver([(scheduler.waiting.pop(request_id).answer, completion, None) for request_id, completion in finished])
+        if id(opened.owner) in self._faulty:
+            self._faulty.discard(id(opened.owner))
+            self._routes = {key: route for key, route in self._routes.items() if route.policy is not opened.owner}
+        self._deliver([(opened.waiting.pop(request_id).answer, completion, None) for request_id, completion in finished])
 
-    def _part(self, asked: Sequence[Ask]) -> None:
-        """A shared scheduler broke and one adapter may be at fault: resubmit each request to its adapter's own scheduler."""
-        for ask in asked:
+    def _retry_separately(self, lost: Sequence[PendingRequest]) -> None:
+        for pending in lost:
             try:
-                self._hand_in(ask, self._own_place(ask.maker, ask.sampling))
+                route = self._own_route(pending.policy, pending.sampling)
+                route.opened.waiting[route.submit(pending.request)] = pending
             except Exception as error:
-                self._deliver([(ask.answer, None, error)])
+                self._deliver([(pending.answer, None, error)])
 
     def _close_idle(self) -> None:
-        """All but a few, and every one that nobody will come to any more: those that had been parted."""
-        if not (idle := [scheduler for scheduler in self._schedulers.values() if not scheduler.waiting]):
+        """Close idle schedulers that have no route, and all but the newest of the others."""
+        if not (idle := [opened for opened in self._schedulers.values() if not opened.waiting]):
             return
-        places = {id(place.busy) for place in self._places.values()}
-        kept = [scheduler for scheduler in idle if id(scheduler) in places][-IDLE_SCHEDULERS:]
-        for scheduler in idle:
-            if scheduler not in kept:
-                self._drop(scheduler)
+        routed = {id(route.opened) for route in self._routes.values()}
+        kept = [opened for opened in idle if id(opened) in routed][-MAX_IDLE_SCHEDULERS:]
+        for opened in idle:
+            if opened not in kept:
+                self._drop(opened)
 
-    def _drop(self, scheduler: _Busy) -> None:
-        scheduler.scheduler.close()
-        self._schedulers = {key: other for key, other in self._schedulers.items() if other is not scheduler}
-        self._places = {key: place for key, place in self._places.items() if place.busy is not scheduler}
+    def _drop(self, opened: _OpenScheduler) -> None:
+        opened.scheduler.close()
+        self._schedulers = {key: other for key, other in self._schedulers.items() if other is not opened}
+        self._routes = {key: route for key, route in self._routes.items() if route.opened is not opened}
 
 
-# Work that takes long, or never comes back, beside the event loop: in threads that hold up neither it nor the end of all.
+# Worker threads for slow calls. They are daemons, so they block neither the event loop nor the end of the process.
 
 Result = TypeVar("Result")
-OURS = "tacit"
-"""how the names of a server's threads begin"""
-LAST_S = 1.0
+THREAD_PREFIX = "tacit"
+EXIT_S = 1.0
+"""how long `exit_process` waits for threads"""
 
 
-class Aside:
-    """One thread, which does one thing after another."""
+class WorkerThread:
+    """A daemon thread that does one call after another. (The process waits for threads of an executor at exit.)"""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        # Threads of an executor are waited for when the process ends, however long they take.
-        threading.Thread(target=self._work, name=f"{OURS} aside", daemon=True).start()
+        threading.Thread(target=self._run, name=f"{THREAD_PREFIX} worker", daemon=True).start()
 
     async def do(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.wrap_future(self._hand_in(work))
+        return await asyncio.wrap_future(self._submit(work))
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
-        """Once all that was handed in is done, and `last` after it."""
-        self._hand_in(last)
+        """End after all submitted calls, and `last` after them."""
+        self._submit(last)
         self._inbox.put(None)
 
-    def _hand_in(self, work: Callable[[], Any]) -> Future[Any]:
+    def _submit(self, work: Callable[[], Any]) -> Future[Any]:
         answer: Future[Any] = Future()
         self._inbox.put((work, answer))
         return answer
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while (item := self._inbox.get()) is not None:
             work, answer = item
             if not answer.set_running_or_notify_cancel():
@@ -236,20 +225,22 @@ class Aside:
                 answer.set_exception(error)
 
 
-async def aside(work: Callable[[], Result]) -> Result:
-    """Once, in a thread of its own."""
-    once = Aside()
+async def run_in_thread(work: Callable[[], Result]) -> Result:
+    """Run one call in its own thread."""
+    worker = WorkerThread()
     try:
-        return await once.do(work)
+        return await worker.do(work)
     finally:
-        once.close()
+        worker.close()
 
 
-def leave(status: int) -> int:
-    """At the end of everything. A thread that has not come back by now, from a pass of the model or somebody's world, would be
-    torn out of it, and take the process's good end along."""
-    deadline = time.monotonic() + LAST_S
-    for thread in [thread for thread in threading.enumerate() if thread.name.startswith(OURS)]:
+def exit_process(status: int) -> int:
+    """Return `status`, or exit at once if a worker thread still hangs in the model or in a world.
+
+    A daemon thread that is killed inside native code at interpreter shutdown can crash the process.
+    """
+    deadline = time.monotonic() + EXIT_S
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_PREFIX)]:
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             sys.stdout.flush()
@@ -258,9 +249,9 @@ def leave(status: int) -> int:
     return status
 
 
-DEAD = "the thread that asks the model has ended by a mistake; start the server again."
+THREAD_ENDED = "the batching thread ended with an error; restart the server."
 STOP_S = 1.0
-"""for a pass of the model to come to its end once the server stops"""
+"""how long to wait for a running model step when the server stops"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,13 +260,13 @@ class _Call:
     answer: asyncio.Future[Any]
 
 
-class Gathering:
-    """`sample` and `call` are for the event loop it was started in; the rest is its own thread's."""
+class BatchingThread:
+    """`sample` and `call` are for the event loop in which `start` ran; underscored methods mostly run on the thread."""
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
-        """`watch` is told how many requests were under way whenever the model goes on."""
-        self._schedulers = Schedulers(self._deliver, watch)
-        self._inbox: queue.SimpleQueue[Ask | _Call | None] = queue.SimpleQueue()
+        """`watch` gets the number of running requests before each step of a scheduler."""
+        self._pool = SchedulerPool(self._deliver, watch)
+        self._inbox: queue.SimpleQueue[PendingRequest | _Call | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._dead = False
@@ -283,7 +274,7 @@ class Gathering:
 
     @property
     def waiting(self) -> int:
-        """requests that have no answer yet"""
+        """number of unanswered requests"""
         return len(self._unanswered)
 
     @property
@@ -292,61 +283,60 @@ class Gathering:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._work, name=f"{OURS} model", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} model", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """What is under way is given up. A pass of the model cannot be broken off: one that takes long is left behind."""
+        """Refuse all pending requests. A model step cannot be interrupted; a long one is left behind."""
         if self._thread is not None:
             self._inbox.put(None)
-            await aside(partial(self._thread.join, STOP_S))
+            await run_in_thread(partial(self._thread.join, STOP_S))
             self._thread = None
-            self._refuse_all(Refused(503, STOPPING))
+            self._refuse_all(RequestError(503, STOPPING))
 
-    async def sample(self, maker: SchedulerFactory, sampling: Sampling, request: Request) -> Completion:
-        return await self._answered(lambda answer: Ask(maker, sampling, request, answer))
+    async def sample(self, policy: SchedulerFactory, sampling: Sampling, request: Request) -> Completion:
+        return await self._submit(lambda answer: PendingRequest(policy, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
-        """Something else that touches the model: between two batches, on its thread."""
-        return await self._answered(lambda answer: _Call(work, answer))
+        """Run anything else that touches the model, between two batches."""
+        return await self._submit(lambda answer: _Call(work, answer))
 
-    async def _answered(self, made: Callable[[asyncio.Future[Any]], Ask | _Call]) -> Any:
+    def release(self, policy: SchedulerFactory) -> None:
+        """Close the schedulers of weights that are about to be unloaded. On the batching thread: use `call`."""
+        self._pool.release(policy)
+
+    async def _submit(self, make: Callable[[asyncio.Future[Any]], PendingRequest | _Call]) -> Any:
         if self._loop is None or self._thread is None:
-            raise Refused(503, STOPPING)
+            raise RequestError(503, STOPPING)
         if self._dead:
-            raise Refused(500, DEAD)
+            raise RequestError(500, THREAD_ENDED)
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._unanswered.add(answer)
         try:
-            self._inbox.put(made(answer))
+            self._inbox.put(make(answer))
             return await answer
         finally:
             self._unanswered.discard(answer)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
-            self._gather()
+            while self._read_inbox(wait=not self._pool.busy):
+                self._pool.step()
         except BaseException:
             assert self._loop is not None
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._died)
+                self._loop.call_soon_threadsafe(self._on_failure)
             raise
 
-    def _died(self) -> None:
+    def _on_failure(self) -> None:
         self._dead = True
-        self._refuse_all(Refused(500, DEAD))
+        self._refuse_all(RequestError(500, THREAD_ENDED))
 
-    def _refuse_all(self, refusal: Refused) -> None:
-        _settle([(answer, None, refusal) for answer in self._unanswered])
+    def _refuse_all(self, error: RequestError) -> None:
+        _settle([(answer, None, error) for answer in self._unanswered])
 
-    def _gather(self) -> None:
-        while True:
-            if not self._take_in(wait=not self._schedulers.busy):
-                return
-            self._schedulers.go_on()
-
-    def _take_in(self, wait: bool) -> bool:
-        """Everything that has arrived; False where it is time to stop."""
+    def _read_inbox(self, wait: bool) -> bool:
+        """Submit or run everything that has arrived. False: stop."""
         while True:
             try:
                 item = self._inbox.get(block=wait)
@@ -354,32 +344,28 @@ class Gathering:
                 return True
             wait = False
             if item is None:
-                self._schedulers.close()
+                self._pool.close()
                 return False
             if item.answer.cancelled():
                 continue
-            if isinstance(item, Ask):
-                self._schedulers.take(item)
+            if isinstance(item, PendingRequest):
+                self._pool.submit(item)
                 continue
             try:
                 self._deliver([(item.answer, item.work(), None)])
             except Exception as error:
                 self._deliver([(item.answer, None, error)])
 
-    def forget(self, maker: SchedulerFactory) -> None:
-        """Close the schedulers of weights that are about to be given up. On the model's thread: `call` it."""
-        self._schedulers.forget(maker)
-
     def _deliver(self, answers: Answers) -> None:
-        """All at once: waking the event loop costs more than what it is told."""
+        """Deliver all at once: waking the event loop is the expensive part."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop was closed under way; nobody is left to be told
+        with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(_settle, answers)
 
 
 def _settle(answers: Answers) -> None:
     for answer, result, error in answers:
-        if answer.done():  # whoever asked has gone
+        if answer.done():  # the client has gone
             continue
         if error is not None:
             answer.set_exception(error)

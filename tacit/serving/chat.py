@@ -1,7 +1,7 @@
-"""`/v1/chat/completions` and `/v1/models`, as OpenAI's clients ask for them, over the same base and adapters.
+"""`/v1/chat/completions` and `/v1/models`, compatible with OpenAI's clients.
 
-A model's own chat template makes one text of the messages. A tiny model has none: its messages are put below each other, so
-that a single one with a module's prompt is answered with the module's action. The base without a module goes by its own name.
+Messages are rendered with the chat template. A tiny model has none: its messages are joined by newlines, so that a single
+message with a module's prompt is answered with the module's action. The base without a module is available under its own name.
 """
 
 from __future__ import annotations
@@ -16,18 +16,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
-from starlette.requests import Request as Door
+from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
-from tacit.serving.catalogue import Offer
-from tacit.serving.guard import Way
-from tacit.serving.requests import Refused, not_found, read, unusable
+from tacit.serving.catalog import ServedModule
+from tacit.serving.guard import NamedRoute
+from tacit.serving.requests import (
+    Number,
+    RequestBody,
+    RequestError,
+    Seed,
+    Temperature,
+    UnicodeText,
+    invalid,
+    not_found,
+    read_body,
+)
 from tacit.serving.service import Service
-from tacit.serving.sessions import Asked, Number, Seed, Temperature, Written, answer_in_time
+from tacit.serving.sessions import wait_for_answer
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
@@ -35,70 +45,70 @@ if TYPE_CHECKING:
 MOST_CHOICES = 16
 
 
-class Part(Asked):
+class Part(RequestBody):
     type: Literal["text"]
-    text: Written
+    text: UnicodeText
 
 
-class Said(Asked):
+class ChatMessage(RequestBody):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Written | list[Part] | None = None
+    content: UnicodeText | list[Part] | None = None
 
     def message(self) -> Message:
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
         return Message("system" if self.role == "developer" else self.role, text)
 
 
-class Question(Asked):
+class ChatRequest(RequestBody):
     model: Annotated[str, Field(max_length=200)]
-    messages: Annotated[list[Said], Field(min_length=1, max_length=1000)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Temperature = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
-    stop: Written | Annotated[list[Written], Field(max_length=16)] | None = None
+    stop: UnicodeText | Annotated[list[UnicodeText], Field(max_length=16)] | None = None
     seed: Seed | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     logprobs: bool = False
     stream: bool = False
     stream_options: dict[str, Any] | None = None
-    user: Written | None = None
+    user: UnicodeText | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
-def routes(service: Service) -> list[Way]:
+def routes(service: Service) -> list[NamedRoute]:
     began = int(time.time())
 
     def card(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": began, "owned_by": "tacit"}
 
-    async def models(asked: Door) -> Response:
+    async def models(asked: HTTPRequest) -> Response:
         return JSONResponse({"object": "list", "data": [card(name) for name in _names(service)]})
 
-    async def model(asked: Door) -> Response:
+    async def model(asked: HTTPRequest) -> Response:
         name = asked.path_params["name"]
-        offer, _ = _find(service, name)
-        return JSONResponse(card(offer.name if offer else name))
+        served, _ = _find(service, name)
+        return JSONResponse(card(served.name if served else name))
 
-    async def complete(door: Door) -> Response:
-        asked = await read(door, Question)
-        offer, policy = _find(service, asked.model)
-        with service.catalogue.using(offer) if offer else nullcontext():
+    async def complete(http: HTTPRequest) -> Response:
+        asked = await read_body(http, ChatRequest)
+        served, policy = _find(service, asked.model)
+        with service.catalog.use(served) if served else nullcontext():
             prompt = _read(policy, asked)
-            sampling = _sampling(asked, offer, service.settings.max_tokens)
+            sampling = _sampling(asked, served, service.settings.max_tokens)
             seed = asked.seed if asked.seed is not None else secrets.randbits(62)
             requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(asked.n)]
-            completions = await answer_in_time(
-                lambda: asyncio.gather(*(service.gathering.sample(policy, sampling, request) for request in requests)),
+            completions = await wait_for_answer(
+                lambda: asyncio.gather(*(service.batching.sample(policy, sampling, request) for request in requests)),
                 service.settings,
-                service.gathering,
+                service.batching,
             )
         written = sum(len(completion.tokens) for completion in completions)
-        service.metrics.tokens(asked.model if not offer else offer.name, len(prompt), written)
+        service.metrics.tokens(asked.model if not served else served.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
         choices = [
@@ -112,66 +122,68 @@ def routes(service: Service) -> list[Way]:
         ]
         if asked.stream:
             counted = usage if (asked.stream_options or {}).get("include_usage") else None
-            return StreamingResponse(_pieces(head, choices, counted), media_type="text/event-stream")
+            return StreamingResponse(_stream(head, choices, counted), media_type="text/event-stream")
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
     return [
-        Way("/v1/models", models),
-        Way("/v1/models/{name:path}", model),
-        Way("/v1/chat/completions", complete, methods=["POST"]),
+        NamedRoute("/v1/models", models),
+        NamedRoute("/v1/models/{name:path}", model),
+        NamedRoute("/v1/chat/completions", complete, methods=["POST"]),
     ]
 
 
 def _names(service: Service) -> list[str]:
-    """The modules, and the base they sit on."""
-    base = next((offer.module.base.model for offer in service.catalogue.offers.values() if offer.module.adapter), None)
-    return [*service.catalogue.offers, *([base] if base is not None else [])]
+    """The modules, then their base."""
+    base = next((served.module.base.model for served in service.catalog.modules.values() if served.module.adapter), None)
+    return [*service.catalog.modules, *([base] if base is not None else [])]
 
 
-def _find(service: Service, name: str) -> tuple[Offer | None, LocalPolicy]:
+def _find(service: Service, name: str) -> tuple[ServedModule | None, LocalPolicy]:
     try:
-        offer = service.catalogue.named(name)  # first: a base may stay when the modules on it have gone
-    except Refused:
+        served = service.catalog.find(name)  # first, because a base stays loaded when its modules are removed
+    except RequestError:
         names = _names(service)
-        if service.catalogue.bare is not None and name == names[-1]:
-            return None, service.catalogue.bare
-        raise not_found(f"there is no model {name!r} here; there are {', '.join(names)}.") from None
-    return offer, offer.policy
+        if service.catalog.base_policy is not None and name == names[-1]:
+            return None, service.catalog.base_policy
+        raise not_found(f"there is no model {name!r}; available are {', '.join(names)}.") from None
+    return served, served.policy
 
 
-def _read(policy: LocalPolicy, asked: Question) -> np.ndarray:
+def _read(policy: LocalPolicy, asked: ChatRequest) -> np.ndarray:
     messages = tuple(said.message() for said in asked.messages)
     if policy.engine.tokenizer.chat_template:
         return policy.encode_chat(Chat(messages))
     return policy.encode_prompt("\n".join(message.content for message in messages))
 
 
-def _sampling(asked: Question, offer: Offer | None, most: int) -> Sampling:
+def _sampling(asked: ChatRequest, served: ServedModule | None, most: int) -> Sampling:
     length = (
-        asked.max_completion_tokens or asked.max_tokens or min(most, 64 if offer is None else offer.module.sampling.max_tokens)
+        asked.max_completion_tokens
+        or asked.max_tokens
+        or min(most, 64 if served is None else served.module.sampling.max_tokens)
     )
     if length > most:
-        raise unusable(f"max_tokens {length} is more than the {most} that may be asked for here.")
-    stop = (*asked.stops, *(offer.context.format.stop if offer else ()))
+        raise invalid(f"max_tokens {length} is more than this server's limit of {most}.")
+    stop = (*asked.stops, *(served.context.format.stop if served else ()))
     if any(not text for text in stop):
-        raise unusable("a stop string is empty and would end every completion at once; leave it out.")
+        raise invalid("a stop string is empty; leave it out.")
     return Sampling(asked.temperature, asked.top_p, asked.top_k, length, tuple(dict.fromkeys(stop)))
 
 
 def _text(completion: Completion, stops: tuple[str, ...]) -> str:
-    """Without what was asked to end it, which is OpenAI's way; ours keeps it."""
+    """The text without the client's stop strings, as in OpenAI's API; our engine keeps them."""
     ends = [at for stop in stops if (at := completion.text.find(stop)) >= 0]
     return completion.text[: min(ends)] if ends else completion.text
 
 
 def _logprobs(policy: LocalPolicy, completion: Completion) -> dict[str, Any]:
     tokens = zip(completion.tokens, completion.logprobs, strict=True)
-    told = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
-    return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in told]}
+    decoded = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
+    return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in decoded]}
 
 
-def _pieces(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
-    """The stream's form for an answer that comes in one piece: actions are short."""
+def _stream(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
+    """Server-sent events with the whole answer in one chunk: actions are short."""
     for choice in choices:
         index, likely = choice["index"], choice["logprobs"]
         yield _event(head, {"index": index, "delta": choice["message"], "logprobs": likely, "finish_reason": None})

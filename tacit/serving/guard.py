@@ -1,4 +1,4 @@
-"""Before anything else: who asks, how much they send, and what is counted. Plain ASGI, since every turn passes here."""
+"""The guard in front of every app: authentication, size and time limits, and metrics. Plain ASGI, to add little latency."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tacit.serving.requests import STOPPING
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
-# What is counted, for Prometheus.
-
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Metrics:
+    """Prometheus metrics."""
+
     def __init__(self) -> None:
         disable_created_metrics()
         own = self._registry = CollectorRegistry()
@@ -44,8 +44,7 @@ class Metrics:
         self._ended = Counter("tacit_sessions_ended", "sessions over", ("module", "outcome"), registry=own)
         self._rows = Histogram("tacit_batch_rows", "requests under way whenever the model goes on", buckets=ROWS, registry=own)
 
-    def read_off(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """A number that is somebody else's to keep."""
+    def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         Gauge(f"tacit_{name}", meaning, registry=self._registry).set_function(value)
 
     def request(self, route: str, status: int, seconds: float) -> None:
@@ -75,14 +74,14 @@ class Metrics:
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-HEARD_OUT = 1 << 24
-"""bytes of a request that is too large which are still waited for"""
-OPEN = ("/", "/health")
-"""what may be read without a token: a page that knows nothing by itself, and whether somebody is here"""
+MAX_DISCARDED = 1 << 24
+"""bytes of an oversized request that are still read: most clients look for an answer only after sending everything"""
+PUBLIC_PATHS = ("/", "/health")
+"""readable without a token"""
 
 
-class Way(Route):
-    """A route that says which one it is, so that requests can be counted by it; Starlette's own say so only lately."""
+class NamedRoute(Route):
+    """A route that puts itself into the scope, so that metrics can name it; older versions of Starlette do not."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         match, found = super().matches(scope)
@@ -91,9 +90,9 @@ class Way(Route):
 
 class Guard:
     def __init__(self, app: App, token: str | None, settings: ServingSettings, metrics: Metrics) -> None:
-        """Without a token only names of this machine are answered, and no page but ours: no other site's can ask."""
+        """Without a token, only requests to a local host name from the server's own page are answered."""
         self._app, self._token, self._metrics = app, token, metrics
-        self._most, self._patience_s = settings.request_bytes, settings.answer_s
+        self._max_bytes, self._timeout_s = settings.request_bytes, settings.answer_s
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -109,82 +108,82 @@ class Guard:
             await send(message)
 
         try:
-            if (refusal := self._refusal(scope, headers)) is not None:
-                await answer(sending, *refusal)
+            if (refusal := self._check_headers(scope, headers)) is not None:
+                await send_error(sending, *refusal)
                 return
             try:
-                async with asyncio.timeout(self._patience_s):
-                    body = await self._whole(receive)
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._read_body(receive)
             except TimeoutError:
-                await answer(sending, 408, f"the request did not arrive within {self._patience_s:g} s.")
+                await send_error(sending, 408, f"the request did not arrive within {self._timeout_s:g} s.")
                 return
             if body is None:
-                await answer(sending, 413, f"the request is too large; {self._most} bytes are read here at most.")
+                await send_error(sending, 413, f"the request is too large; the limit is {self._max_bytes} bytes.")
                 return
-            await self._app(scope, _again(body, receive), sending)
-        except asyncio.CancelledError:  # its time is over: uvicorn cancels what is under way when it has waited long enough
+            await self._app(scope, _replay_body(body, receive), sending)
+        except asyncio.CancelledError:  # uvicorn cancels running requests when the server stops
             if begun:
                 raise
-            await answer(sending, 503, STOPPING)
+            await send_error(sending, 503, STOPPING)
         finally:
             route = scope.get("route")
             path = getattr(route, "path", "other")
             self._metrics.request(f"{scope['method']} {path}"[:80] if route else "other", status, time.perf_counter() - began)
 
-    async def _whole(self, receive: Any) -> bytes | None:
-        """The body; None where it is too large, whatever the headers said. Somewhat too large is read to its end and forgotten:
-        most clients look for an answer only once they have sent everything."""
+    async def _read_body(self, receive: Any) -> bytes | None:
+        """The body; None if it is too large, whatever the headers said."""
         pieces: list[bytes] = []
         size = 0
         while True:
             message = await receive()
             piece = message.get("body", b"")
             size += len(piece)
-            if size <= self._most:
+            if size <= self._max_bytes:
                 pieces.append(piece)
-            if not message.get("more_body") or size > HEARD_OUT:
-                return b"".join(pieces) if size <= self._most else None
+            if not message.get("more_body") or size > MAX_DISCARDED:
+                return b"".join(pieces) if size <= self._max_bytes else None
 
-    def _refusal(self, scope: Any, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def _check_headers(self, scope: Any, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """(status, message) of a request that is refused."""
         if self._token is None:
             host = headers.get(b"host", b"").decode("latin-1")
             if _without_port(host) not in LOOPBACK:
-                return 403, f"without a token only this machine is answered, and the request is for host {host[:80]!r}."
+                return 403, f"without a token only local requests are answered, not requests to host {host[:80]!r}."
             origin = headers.get(b"origin", b"").decode("latin-1")
             if origin and origin.partition("://")[2] != host:
-                return 403, f"a page of {origin[:80]!r} asks, and without a token only this server's own page is answered."
-        elif scope["path"] not in OPEN:
-            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if kind.lower() != b"bearer" or not given:
+                return 403, f"without a token only this server's own page is answered, not a page of {origin[:80]!r}."
+        elif scope["path"] not in PUBLIC_PATHS:
+            kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not token:
                 return 401, "a token is needed: send the header `Authorization: Bearer TOKEN`."
-            if not hmac.compare_digest(given.strip(), self._token.encode()):
-                return 401, "this token is not the right one."
+            if not hmac.compare_digest(token.strip(), self._token.encode()):
+                return 401, "the token is wrong."
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > HEARD_OUT:
-            return 413, f"the request has {length.decode('latin-1')[:20]} bytes; {self._most} are read here at most."
+        if not length.isdigit() or int(length) > MAX_DISCARDED:
+            return 413, f"the request has {length.decode('latin-1')[:20]} bytes; the limit is {self._max_bytes} bytes."
         return None
 
 
-def _again(body: bytes, receive: Any) -> Any:
-    """What was read, once more; then whatever comes next."""
-    told = False
+def _replay_body(body: bytes, receive: Any) -> Any:
+    """A `receive` that first returns the body that was already read."""
+    replayed = False
 
     async def receiving() -> Message:
-        nonlocal told
-        if told:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        told = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receiving
 
 
-async def answer(send: Any, status: int, message: str) -> None:
-    body = json.dumps(problem(status, message)).encode()
+async def send_error(send: Any, status: int, message: str) -> None:
+    body = json.dumps(make_error(status, message)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (408, 413):  # what is still on its way is not read
+    if status in (408, 413):  # the rest of the request is not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -193,8 +192,8 @@ async def answer(send: Any, status: int, message: str) -> None:
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def problem(status: int, message: str) -> dict[str, Any]:
-    """Every refusal has this shape, which is OpenAI's, so that its clients show the message."""
+def make_error(status: int, message: str) -> dict[str, Any]:
+    """The body of every error, in OpenAI's format, so that its clients show the message."""
     kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
@@ -209,39 +208,36 @@ def _without_port(host: str) -> str:
     return host.rpartition(":")[0] if ":" in host else host
 
 
-# One connection, before any request: how long its head may be, how long it may take, and how many there may be at once.
-#
-# Who asks is known only when the head of a request is there, so whatever comes before that anybody can send.
+# Limits per connection: size and duration of a request's headers, number of connections. They apply before authentication.
 
-LONGEST_HEAD = 65_536
+MAX_HEADERS = 65_536
 """bytes"""
-TOO_LARGE = f"the head of the request is too large; {LONGEST_HEAD} bytes are read here at most."
-MOST = 2048
-"""connections at once"""
+TOO_LARGE = f"the request headers are too large; the limit is {MAX_HEADERS} bytes."
+MAX_CONNECTIONS = 2048
 OTHER_FILES = 64
-"""of the files that a process may have open, so many are for anything but connections"""
+"""open files reserved for anything but connections"""
 
 
-def connections_for(settings: ServingSettings) -> type[HttpToolsProtocol]:
-    class Bounded(Connection):
-        patience_s, most = settings.answer_s, most_connections()
+def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
+    class Bounded(BoundedConnection):
+        timeout_s, limit = settings.answer_s, max_connections()
 
     return Bounded
 
 
-def most_connections() -> int:
-    """Where no file is left to open, a connection is neither taken nor refused, and the server does nothing but try."""
+def max_connections() -> int:
+    """Stay below the limit of open files: at that limit the server can neither accept nor refuse a connection, and spins."""
     try:
         import resource
     except ImportError:
-        return MOST
+        return MAX_CONNECTIONS
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MOST if files == resource.RLIM_INFINITY else max(1, min(MOST, files - OTHER_FILES))
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
 
 
-class Connection(HttpToolsProtocol):
-    patience_s = 60.0
-    most = MOST
+class BoundedConnection(HttpToolsProtocol):
+    timeout_s = 60.0
+    limit = MAX_CONNECTIONS
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -250,13 +246,13 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.most:
-            self._refuse(503, f"{self.most} connections are open, and no more may be; come back later.")
+        if len(self.connections) > self.limit:
+            self._refuse(503, f"{self.limit} connections are open, which is the limit; try again later.")
         else:
-            self._wait()
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -265,11 +261,11 @@ class Connection(HttpToolsProtocol):
         heads, in_head = self._heads, self._in_head
         super().data_received(data)
         if self._in_head and self._heads == heads and not self.transport.is_closing():
-            self._bytes += len(data) if in_head else 0  # the end of a body is no head
-            if self._bytes > LONGEST_HEAD:
+            self._bytes += len(data) if in_head else 0  # the end of a body does not count
+            if self._bytes > MAX_HEADERS:
                 self._refuse(431, TOO_LARGE)
             elif self._deadline is None:
-                self._wait()
+                self._start_timer()
 
     def on_message_begin(self) -> None:
         self._head = 0
@@ -284,19 +280,19 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def _grow(self, size: int) -> None:
-        """A head may come in one piece with its end, and is too large all the same."""
+        """Headers may arrive in a single piece; count them while they are parsed."""
         self._head += size
-        if self._head > LONGEST_HEAD:
-            raise ValueError(TOO_LARGE)  # the parser reads no further, and the request is refused as one that it cannot read
+        if self._head > MAX_HEADERS:
+            raise ValueError(TOO_LARGE)  # stops the parser, which then calls send_400_response
 
     def send_400_response(self, msg: str) -> None:
-        if self._head > LONGEST_HEAD:
+        if self._head > MAX_HEADERS:
             self._refuse(431, TOO_LARGE)
         else:
-            self._refuse(400, "this is no request of HTTP/1.1 that can be read.")
+            self._refuse(400, "this is not a valid HTTP/1.1 request.")
 
     def on_headers_complete(self) -> None:
-        self._wait_no_more()
+        self._stop_timer()
         self._in_head, self._bytes = False, 0
         self._heads += 1
         super().on_headers_complete()
@@ -305,19 +301,19 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         super().on_message_complete()
 
-    def _wait(self) -> None:
-        self._deadline = self.loop.call_later(self.patience_s, self._too_late)
+    def _start_timer(self) -> None:
+        self._deadline = self.loop.call_later(self.timeout_s, self._on_timeout)
 
-    def _wait_no_more(self) -> None:
+    def _stop_timer(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         if self._answering:
-            self._wait()  # the next request has begun while this one is answered, and is read when it has been
+            self._start_timer()  # a pipelined request is read only after the current answer
         else:
-            self._refuse(408, f"the head of the request did not arrive within {self.patience_s:g} s.")
+            self._refuse(408, f"the request headers did not arrive within {self.timeout_s:g} s.")
 
     @property
     def _answering(self) -> bool:
@@ -325,7 +321,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         if not self._answering:
-            body = json.dumps(problem(status, message))
+            body = json.dumps(make_error(status, message))
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
         self.transport.close()

@@ -1,69 +1,106 @@
-"""What is refused, with the status that says so over HTTP."""
+"""Request bodies and HTTP errors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.requests import Request
 
 from tacit.core.errors import TacitError
+from tacit.core.progress import is_unicode
 
-STOPPING = "the server is stopping; ask again once it is back."
+STOPPING = "the server is stopping; try again when it is back."
 """with status 503"""
 
 
-class Refused(TacitError):
-    """`status` is HTTP's; the message names the value and the remedy."""
+class RequestError(TacitError):
+    """An error with an HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-def not_found(message: str) -> Refused:
-    return Refused(404, message)
+def not_found(message: str) -> RequestError:
+    return RequestError(404, message)
 
 
-def out_of_turn(message: str) -> Refused:
-    return Refused(409, message)
+def conflict(message: str) -> RequestError:
+    return RequestError(409, message)
 
 
-def gone(message: str) -> Refused:
-    return Refused(410, message)
+def gone(message: str) -> RequestError:
+    return RequestError(410, message)
 
 
-def unusable(message: str) -> Refused:
-    return Refused(422, message)
+def invalid(message: str) -> RequestError:
+    return RequestError(422, message)
 
 
-def too_many(message: str) -> Refused:
-    return Refused(429, message)
+def too_many(message: str) -> RequestError:
+    return RequestError(429, message)
 
-
-# The body of a request as a model of it, without FastAPI, whose way to do the same takes a fifth of a millisecond more.
 
 Model = TypeVar("Model", bound=BaseModel)
-NAMED = 5
-"""mistakes that are told of at once"""
+MAX_MISTAKES = 5
+"""mistakes in one error message"""
 
 
-async def read(request: Request, model: type[Model]) -> Model:
-    """An empty body says nothing, and is refused only where something must be said."""
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """Parse and validate a body; empty means `{}`. FastAPI would take 0.2 ms longer per request."""
     try:
         return model.model_validate(json.loads(await request.body() or b"{}"))
     except ValidationError as error:
-        mistakes = "; ".join(map(_mistake, error.errors()[:NAMED]))
+        mistakes = "; ".join(map(_describe_mistake, error.errors()[:MAX_MISTAKES]))
     except json.JSONDecodeError as error:
-        mistakes = f"it is no JSON (at character {error.pos})"
-    except (ValueError, RecursionError) as error:  # no text, numbers of thousands of digits, lists in lists without end
+        mistakes = f"it is not JSON (at character {error.pos})"
+    except (ValueError, RecursionError) as error:  # invalid text, very long numbers, very deep nesting
         mistakes = f"its JSON cannot be read ({error})"
-    raise unusable(f"the request cannot be read: {mistakes}.")
+    raise invalid(f"invalid request: {mistakes}.")
 
 
-def _mistake(found: Mapping[str, Any]) -> str:
-    """Where pydantic tried several readings of one value, it names each by its type, which says nothing to who sent it."""
-    place = ".".join(str(part) for part in found["loc"] if "[" not in str(part)) or "the body"
-    return f"{place}: {'Input should be an object' if found['type'] == 'model_type' else found['msg']}"
+def _describe_mistake(found: Mapping[str, Any]) -> str:
+    """Leaves out the type names that pydantic adds to the location when it tried a union."""
+    where = ".".join(str(part) for part in found["loc"] if "[" not in str(part)) or "the body"
+    return f"{where}: {'Input should be an object' if found['type'] == 'model_type' else found['msg']}"
+
+
+MAX_CHARACTERS = 16_384
+"""of one text; a module's context is far smaller"""
+MIN_TEMPERATURE = 1e-20
+"""below this, logits divided by the temperature overflow"""
+
+
+def _check_temperature(temperature: float) -> float:
+    if 0 < temperature < MIN_TEMPERATURE:
+        raise ValueError(f"{temperature} is too close to 0; use 0 for greedy sampling, or at least {MIN_TEMPERATURE:g}")
+    return temperature
+
+
+def _check_unicode(text: str) -> str:
+    if not is_unicode(text):
+        raise ValueError("contains a lone surrogate")
+    return text
+
+
+UnicodeText = Annotated[str, AfterValidator(_check_unicode)]
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+Actions = Annotated[list[Text], Field(max_length=1000)]
+Name = Annotated[str, Field(max_length=200)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Temperature = Annotated[Number, Field(ge=0, le=100), AfterValidator(_check_temperature)]
+
+
+class RequestBody(BaseModel):
+    """Unknown fields are errors. `null` means that a field is not set: many clients send every field they know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data

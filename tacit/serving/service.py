@@ -1,4 +1,4 @@
-"""Everything a server keeps, put together: the catalogue, the thread that gathers, the sessions. HTTP and MCP are its doors."""
+"""The service behind HTTP and MCP: catalog, batching thread and sessions; episodes in the modules' own worlds."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.worlds import InProcessPool, WorldFailure
-from tacit.serving.batching import Aside, Gathering, aside
-from tacit.serving.catalogue import Agreed, Catalogue, Changes, Offer
+from tacit.serving.batching import BatchingThread, WorkerThread, run_in_thread
+from tacit.serving.catalog import ApproveDraft, Catalog, Changes, ServedModule
 from tacit.serving.guard import Metrics
-from tacit.serving.requests import Refused, gone, not_found, out_of_turn, unusable
-from tacit.serving.sessions import Session, Sessions, Turn, answer_in_time
+from tacit.serving.requests import RequestError, conflict, gone, invalid, not_found
+from tacit.serving.sessions import Session, Sessions, Turn, wait_for_answer
 from tacit.serving.settings import ServingSettings
 
-# Episodes in the modules' own worlds, played here: what the page and the tool over MCP act in.
-
-MOST_TASKS = 512
-"""how far into a split one may ask: a world makes all tasks before the one that is asked for, a millisecond each"""
+MAX_TASKS = 512
+"""largest task number plus one; a world makes all earlier tasks of a split, about 1 ms each"""
 WORLD_S = 30.0
-"""a world that takes longer is taken to hang"""
+"""timeout of a world's reset and step"""
 
 
-class Hosted:
-    """A world of one episode. Worlds may be anybody's: one that raises or hangs ends its own session."""
+class HostedWorld:
+    """The world of one session. If it raises or hangs, only that session ends."""
 
     def __init__(self, world: Environment) -> None:
         self._pool = InProcessPool(world.make, WORLD_S)
-        self._thread = Aside()
+        self._thread = WorkerThread()
 
     async def reset(self, task: Task) -> Observation | WorldFailure:
         return (await self._thread.do(partial(self._pool.reset, [task])))[0]
@@ -49,51 +47,51 @@ class Hosted:
         self._thread.close(self._pool.close)
 
 
-def task_at(offer: Offer, split: str, number: int, family: str) -> Task:
-    """The task of this number in a split, of the families the module serves or of the one named."""
-    world = offer.world
-    if family and family not in offer.module.families:
-        raise not_found(f"module {offer.name} is for {', '.join(offer.module.families)}, not for family {family!r}.")
-    if not 0 <= number < MOST_TASKS:
-        raise unusable(f"task {number}: tasks are counted from 0 to {MOST_TASKS - 1}.")
+def find_task(served: ServedModule, split: str, number: int, family: str) -> Task:
+    """Task `number` of a split, among the module's families or of the given one."""
+    world = served.world
+    if family and family not in served.module.families:
+        raise not_found(f"module {served.name} is for {', '.join(served.module.families)}, not for family {family!r}.")
+    if not 0 <= number < MAX_TASKS:
+        raise invalid(f"task {number}: task numbers are 0 to {MAX_TASKS - 1}.")
     try:
-        tasks = world.tasks_of(world.split_to_measure(split), number + 1, 0, (family,) if family else offer.module.families)
+        tasks = world.tasks_of(world.split_to_measure(split), number + 1, 0, (family,) if family else served.module.families)
     except TacitError as error:
-        raise unusable(str(error)) from error
+        raise invalid(str(error)) from error
     if number >= len(tasks):
-        raise not_found(f"split {split!r} of world {world.name!r} has {len(tasks)} such tasks; they are counted from 0.")
+        raise not_found(f"split {split!r} of world {world.name!r} has {len(tasks)} such tasks, numbered from 0.")
     return tasks[number]
 
 
-async def open_world_for(session: Session, sessions: Sessions) -> None:
-    """The session sees the world's first observation; what it does then is somebody's to say."""
-    session.world = Hosted(session.offer.world)
-    with sessions.alone(session):
+async def start_world(session: Session, sessions: Sessions) -> None:
+    """Reset the session's world and begin the first turn."""
+    session.world = HostedWorld(session.served.world)
+    with sessions.lock(session):
         try:
             first = await asyncio.wait_for(session.world.reset(session.episode.task), WORLD_S)
         except TimeoutError:
-            first = WorldFailure(StopReason.WORLD_HANG, f"it did not begin within {WORLD_S:g} s")
+            first = WorldFailure(StopReason.WORLD_HANG, f"no answer to reset within {WORLD_S:g} s")
         if not session.open:
-            raise gone(f"session {session.name!r} was ended while its world began.")
+            raise gone(f"session {session.name!r} was ended while its world started.")
         if isinstance(first, WorldFailure):
             sessions.end(session, first.reason.value, first.detail)
-            raise unusable(f"the world broke when the task was begun: {first.detail}")
+            raise invalid(f"the world failed at reset: {first.detail}")
         await sessions.next_turn(session, first)
 
 
-def present_turn(session: Session) -> Turn:
+def current_turn(session: Session) -> Turn:
     if not session.turns:
-        raise out_of_turn(f"session {session.name!r} has no turn yet: its world is still beginning.")
+        raise conflict(f"session {session.name!r} has no turn yet: its world is still starting.")
     return session.turns[-1]
 
 
 async def play_turn(session: Session, sessions: Sessions, action: str | None) -> Turn:
-    """One turn in the session's own world: the module's action, or the one given by hand."""
+    """Play one turn in the session's hosted world: the module's action, or `action` if given."""
     if session.world is None:
-        raise unusable(f"session {session.name!r} is played in a world of your own; tell it what is seen there (observe).")
-    present_turn(session)
-    with sessions.alone(session):
-        turn = await sessions.act(session) if action is None else sessions.acted(session, action)
+        raise invalid(f"session {session.name!r} is played in a world of your own; use observe instead of step.")
+    current_turn(session)
+    with sessions.lock(session):
+        turn = await sessions.act(session) if action is None else sessions.act_by_hand(session, action)
         try:
             answer = await asyncio.wait_for(session.world.step(turn.action), WORLD_S)
         except TimeoutError:
@@ -103,10 +101,10 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
         try:
-            await sessions.told(session, answer)
-            if session.open and not sessions.at_limit(session):
+            await sessions.record(session, answer)
+            if session.open and not sessions.end_at_limit(session):
                 await sessions.next_turn(session, answer.observation)
-        except Refused as error:  # the world will not say it in other words
+        except RequestError as error:  # a retry would give the same observation
             sessions.end(session, "broken", str(error))
             raise
         finally:
@@ -115,52 +113,53 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
     return turn
 
 
-TIDY_S = 1.0
+CLEANUP_S = 1.0
+"""how often idle sessions are looked for"""
 
 
 class Service:
     def __init__(
         self,
-        places: Sequence[Path],
+        paths: Sequence[Path],
         settings: ServingSettings,
         engine: EngineSettings | None = None,
         base: str | None = None,
         fallback: str | None = None,
-        agreed: Agreed = lambda name, draft: False,
+        approve_draft: ApproveDraft = lambda name, draft: False,
     ) -> None:
-        """`agreed`: as a `Catalogue` asks it."""
+        """See `Catalog` for `approve_draft`."""
         self.settings, self.metrics = settings, Metrics()
-        self.gathering = Gathering(self.metrics.batch)
-        self.catalogue = Catalogue(places, self.gathering, engine, base, fallback, agreed)
-        self.sessions = Sessions(settings, self.catalogue, self.gathering, self.metrics)
-        self.metrics.read_off("sessions_open", "sessions open now", lambda: len(self.sessions))
-        self.metrics.read_off("requests_waiting", "requests that wait for the model", lambda: self.gathering.waiting)
-        self.metrics.read_off("modules", "modules served", lambda: len(self.catalogue.offers))
+        self.batching = BatchingThread(self.metrics.batch)
+        self.catalog = Catalog(paths, self.batching, engine, base, fallback, approve_draft)
+        self.sessions = Sessions(settings, self.catalog, self.batching, self.metrics)
+        self.metrics.add_gauge("sessions_open", "sessions open now", lambda: len(self.sessions))
+        self.metrics.add_gauge("requests_waiting", "requests that wait for the model", lambda: self.batching.waiting)
+        self.metrics.add_gauge("modules", "modules served", lambda: len(self.catalog.modules))
         self.ready = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
-        """From loaded weights to an orderly end. A module that cannot be served at the start is a mistake, and said."""
-        self.gathering.start()
-        tidy = asyncio.create_task(self._tidy())
+        """Load all modules, run, and shut down. A module that cannot be served at the start is an error."""
+        self.batching.start()
+        cleanup = asyncio.create_task(self._end_idle_sessions())
         try:
-            changes = await self.catalogue.refresh()
+            changes = await self.catalog.refresh()
             if changes.refused:
                 raise TacitError("; ".join(changes.refused.values()).rstrip(".") + ".")
-            self.catalogue.check_fallback()
+            self.catalog.check_fallback()
             self.ready = True
             yield self
         finally:
             self.ready = False
-            tidy.cancel()
+            cleanup.cancel()
             with suppress(asyncio.CancelledError):
-                await tidy
+                await cleanup
             self.sessions.end_all("the server was stopped")
-            self.catalogue.close()
-            await self.gathering.stop()
+            self.catalog.close()
+            await self.batching.stop()
 
     async def refresh(self) -> Changes:
-        return await self.catalogue.refresh()
+        return await self.catalog.refresh()
 
     async def begin(
         self,
@@ -175,75 +174,72 @@ class Service:
         split: str = "",
         number: int | None = None,
     ) -> Session:
-        """An episode for somebody's own world, given its goal; or, with a number, one in the module's own world, here."""
-        offer = self.catalogue.choose(skill, world, family)
-        if family and family not in offer.module.families:
-            raise Refused(422, f"{offer.module.skill!r} is for {', '.join(offer.module.families)}, not for {family!r}.")
+        """Begin a session for the client's own world with a goal, or for task `number` of the module's world on this server."""
+        served = self.catalog.choose(skill, world, family)
+        if family and family not in served.module.families:
+            raise RequestError(422, f"{served.module.skill!r} is for {', '.join(served.module.families)}, not for {family!r}.")
         if number is None:
-            kind = family or (offer.module.families[0] if len(offer.module.families) == 1 else "")
+            kind = family or (served.module.families[0] if len(served.module.families) == 1 else "")
             if not kind:
-                raise Refused(422, f"which kind of task is it? Say family, one of {', '.join(offer.module.families)}.")
-            task = Task(offer.world.name, "", kind, "", 0, goal, data or {})
-            return self.sessions.begin(offer, task, seed, temperature)
+                raise RequestError(422, f"the goal needs a family, one of {', '.join(served.module.families)}.")
+            task = Task(served.world.name, "", kind, "", 0, goal, data or {})
+            return self.sessions.begin(served, task, seed, temperature)
         if not self.settings.worlds:
-            raise Refused(403, "no episodes are played here; this server was started without worlds.")
-        with self.catalogue.using(offer):  # from here on: what is replaced meanwhile stays until the session is over
-            task = await aside(partial(task_at, offer, split, number, family))
-            session = self.sessions.begin(offer, task, seed, temperature)
+            raise RequestError(403, "this server was started without worlds; use your own.")
+        with self.catalog.use(served):  # from here on: what is replaced meanwhile stays until the session is over
+            task = await run_in_thread(partial(find_task, served, split, number, family))
+            session = self.sessions.begin(served, task, seed, temperature)
         try:
-            await open_world_for(session, self.sessions)
+            await start_world(session, self.sessions)
         except BaseException:
-            self.sessions.end(session, "world_error", "its world did not begin")
+            self.sessions.end(session, "world_error", "its world did not start")
             raise
         return session
 
-    async def _tidy(self) -> None:
+    async def _end_idle_sessions(self) -> None:
         while True:
-            await asyncio.sleep(min(TIDY_S, self.settings.idle_s))
+            await asyncio.sleep(min(CLEANUP_S, self.settings.idle_s))
             self.sessions.end_idle()
 
 
-# What else the module might have done: probabilities of whole actions, in its own prompt.
-#
-#     π(a | x) = Π over tokens of π(token | x, earlier tokens)
-#
-# of every action that the world lists, at the temperature the module is played at (1 where it is greedy). Where the world lists
-# none, of what a few draws come up with.
-
-MOST_LISTED, DRAWS = 100, 16
+MAX_ALTERNATIVES, DRAWS = 100, 16
 
 
-async def weigh(session: Session, turn: Turn, most: int, service: Service) -> None:
-    """Give the present turn its likeliest `most` actions, likeliest first."""
-    offer, request, prompt = session.offer, session.request, session.episode.prompt
+async def score_alternatives(session: Session, turn: Turn, most: int, service: Service) -> None:
+    """Add the `most` most likely actions to the current turn.
+
+    π(a | x) = Π over tokens of π(token | x, earlier tokens), for every action that the world lists, at the module's temperature
+    (1 if it is greedy). If the world lists none, for a few sampled actions.
+    """
+    served, request, prompt = session.served, session.request, session.episode.prompt
     if turn.alternatives is not None or request is None or prompt is None or turn is not session.turns[-1]:
         return
-    listed, seed = turn.observation.actions[:MOST_LISTED], session.episode.seed
+    listed, seed = turn.observation.actions[:MAX_ALTERNATIVES], session.episode.seed
     temperature = session.episode.sampling.temperature or 1.0
 
     def work() -> list[tuple[str, float]]:
-        meant = listed or _drawn(offer, request, seed, session)
-        return _scored(offer, prompt, request, tuple(dict.fromkeys(meant)), temperature)
+        meant = listed or _drawn(served, request, seed, session)
+        return _scored(served, prompt, request, tuple(dict.fromkeys(meant)), temperature)
 
-    found = await answer_in_time(lambda: service.gathering.call(work), service.settings, service.gathering)
+    found = await wait_for_answer(lambda: service.batching.call(work), service.settings, service.batching)
     turn.alternatives = [{"action": action, "probability": value} for action, value in found[:most]]
 
 
-def _drawn(offer: Offer, request: Request, seed: int, session: Session) -> tuple[str, ...]:
+def _drawn(served: ServedModule, request: Request, seed: int, session: Session) -> tuple[str, ...]:
     requests = [Request(request.prompt, derive(seed, len(session.turns), "alternative", draw)) for draw in range(DRAWS)]
-    completions = offer.policy.sample(requests, session.episode.sampling)
-    return tuple(offer.context.format.parse(completion.text).action for completion in completions)
+    completions = served.policy.sample(requests, session.episode.sampling)
+    return tuple(served.context.format.parse(completion.text).action for completion in completions)
 
 
 def _scored(
-    offer: Offer, prompt: Prompt, request: Request, actions: tuple[str, ...], temperature: float
+    served: ServedModule, prompt: Prompt, request: Request, actions: tuple[str, ...], temperature: float
 ) -> list[tuple[str, float]]:
     written = {}
     for action in actions:
-        with suppress(TacitError):  # what the module's format cannot write, it cannot do
-            tokens = encode_action(prompt, action, offer.context.format, offer.policy)
-            if len(tokens) + len(request.prompt) <= offer.policy.context_limit:
+        with suppress(TacitError):  # the module's format may not be able to express it
+            tokens = encode_action(prompt, action, served.context.format, served.policy)
+            if len(tokens) + len(request.prompt) <= served.policy.context_limit:
                 written[action] = tokens
-    rows = offer.policy.logprobs([request.prompt] * len(written), list(written.values()), temperature)
+    rows = served.policy.logprobs([request.prompt] * len(written), list(written.values()), temperature)
     scored = [(action, math.exp(float(row.sum()))) for action, row in zip(written, rows, strict=True)]
     return sorted(scored, key=lambda pair: -pair[1])

@@ -1,4 +1,4 @@
-"""Settings of a server. Importing this file imports neither torch nor Starlette, so `--help` stays quick."""
+"""Server settings. Importing this file imports neither torch nor Starlette, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class ServingSettings:
-    """Where a server listens, and how much it lets anybody ask of it."""
+    """Address and limits of a server."""
 
     host: str = "127.0.0.1"
-    """address to listen on; 0.0.0.0 is every network this machine is in"""
+    """address to listen on; 0.0.0.0 listens on every interface"""
     port: int = 8765
-    """port to listen on; 0 takes a free one"""
+    """port to listen on; 0 chooses a free one"""
     sessions: int = 256
-    """most sessions open at once"""
+    """maximum number of open sessions"""
     turns: int = 500
-    """most turns of a session"""
+    """maximum number of turns per session"""
     waiting: int = 512
-    """most requests that wait for the model at once; more are asked to come back"""
+    """maximum number of requests waiting for the model; more get status 429"""
     idle_s: float = 600.0
-    """a session that nobody has spoken to for so many seconds is ended"""
+    """end a session after this many seconds without a request"""
     answer_s: float = 60.0
-    """longest wait for an answer, in seconds"""
+    """maximum seconds to wait for an answer"""
     stop_s: int = 5
-    """told to stop, so many seconds go to requests under way; then they are refused"""
+    """seconds that running requests get to finish when the server stops"""
     max_tokens: int = 512
-    """most tokens that a chat completion may ask for"""
+    """maximum max_tokens of a chat completion"""
     request_bytes: int = 262_144
-    """largest request body"""
+    """maximum size of a request body"""
     kept: int = 64
-    """sessions that are over and can still be looked at"""
+    """ended sessions to keep for inspection"""
     worlds: bool = True
-    """let episodes be played in the modules' own worlds, here"""
+    """allow episodes in the modules' own worlds on this server"""
 
     def __post_init__(self) -> None:
         for name in ("sessions", "turns", "waiting", "stop_s", "max_tokens", "request_bytes"):
@@ -47,6 +47,6 @@ class ServingSettings:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise TacitError(f"--{name.replace('_', '-')} {getattr(self, name)} must be a number above 0.")
         if not 0 <= self.port < 65536:
-            raise TacitError(f"--port {self.port} must be between 0 (any that is free) and 65535.")
+            raise TacitError(f"--port {self.port} must be between 0 (any free port) and 65535.")
         if self.kept < 0:
             raise TacitError(f"--kept {self.kept} must not be negative.")

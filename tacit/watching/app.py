@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.report.page import Live, render
 from tacit.report.run_page import run_page
 from tacit.report.viewer import MOST_TRAJECTORIES
-from tacit.serving.guard import App, Guard, Metrics, Way
+from tacit.serving.guard import App, Guard, Metrics, NamedRoute
 from tacit.serving.settings import ServingSettings
 from tacit.watching.pages import Watched, feed_of, overview_page, recording_page
 
@@ -66,7 +66,7 @@ def make_app(runs: Sequence[Watched], settings: ServingSettings, most: int = MOS
     async def missing(request: Request, error: Exception) -> Response:
         return nothing_here(request)
 
-    routes = [Way("/", root), Way("/runs/{number:int}", run), Way("/runs/{number:int}/episodes/{name}", recording)]
+    routes = [NamedRoute("/", root), NamedRoute("/runs/{number:int}", run), NamedRoute("/runs/{number:int}/episodes/{name}", recording)]
     return Guard(Starlette(routes=routes, exception_handlers={404: missing}), None, settings, Metrics())
 
 

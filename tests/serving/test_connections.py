@@ -103,12 +103,12 @@ def test_there_are_fewer_connections_than_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (guard.OTHER_FILES + 8, hard))
     try:
-        assert guard.most_connections() == 8
+        assert guard.max_connections() == 8
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-class Few(guard.Connection):
+class Few(guard.BoundedConnection):
     most = 2
 
 

@@ -1,4 +1,4 @@
-"""A server from its start to an orderly end: SIGTERM and ^C let what is under way finish, SIGHUP looks for modules again."""
+"""Run a server: SIGTERM and ^C let running requests finish within `--stop-s`, SIGHUP refreshes the modules."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ import uvicorn
 
 from tacit.core.errors import TacitError
 from tacit.serving.app import make_app
-from tacit.serving.batching import leave
-from tacit.serving.catalogue import Changes
-from tacit.serving.guard import App, connections_for
+from tacit.serving.batching import exit_process
+from tacit.serving.catalog import Changes
+from tacit.serving.guard import App, make_connection_class
 from tacit.serving.service import Service
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
-# Answer requests until told to stop: SIGTERM and ^C let what is under way finish, within `--stop-s`.
 
-
-def answer_requests(
+def run_server(
     app: App,
     settings: ServingSettings,
     announce: Callable[[str], None],
     around: AbstractAsyncContextManager[Any] | None = None,
     hang_up: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """`announce` is given the address once requests are answered; `around` is open meanwhile; SIGHUP does `hang_up`."""
-    # A malformed request is answered, not logged: whoever sends many must not fill a disk, or a pipe that nobody reads.
+    """Answer requests until stopped. `announce` gets the address when the server is ready; `around` is open meanwhile."""
+    # Malformed requests are answered but not logged, so that nobody can fill a disk or an unread pipe.
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
-        http=connections_for(settings), timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
+        http=make_connection_class(settings), timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
     )  # fmt: skip
 
     async def run(listener: socket.socket) -> None:
@@ -79,7 +77,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn does, but a server that stopped in order was not killed: it ends with status 0."""
+        """Like uvicorn's, but a server that was stopped by a signal exits with status 0."""
         before = {sign: signal.signal(sign, self.handle_exit) for sign in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -91,34 +89,34 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and not self.should_exit:
             if self._hang_up is not None:
-                on_hang_up(self._hang_up)
+                on_sighup(self._hang_up)
             self._ready()
 
 
-def on_hang_up(work: Callable[[], Awaitable[None]]) -> None:
-    """SIGHUP does this, where there is such a signal, while the event loop runs."""
-    under_way = set()
+def on_sighup(work: Callable[[], Awaitable[None]]) -> None:
+    """Call `work` on SIGHUP, if the system has that signal."""
+    tasks = set()
 
-    def heard() -> None:
-        under_way.add(task := asyncio.ensure_future(work()))
-        task.add_done_callback(under_way.discard)
+    def handle() -> None:
+        tasks.add(task := asyncio.ensure_future(work()))
+        task.add_done_callback(tasks.discard)
 
     with contextlib.suppress(NotImplementedError, AttributeError, ValueError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
 
 
 TOKEN = "TACIT_SERVE_TOKEN"
-LEAST_TOKEN = 8
-TAKE_TURNS_S = 2e-4
-"""after which Python lets another thread go on. The model's thread lets go at every operation, and by default would wait 5 ms
-to go on while requests are read and answered; an operation of a small model takes a fiftieth of that"""
+MIN_TOKEN_LENGTH = 8
+SWITCH_S = 2e-4
+"""Python's thread switch interval. With the default of 5 ms the batching thread would wait that long for the GIL after each
+operation while requests are handled; an operation of a small model takes 0.1 ms"""
 
 
 def find_token(file: Path | None, without: bool, host: str) -> str | None:
-    """From a file, from the environment, or a new one; none only where nobody else can ask."""
+    """The token from a file, from the environment, or a new one; None with `without`, which needs a local host."""
     if without:
         if host not in LOOPBACK:
-            raise TacitError(f"--no-token is for this machine alone, and host {host!r} lets others in; leave one of them out.")
+            raise TacitError(f"--no-token needs a local host, but --host is {host!r}; leave one of them out.")
         return None
     if file is not None:
         try:
@@ -130,23 +128,23 @@ def find_token(file: Path | None, without: bool, host: str) -> str | None:
         token, source = os.environ.get(TOKEN, "").strip(), f"${TOKEN}"
         if not token:
             return secrets.token_urlsafe(24)
-    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise TacitError(f"the token in {source} must have at least {LEAST_TOKEN} printable characters and no space.")
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+        raise TacitError(f"the token in {source} must have at least {MIN_TOKEN_LENGTH} printable characters and no space.")
     return token
 
 
 def serve(service: Service, token: str | None, announce: Callable[[str], None], remark: Callable[[str], None]) -> int:
-    """Until it is told to stop. `announce` is given the address once requests are answered, `remark` what SIGHUP changes."""
+    """Serve until stopped. `announce` gets the address, `remark` the changes after each SIGHUP."""
 
-    async def look_again() -> None:
-        remark(in_words(await service.refresh()))
+    async def refresh() -> None:
+        remark(describe_changes(await service.refresh()))
 
-    sys.setswitchinterval(TAKE_TURNS_S)
+    sys.setswitchinterval(SWITCH_S)
     app = make_app(service, token)
-    return leave(answer_requests(app, service.settings, announce, service.running(), look_again))
+    return exit_process(run_server(app, service.settings, announce, service.running(), refresh))
 
 
-def in_words(changes: Changes) -> str:
-    told = [f"{what}: {', '.join(names)}" for what, names in vars(changes).items() if names]
+def describe_changes(changes: Changes) -> str:
+    changed = [f"{what}: {', '.join(names)}" for what, names in vars(changes).items() if names]
     refused = [f"{name}: {why}" for name, why in changes.refused.items()]
-    return "\n".join(["; ".join(told) or "modules are as they were", *refused])
+    return "\n".join(["; ".join(changed) or "modules are unchanged", *refused])

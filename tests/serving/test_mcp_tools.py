@@ -16,11 +16,11 @@ from served import WORLD
 
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules import Agent
-from tacit.serving.requests import Refused
-from tacit.serving.running import on_hang_up
+from tacit.serving.mcp_tools import Tools
+from tacit.serving.requests import RequestError
+from tacit.serving.server import on_sighup
 from tacit.serving.service import Service
 from tacit.serving.settings import ServingSettings
-from tacit.serving.tools import Tools
 
 
 def test_a_client_has_episodes_played_and_plays_its_own(modules: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
         service = Service([tmp_path], ServingSettings(turns=2), EngineSettings(device="cpu"))
         async with service.running():
             tools = Tools(service)
-            on_hang_up(tools.look)
+            on_sighup(tools.look)
             async with Client(tools.server, read_timeout_seconds=120) as client:
                 await held_to_limits(client)
                 shutil.copytree(modules / "pick", tmp_path / "pick")
@@ -107,11 +107,11 @@ def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why:
         async def stuck(*asked: object) -> None:
             began.set()
             if why == "refused":
-                raise Refused(504, "no answer within 60 s; ask again for the same turn.")
+                raise RequestError(504, "no answer within 60 s; ask again for the same turn.")
             await asyncio.sleep(60)
 
         async with service.running():
-            monkeypatch.setattr(service.gathering, "sample", stuck)
+            monkeypatch.setattr(service.batching, "sample", stuck)
             async with Client(Tools(service).server, read_timeout_seconds=120) as client:
                 call = asyncio.create_task(client.call_tool("alfworld_heat", {"split": "seen"}))
                 await asyncio.wait_for(began.wait(), 60)

@@ -1,5 +1,7 @@
-"""The modules as tools over MCP: one for each that acts in its own world until the episode is over, and three for a world of
-the caller's own, who is told what to do, does it, and tells what came of it."""
+"""Modules as MCP tools: one per module that plays an episode in its own world, and begin/observe/end for the client's world.
+
+The model that uses the tools reads INSTRUCTIONS and the tools' docstrings.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
-from tacit.serving.batching import leave
-from tacit.serving.catalogue import Changes, Offer
-from tacit.serving.running import in_words, on_hang_up
+from tacit.serving.batching import exit_process
+from tacit.serving.catalog import Changes, ServedModule
+from tacit.serving.requests import Actions, Name, Seed, Text
+from tacit.serving.server import describe_changes, on_sighup
 from tacit.serving.service import Service, play_turn
-from tacit.serving.sessions import Actions, Name, Seed, Session, Text, Turn
+from tacit.serving.sessions import Session, Turn
 
 INSTRUCTIONS = """Small models that each know one kind of work. A tool named after a module plays a whole episode of its own
 world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
@@ -32,29 +35,29 @@ NONE_LISTED: list[str] = []
 
 
 def serve_tools(service: Service, remark: Callable[[str], None]) -> int:
-    """Over standard input and output, until the client closes them. `remark` is given what SIGHUP has changed."""
+    """Serve over stdin and stdout until the client closes them. `remark` gets the changes after each SIGHUP."""
 
     async def run() -> None:
         async with service.running():
             tools = Tools(service)
 
-            async def look_again() -> None:
-                remark(in_words(await tools.look()))
+            async def refresh() -> None:
+                remark(describe_changes(await tools.update()))
 
-            on_hang_up(look_again)
+            on_sighup(refresh)
             await tools.server.run_stdio_async()
 
     asyncio.run(run())
-    return leave(0)
+    return exit_process(0)
 
 
 class Tools:
-    """What is offered now; `service` must be running."""
+    """The MCP server; `service` must be running."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._changed, self._players = service, InMemorySubscriptionBus(), list[str]()
+        self._service, self._changed, self._play_tools = service, InMemorySubscriptionBus(), list[str]()
         self._greeted: list[ServerSession] = []
-        """clients that began with a handshake: they are told without having asked"""
+        """clients that did the handshake; they are notified of changes"""
         self.server: MCPServer[Any] = MCPServer(
             "tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING", subscriptions=self._changed,
             middleware=[self._greet],
@@ -62,27 +65,27 @@ class Tools:
         for tool in (_begin(service), _observe(service), _end(service)):
             self.server.add_tool(tool)
         self.server.add_tool(self.refresh)
-        self._renew()
+        self._update_tools()
 
     async def refresh(self) -> dict[str, Any]:
         """Look for modules again: new ones become tools, changed ones are replaced, missing ones taken off."""
-        with _explained():
-            return vars(await self.look())
+        with _as_tool_errors():
+            return vars(await self.update())
 
-    async def look(self) -> Changes:
+    async def update(self) -> Changes:
         changes = await self._service.refresh()
         if changes.added or changes.replaced or changes.removed:
-            self._renew()
+            self._update_tools()
             await self._changed.publish(ToolsListChanged())
             for client in tuple(self._greeted):
                 try:
                     await client.send_tool_list_changed()
-                except Exception:  # it has gone
+                except Exception:  # the client has gone
                     self._greeted.remove(client)
         return changes
 
     async def _greet(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Whoever begins with a handshake is promised in it to hear of other tools, and known from its end on."""
+        """Middleware: announce `listChanged` in the handshake, and remember clients that completed it."""
         answer = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(answer, dict):
             tools = {**answer["capabilities"].get("tools", {}), "listChanged": True}
@@ -91,32 +94,32 @@ class Tools:
             self._greeted.append(ctx.session)
         return answer
 
-    def _renew(self) -> None:
-        while self._players:
-            self.server.remove_tool(self._players.pop())
-        for offer in self._service.catalogue.offers.values() if self._service.settings.worlds else ():
-            families = ", ".join(offer.module.families)
-            told = f"Play one episode of {offer.world.name} ({offer.world.summary}) until it is over: {families}."
-            self._players.append(_tool_name(offer))
-            self.server.add_tool(_player(self._service, offer), self._players[-1], description=told)
+    def _update_tools(self) -> None:
+        while self._play_tools:
+            self.server.remove_tool(self._play_tools.pop())
+        for served in self._service.catalog.modules.values() if self._service.settings.worlds else ():
+            families = ", ".join(served.module.families)
+            told = f"Play one episode of {served.world.name} ({served.world.summary}) until it is over: {families}."
+            self._play_tools.append(_tool_name(served))
+            self.server.add_tool(_make_play_tool(self._service, served), self._play_tools[-1], description=told)
 
 
-def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str, Any]]]:
+def _make_play_tool(service: Service, served: ServedModule) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def play(context: Context, number: int = 0, split: Name = "", family: Name = "", seed: Seed = 0) -> dict[str, Any]:
         """`number`: which task of the split, from 0; `split` and `family`: the world's own where they are left out."""
-        with _explained():
-            session = await service.begin(skill=offer.name, family=family, split=split, number=number, seed=seed)
-            most = min(offer.module.max_steps, service.settings.turns)
+        with _as_tool_errors():
+            session = await service.begin(skill=served.name, family=family, split=split, number=number, seed=seed)
+            most = min(served.module.max_steps, service.settings.turns)
             try:
                 while session.open:
                     turn = await play_turn(session, service.sessions, None)
                     await context.report_progress(turn.number, most, turn.action)
                     if turn.number >= most:
                         service.sessions.end(session, "limit", f"{most} turns")
-            except BaseException:  # cancelled, or refused: nobody else knows of this session
-                service.sessions.end(session, "abandoned", "its caller went away, or was refused")
+            except BaseException:  # nobody else knows this session
+                service.sessions.end(session, "abandoned", "its client went away, or got an error")
                 raise
-            return _told(session)
+            return _summarize(session)
 
     return play
 
@@ -124,9 +127,9 @@ def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str,
 def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def begin(goal: Text, family: Name = "", skill: Name = "", seed: Seed = 0) -> dict[str, Any]:
         """Begin an episode in a world of your own. Say which kind of task it is (family) where there is more than one."""
-        with _explained():
+        with _as_tool_errors():
             session = await service.begin(goal, family=family, skill=skill, seed=seed)
-            return {"session": session.name, "module": session.offer.name}
+            return {"session": session.name, "module": session.served.name}
 
     return begin
 
@@ -144,10 +147,10 @@ def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
         """Say what is seen now, which actions there are where the world lists them, and whether that is the end; whether the
         action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
         an answer asks again with the same `turn`."""
-        with _explained():
-            found = service.sessions.still_open(session)
+        with _as_tool_errors():
+            found = service.sessions.find_open(session)
             seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
-            told = await service.sessions.see(found, seen, turn)
+            told = await service.sessions.observe(found, seen, turn)
             if told is None:
                 return {"action": None, "outcome": found.outcome}
             return {"action": told.action, "turn": told.number, "state": told.state, "prompt": told.prompt}
@@ -158,15 +161,15 @@ def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
 def _end(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def end(session: Name, success: bool = False) -> dict[str, Any]:
         """End an episode before its world does."""
-        with _explained():
-            found = service.sessions.still_open(session)
+        with _as_tool_errors():
+            found = service.sessions.find_open(session)
             service.sessions.end(found, "success" if success else "failure")
-            return _told(found)
+            return _summarize(found)
 
     return end
 
 
-def _told(session: Session) -> dict[str, Any]:
+def _summarize(session: Session) -> dict[str, Any]:
     def line(turn: Turn) -> dict[str, Any]:
         return {"saw": turn.observation.text, "did": turn.action}
 
@@ -175,17 +178,17 @@ def _told(session: Session) -> dict[str, Any]:
     return told | {"turns": acted, "saw_last": session.final.text if session.final else ""}
 
 
-def _tool_name(offer: Offer) -> str:
+def _tool_name(served: ServedModule) -> str:
     """
     >>> re.sub(r"[^A-Za-z0-9_-]", "_", "alfworld/heat")
     'alfworld_heat'
     """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", offer.name)[:64]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", served.name)[:64]
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """A refusal is for the caller to read, not a failure of the server."""
+def _as_tool_errors() -> Iterator[None]:
+    """Report our errors to the client."""
     try:
         yield
     except TacitError as error:

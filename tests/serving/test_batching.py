@@ -14,10 +14,10 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.rollout.encoding import BatchScheduler
 from tacit.serving.app import make_app
-from tacit.serving.batching import IDLE_SCHEDULERS, Gathering
-from tacit.serving.requests import Refused
+from tacit.serving.batching import MAX_IDLE_SCHEDULERS, BatchingThread
+from tacit.serving.requests import RequestError
 from tacit.serving.service import Service
-from tacit.serving.sessions import answer_in_time
+from tacit.serving.sessions import wait_for_answer
 from tacit.serving.settings import ServingSettings
 
 
@@ -48,22 +48,22 @@ def request(number: int) -> Request:
 
 def within(work) -> None:
     async def run() -> None:
-        gathering = Gathering()
-        gathering.start()
-        await work(gathering)
-        await gathering.stop()
+        batching = BatchingThread()
+        batching.start()
+        await work(batching)
+        await batching.stop()
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_what_comes_in_meanwhile_is_one_batch() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
-        first = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        first = asyncio.create_task(batching.sample(echo, Sampling(), request(0)))
         while not echo.batches:
             await asyncio.sleep(0.01)
-        rest = [asyncio.create_task(gathering.sample(echo, Sampling(), request(i))) for i in range(1, 20)]
+        rest = [asyncio.create_task(batching.sample(echo, Sampling(), request(i))) for i in range(1, 20)]
         await asyncio.sleep(0.05)
         echo.held.set()
         assert [(await answer).text for answer in (first, *rest)] == [str(i) for i in range(20)]
@@ -106,36 +106,36 @@ class Adapter(Echo):
         self.engine, self.name = engine, name
 
 
-async def begun(gathering: Gathering) -> tuple[Both, Adapter, Adapter, asyncio.Task[Completion]]:
+async def begun(batching: BatchingThread) -> tuple[Both, Adapter, Adapter, asyncio.Task[Completion]]:
     """Two adapters of an engine that is held in the middle of the first one's request 0, so that others gather."""
     engine = Both()
     one, two = Adapter(engine, "one"), Adapter(engine, "two")
     engine.echo.held.clear()
-    first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
+    first = asyncio.create_task(batching.sample(one, Sampling(), request(0)))
     while not engine.echo.batches:
         await asyncio.sleep(0.01)
     return engine, one, two, first
 
 
 def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
-    async def work(gathering: Gathering) -> None:
-        engine, one, two, first = await begun(gathering)
-        rest = [asyncio.create_task(gathering.sample((one, two)[i % 2], Sampling(), request(i))) for i in range(1, 20)]
+    async def work(batching: BatchingThread) -> None:
+        engine, one, two, first = await begun(batching)
+        rest = [asyncio.create_task(batching.sample((one, two)[i % 2], Sampling(), request(i))) for i in range(1, 20)]
         await asyncio.sleep(0.05)
         engine.echo.held.set()
         expected = [f"{('one', 'two')[i % 2]} {i}" for i in range(20)]
         assert [(await answer).text for answer in (first, *rest)] == expected
         assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.schedulers == two.schedulers == 0
-        await gathering.call(lambda: gathering.forget(one))
-        assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
+        await batching.call(lambda: batching.forget(one))
+        assert (await batching.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
 
     within(work)
 
 
 def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
-    async def work(gathering: Gathering) -> None:
-        engine, one, two, first = await begun(gathering)
-        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1), (one, 2), (two, 3))]
+    async def work(batching: BatchingThread) -> None:
+        engine, one, two, first = await begun(batching)
+        rest = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1), (one, 2), (two, 3))]
         answers = asyncio.gather(*rest, return_exceptions=True)
         await asyncio.sleep(0.05)
         engine.echo.held.set()
@@ -143,41 +143,41 @@ def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
         kept, broken, also, lost = await answers
         assert (kept.text, also.text) == ("1", "2") and isinstance(broken, RuntimeError) and isinstance(lost, RuntimeError)
         assert (one.schedulers, two.schedulers) == (1, 1)
-        assert (await gathering.sample(two, Sampling(), request(4))).text
+        assert (await batching.sample(two, Sampling(), request(4))).text
 
     within(work)
 
 
 def test_who_was_parted_is_written_together_again_but_for_the_one_at_fault() -> None:
-    async def work(gathering: Gathering) -> None:
-        engine, one, two, first = await begun(gathering)
-        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
+    async def work(batching: BatchingThread) -> None:
+        engine, one, two, first = await begun(batching)
+        rest = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
         answers = asyncio.gather(first, *rest, return_exceptions=True)
         await asyncio.sleep(0.05)
         engine.echo.held.set()
         assert isinstance((await answers)[2], RuntimeError)
-        assert (await gathering.sample(one, Sampling(), request(5))).text == "one 5", "by the shared scheduler"
+        assert (await batching.sample(one, Sampling(), request(5))).text == "one 5", "by the shared scheduler"
         with pytest.raises(RuntimeError):
-            await gathering.sample(two, Sampling(), request(-2))
+            await batching.sample(two, Sampling(), request(-2))
         assert engine.echo.batches[-1] == 1 and engine.asked == 2, "two has its own scheduler while it breaks it"
-        assert (await gathering.sample(two, Sampling(), request(6))).text == "6"
-        assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7", "and none any more once it did not"
-        assert await gathering.call(lambda: len(gathering._schedulers)) == 1
+        assert (await batching.sample(two, Sampling(), request(6))).text == "6"
+        assert (await batching.sample(two, Sampling(), request(7))).text == "two 7", "and none any more once it did not"
+        assert await batching.call(lambda: len(batching._pool)) == 1
 
     within(work)
 
 
 def test_parted_under_a_load_that_never_ends_they_come_together_again() -> None:
-    async def work(gathering: Gathering) -> None:
-        engine, one, two, first = await begun(gathering)
-        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
+    async def work(batching: BatchingThread) -> None:
+        engine, one, two, first = await begun(batching)
+        rest = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
         answers = asyncio.gather(first, *rest, return_exceptions=True)
         await asyncio.sleep(0.05)
         one.held.clear()  # its own scheduler stays busy
         engine.echo.held.set()
         while not one.batches:
             await asyncio.sleep(0.01)
-        joined = asyncio.create_task(gathering.sample(one, Sampling(), request(5)))
+        joined = asyncio.create_task(batching.sample(one, Sampling(), request(5)))
         await asyncio.sleep(0.05)
         one.held.set()
         assert (await joined).text == "one 5" and (await answers)[1].text == "1"
@@ -186,65 +186,65 @@ def test_parted_under_a_load_that_never_ends_they_come_together_again() -> None:
 
 
 def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_else() -> None:
-    async def work(gathering: Gathering) -> None:
-        engine, one, two, first = await begun(gathering)
+    async def work(batching: BatchingThread) -> None:
+        engine, one, two, first = await begun(batching)
         alone = Echo()
-        asked = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2), (alone, 3))]
+        asked = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2), (alone, 3))]
         answers = asyncio.gather(*asked, return_exceptions=True)
         await asyncio.sleep(0.05)
-        calls = asyncio.gather(*(gathering.call(lambda maker=maker: gathering.forget(maker)) for maker in (one, alone)))
+        calls = asyncio.gather(*(batching.call(lambda maker=maker: batching.forget(maker)) for maker in (one, alone)))
         await asyncio.sleep(0.05)
         engine.echo.held.set()
         lost, kept, also_lost = await asyncio.wait_for(answers, 10)
         assert kept.text == "two 2" and (await first).text == "one 0"
-        assert all(isinstance(error, Refused) and error.status == 410 for error in (lost, also_lost))
+        assert all(isinstance(error, RequestError) and error.status == 410 for error in (lost, also_lost))
         await calls
 
     within(work)
 
 
 def test_a_scheduler_that_breaks_takes_nobody_elses_answer_along() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         good, bad = Echo(), Echo()
-        asked = [gathering.sample(bad, Sampling(), request(-1)), gathering.sample(bad, Sampling(), request(1))]
-        answers = await asyncio.gather(*asked, gathering.sample(good, Sampling(), request(2)), return_exceptions=True)
+        asked = [batching.sample(bad, Sampling(), request(-1)), batching.sample(bad, Sampling(), request(1))]
+        answers = await asyncio.gather(*asked, batching.sample(good, Sampling(), request(2)), return_exceptions=True)
         assert isinstance(answers[0], RuntimeError) and answers[2].text == "2"
-        assert (await gathering.sample(bad, Sampling(), request(3))).text == "3", "the next one gets its own scheduler"
+        assert (await batching.sample(bad, Sampling(), request(3))).text == "3", "the next one gets its own scheduler"
 
     within(work)
 
 
 def test_stopping_answers_everybody() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
-        answers = [asyncio.create_task(gathering.sample(echo, Sampling(), request(i))) for i in range(3)]
+        answers = [asyncio.create_task(batching.sample(echo, Sampling(), request(i))) for i in range(3)]
         while not echo.batches:
             await asyncio.sleep(0.01)
-        late = [asyncio.create_task(gathering.sample(echo, Sampling(temperature=0.5), request(9)))]
+        late = [asyncio.create_task(batching.sample(echo, Sampling(temperature=0.5), request(9)))]
         await asyncio.sleep(0.01)
-        stopping = asyncio.create_task(gathering.stop())
+        stopping = asyncio.create_task(batching.stop())
         await asyncio.sleep(0.01)
         echo.held.set()
         await stopping
         told = await asyncio.gather(*answers, *late, return_exceptions=True)
-        assert all(isinstance(one, Completion) or (isinstance(one, Refused) and one.status == 503) for one in told)
-        assert isinstance(told[-1], Refused)
+        assert all(isinstance(one, Completion) or (isinstance(one, RequestError) and one.status == 503) for one in told)
+        assert isinstance(told[-1], RequestError)
 
     within(work)
 
 
 def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
-        answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        answer = asyncio.create_task(batching.sample(echo, Sampling(), request(0)))
         while not echo.batches:
             await asyncio.sleep(0.01)
-        await asyncio.wait_for(gathering.stop(), 10)
-        late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
+        await asyncio.wait_for(batching.stop(), 10)
+        late = asyncio.create_task(batching.sample(echo, Sampling(), request(1)))
         told = await asyncio.wait_for(asyncio.gather(answer, late, return_exceptions=True), 10)
-        assert [type(one) for one in told] == [Refused, Refused] and {one.status for one in told} == {503}
+        assert [type(one) for one in told] == [RequestError, RequestError] and {one.status for one in told} == {503}
         echo.held.set()
 
     within(work)
@@ -252,23 +252,23 @@ def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         echo = Echo()
         echo.held.clear()
-        assert gathering.alive
-        answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        assert batching.alive
+        answer = asyncio.create_task(batching.sample(echo, Sampling(), request(0)))
         while not echo.batches:
             await asyncio.sleep(0.01)
-        gathering._schedulers._watch = lambda rows: 1 / 0
-        late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
+        batching._pool._watch = lambda rows: 1 / 0
+        late = asyncio.create_task(batching.sample(echo, Sampling(), request(1)))
         await asyncio.sleep(0.01)
         echo.held.set()
         assert (await answer).text == "0"
-        with pytest.raises(Refused, match="has ended") as refused:
+        with pytest.raises(RequestError, match="has ended") as refused:
             await asyncio.wait_for(late, 10)
-        assert refused.value.status == 500 and not gathering.alive
-        with pytest.raises(Refused, match="has ended"):
-            await asyncio.wait_for(gathering.sample(echo, Sampling(), request(2)), 10)
+        assert refused.value.status == 500 and not batching.alive
+        with pytest.raises(RequestError, match="has ended"):
+            await asyncio.wait_for(batching.sample(echo, Sampling(), request(2)), 10)
 
     within(work)
 
@@ -281,32 +281,32 @@ def test_health_says_that_nobody_asks_the_model() -> None:
 
 
 def test_too_many_and_too_slow_are_refused() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         echo, settings = Echo(), ServingSettings(waiting=1, answer_s=0.2)
         echo.held.clear()
 
         def ask():
-            return gathering.sample(echo, Sampling(), request(1))
+            return batching.sample(echo, Sampling(), request(1))
 
-        slow = asyncio.create_task(answer_in_time(ask, settings, gathering))
+        slow = asyncio.create_task(wait_for_answer(ask, settings, batching))
         await asyncio.sleep(0.01)
-        with pytest.raises(Refused, match="1 requests wait for the model") as refused:
-            await answer_in_time(ask, settings, gathering)
+        with pytest.raises(RequestError, match="1 requests wait for the model") as refused:
+            await wait_for_answer(ask, settings, batching)
         assert refused.value.status == 429
-        with pytest.raises(Refused, match=r"no answer within 0\.2 s") as refused:
+        with pytest.raises(RequestError, match=r"no answer within 0\.2 s") as refused:
             await slow
-        assert refused.value.status == 504 and gathering.waiting == 0
+        assert refused.value.status == 504 and batching.waiting == 0
         echo.held.set()
-        assert (await answer_in_time(ask, settings, gathering)).text == "1"
+        assert (await wait_for_answer(ask, settings, batching)).text == "1"
 
     within(work)
 
 
 def test_ways_of_sampling_do_not_pile_up() -> None:
-    async def work(gathering: Gathering) -> None:
+    async def work(batching: BatchingThread) -> None:
         echo = Echo()
         for i in range(30):
-            await gathering.sample(echo, Sampling(temperature=i / 10), request(i))
-        assert echo.schedulers == 30 and len(gathering._schedulers) <= IDLE_SCHEDULERS + 1
+            await batching.sample(echo, Sampling(temperature=i / 10), request(i))
+        assert echo.schedulers == 30 and len(batching._pool) <= MAX_IDLE_SCHEDULERS + 1
 
     within(work)

@@ -1,0 +1,337 @@
+"""The catalog: the served modules with their weights. Modules can be added and replaced while sessions run.
+
+A session keeps the weights it began with until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.config.checks import open_world
+from tacit.core.errors import TacitError, unknown
+from tacit.core.method import Context
+from tacit.core.world import Environment
+from tacit.engines.local.settings import EngineSettings
+from tacit.modules.carrying import PackagedDraft, package_draft
+from tacit.modules.drafting.tracker import SandboxedDraft
+from tacit.modules.module import Module, find_module_directories, make_context, read_module
+from tacit.modules.router import Router, adapter_shape, find_modules_directory
+from tacit.modules.verify import find_problems
+from tacit.serving.batching import BatchingThread, WorkerThread, run_in_thread
+from tacit.serving.requests import invalid, not_found
+
+if TYPE_CHECKING:
+    from tacit.engines.local.policy import LocalPolicy
+
+
+class ServedModule:
+    """A module with its weights in memory."""
+
+    def __init__(self, name: str, module: Module, world: Environment, context: Context, policy: LocalPolicy) -> None:
+        self.name, self.module, self.world, self.context, self.policy = name, module, world, context, policy
+        self.users = 0
+        """running sessions and requests"""
+        self.draft = find_draft(context)
+        """the tracker, if it was drafted"""
+        self.thread = WorkerThread() if self.draft is not None else None
+        """for calls of a draft, which may take seconds"""
+
+    def close(self) -> None:
+        if self.thread is not None and self.draft is not None:
+            self.thread.close(self.draft.close)
+
+    def to_json(self) -> dict[str, Any]:
+        return describe_module(self.module, self.world)
+
+
+def find_draft(context: Context) -> SandboxedDraft | None:
+    return context.tracker if isinstance(context.tracker, SandboxedDraft) else None
+
+
+def module_name(world: Environment, module: Module) -> str:
+    return f"{world.name}/{module.skill}"
+
+
+def describe_module(module: Module, world: Environment) -> dict[str, Any]:
+    return {
+        "name": module_name(world, module),
+        "world": world.name,
+        "skill": module.skill,
+        "families": list(module.families),
+        "digest": module.digest,
+        "tracker": module.tracker,
+        "base": {"model": module.base.model, "fingerprint": module.fingerprint},
+        "max_steps": module.max_steps,
+        "splits": list(world.splits),
+        "scores": {stage: dict(score) for stage, score in module.scores.items()},
+    }
+
+
+class LoadedModels:
+    """Loaded weights: one base per adapter shape, with all its adapters; full models. For the batching thread only."""
+
+    def __init__(self, engine: EngineSettings, base: str | None) -> None:
+        """`base` overrides the base's path."""
+        self._engine, self._base = replace(engine, value_head=False), base
+        self._loaded: dict[Hashable, LocalPolicy] = {}
+        self._count = 0
+
+    def open(self, module: Module, world: Environment) -> LocalPolicy:
+        """Check a module's files and load its policy."""
+        module.check_files()
+        shape = adapter_shape(module)
+        if shape is None:
+            return self._load(("model", self._next()), str(module.path), replace(self._engine, lora_rank=0))
+        rank, alpha, targets = shape
+        settings = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
+        base = self._load((module.fingerprint, shape), module.base.with_model(self._base).source(world), settings)
+        policy = base.adapter(f"module-{self._next()}")
+        try:
+            policy.load_adapter(module.path)
+        except BaseException:
+            base.engine.remove_adapter(policy.name)  # otherwise every failed refresh would leak an adapter
+            raise
+        return policy
+
+    def base_policy(self) -> LocalPolicy | None:
+        """The base without an adapter; None if all modules are full models."""
+        return next((policy for policy in self._loaded.values() if policy.engine.adapters is not None), None)
+
+    def close(self, policy: LocalPolicy) -> None:
+        """Unload a module's weights; the base stays."""
+        if policy.engine.adapters is not None:
+            policy.engine.remove_adapter(policy.name)
+        else:
+            self._loaded = {key: other for key, other in self._loaded.items() if other is not policy}
+
+    def _load(self, key: Hashable, source: str, settings: EngineSettings) -> LocalPolicy:
+        from tacit.engines.local.policy import load_policy
+
+        if key not in self._loaded:
+            self._loaded[key] = load_policy(source, settings)
+        return self._loaded[key]
+
+    def _next(self) -> int:
+        """A unique number, so that a replaced module and its successor have different keys."""
+        self._count += 1
+        return self._count
+
+
+ApproveDraft = Callable[[str, PackagedDraft], bool]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a refresh changed. A refused module stays served in its old version, if there was one."""
+
+    added: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    """name or path -> why"""
+
+
+class Catalog:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        batching: BatchingThread,
+        engine: EngineSettings | None = None,
+        base: str | None = None,
+        fallback: str | None = None,
+        approve_draft: ApproveDraft = lambda name, draft: False,
+    ) -> None:
+        """`approve_draft` shows a module's draft and returns whether it may run. It is called once per draft."""
+        self._paths, self._batching = list(paths), batching
+        self._approve_draft, self._drafts = approve_draft, dict[str, bool]()
+        self._engine, self._base, self._fallback = engine or EngineSettings(), base, fallback
+        self._models = LoadedModels(self._engine, base)
+        self._refreshing = asyncio.Lock()
+        self.modules: dict[str, ServedModule] = {}
+        self.base_policy: LocalPolicy | None = None
+        """the base without an adapter"""
+        self._routers: dict[str, Router] = {}
+
+    async def refresh(self) -> Changes:
+        """Read the directories again: add new modules, replace changed ones, remove missing ones."""
+        async with self._refreshing:
+            found, refused = await run_in_thread(self._read)
+            changes = Changes(refused=refused)
+            served_modules = {name: served for name, served in self.modules.items() if name in refused}
+            for name, (module, world) in found.items():
+                here = self.modules.get(name)
+                if here is not None and here.module == module:
+                    served_modules[name] = here
+                    continue
+                try:
+                    served_modules[name] = await self._open(name, module, world)
+                except Exception as error:
+                    changes.refused[name] = _why(error, module.path)
+                    if here is not None:
+                        served_modules[name] = here
+                    continue
+                (changes.added if here is None else changes.replaced).append(name)
+            changes.removed.extend(name for name in self.modules if name not in served_modules)
+            self._routers = self._route(served_modules)
+            before, self.modules = self.modules, served_modules
+            self.base_policy = await self._batching.call(self._models.base_policy)
+            for served in before.values():
+                await self._retire(served)
+            return changes
+
+    def close(self) -> None:
+        for served in self.modules.values():
+            served.close()
+
+    def check_fallback(self) -> None:
+        if self._fallback is not None and not any(router.fallback for router in self._routers.values()):
+            raise TacitError(f"fallback {self._fallback!r} is not one of the modules {', '.join(self.modules)}.")
+
+    def choose(self, skill: str = "", world: str = "", family: str = "") -> ServedModule:
+        """The named module, or the module for a family; without a family, the only module."""
+        if skill:
+            return self.find(skill if "/" in skill or not world else f"{world}/{skill}")
+        worlds = sorted(name for name, router in self._routers.items() if not family or self._serves(router, family))
+        if world and world not in self._routers:
+            raise not_found(str(unknown("world", world, self._routers)))
+        if not worlds and not world:
+            families = sorted({family for served in self.modules.values() for family in served.module.families})
+            raise not_found(str(unknown("family", family, families)))
+        if len(worlds) > 1 and not world:
+            raise invalid(f"several worlds match; set world to one of {', '.join(worlds)}.")
+        router = self._routers[world or worlds[0]]
+        if not family:
+            families = sorted({family for module in router.modules.values() for family in module.families})
+            if len(families) > 1:
+                raise invalid(f"set family to one of {', '.join(families)}.")
+            family = families[0]
+        try:
+            module = router.choose(family)
+        except TacitError as error:
+            raise not_found(str(error)) from error
+        return self.modules[module_name(router.world, module)]
+
+    def find(self, name: str) -> ServedModule:
+        """A module by its full name, or by its skill if that is unique."""
+        found = [served for served in self.modules.values() if name in (served.name, served.module.skill)]
+        if len(found) == 1:
+            return found[0]
+        raise not_found(str(unknown("module", name, self.modules)))
+
+    @contextmanager
+    def use(self, served: ServedModule) -> Iterator[ServedModule]:
+        served.users += 1
+        try:
+            yield served
+        finally:
+            served.users -= 1
+            self._may_retire(served)
+
+    def hold(self, served: ServedModule) -> Callable[[], None]:
+        """Like `use`, for a session. Call the returned function once, at the end."""
+        served.users += 1
+
+        def release() -> None:
+            served.users -= 1
+            self._may_retire(served)
+
+        return release
+
+    def _read(self) -> tuple[dict[str, tuple[Module, Environment]], dict[str, str]]:
+        """(usable modules, errors) by name; unreadable directories by path."""
+        found: dict[str, tuple[Module, Environment]] = {}
+        refused: dict[str, str] = {}
+        for path in self._paths:
+            try:
+                directories = find_module_directories(find_modules_directory(path.expanduser()))
+            except TacitError as error:
+                # Its modules are unknown now: those that came from it stay as they are.
+                refused |= {name: str(error) for name, o in self.modules.items() if o.module.path.is_relative_to(path)}
+                refused[str(path)] = str(error)
+                continue
+            for directory in directories:
+                try:
+                    self._admit(read_module(directory), found, refused)
+                except Exception as error:  # a manifest may contain anything
+                    here = [name for name, served in self.modules.items() if served.module.path == directory]
+                    refused |= dict.fromkeys(here or [str(directory)], _why(error, directory))
+        return found, refused
+
+    def _admit(self, module: Module, found: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
+        world = open_world(module.world)
+        name = module_name(world, module)
+        json.dumps(
+            describe_module(module, world), ensure_ascii=False, allow_nan=False
+        ).encode()  # must be sendable as JSON
+        wrong = find_problems(module, self._base)
+        if not wrong and not self._may_run(name, find_draft(make_context(module.context, world))):
+            wrong.append(
+                f"module {module.path} contains a draft that was not approved to run. It was shown where this server was "
+                "started: read it, then start the server with --yes"
+            )
+        if name in found:
+            wrong.append(f"{found[name][0].path} and {module.path} are both modules of skill {name!r}")
+        held = next((served.module for served in self.modules.values() if served.module.adapter), None) or next(
+            (other for other, _ in found.values() if other.adapter), None
+        )
+        if module.adapter and held is not None and held.fingerprint != module.fingerprint:
+            wrong.append(
+                f"module {module.path} was trained on base {module.base.model!r} with fingerprint {module.fingerprint}, but "
+                f"this server has loaded {held.base.model!r} with {held.fingerprint}; use a separate server"
+            )
+        if wrong:
+            refused[name] = "; ".join(wrong)
+        else:
+            found[name] = module, world
+
+    def _may_run(self, name: str, draft: SandboxedDraft | None) -> bool:
+        if draft is None:
+            return True
+        packaged = package_draft(draft)
+        if packaged.attribute_name not in self._drafts:
+            self._drafts[packaged.attribute_name] = self._approve_draft(name, packaged)
+        return self._drafts[packaged.attribute_name]
+
+    async def _open(self, name: str, module: Module, world: Environment) -> ServedModule:
+        policy = await self._batching.call(lambda: self._models.open(module, world))
+        return ServedModule(name, module, world, make_context(module.context, world), policy)
+
+    def _route(self, served_modules: Mapping[str, ServedModule]) -> dict[str, Router]:
+        routers = {}
+        for world in {served.world.name: served.world for served in served_modules.values()}.values():
+            modules = {o.module.skill: o.module for o in served_modules.values() if o.world.name == world.name}
+            fallback = self._fallback if self._fallback in modules else None
+            routers[world.name] = Router(modules, world, self._engine, self._base, fallback)
+        return routers
+
+    @staticmethod
+    def _serves(router: Router, family: str) -> bool:
+        return router.fallback is not None or any(family in module.families for module in router.modules.values())
+
+    def _may_retire(self, served: ServedModule) -> None:
+        if not served.users and served not in self.modules.values():
+            task = asyncio.ensure_future(self._retire(served))
+            task.add_done_callback(lambda done: done.exception())
+
+    async def _retire(self, served: ServedModule) -> None:
+        """Unload a module that was removed or replaced, if nobody uses it."""
+        if served.users or served in self.modules.values():
+            return
+
+        served.close()
+
+        def close() -> None:
+            self._batching.release(served.policy)
+            self._models.close(served.policy)
+
+        await self._batching.call(close)
+
+
+def _why(error: Exception, directory: Path) -> str:
+    return str(error) if isinstance(error, TacitError) else f"{directory} is invalid: {type(error).__name__}: {error}"
