@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.config.flags import Parser
-from tacit.report.viewer import MOST_TRAJECTORIES
-from tacit.report.writing import PAGE, write_report
+from tacit.report.viewer import MAX_TRAJECTORIES
+from tacit.report.write import PAGE, write_report
 
 SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behaviour, trajectories to read."
 
@@ -31,8 +31,8 @@ def make_parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"where to write the page (default: {PAGE} in the directory)")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     parser.add_argument(
-        "--trajectories", type=int, default=MOST_TRAJECTORIES, metavar="N",
-        help=f"most episodes to embed in a page (default: {MOST_TRAJECTORIES})",
+        "--trajectories", type=int, default=MAX_TRAJECTORIES, metavar="N",
+        help=f"most episodes to embed in a page (default: {MAX_TRAJECTORIES})",
     )  # fmt: skip
     parser.add_argument("--runs", action="store_true", help="of a comparison: write the page of each of its runs as well")
     return parser

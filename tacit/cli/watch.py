@@ -8,9 +8,9 @@ from pathlib import Path
 from tacit.cli.terminal import make_console, say
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError, install
-from tacit.report.viewer import MOST_TRAJECTORIES
+from tacit.report.live import find_watched_runs
+from tacit.report.viewer import MAX_TRAJECTORIES
 from tacit.serving.settings import ServingSettings
-from tacit.watching.pages import watched
 
 SUMMARY_LINE = "The report of a run as a page that follows it while it trains; several runs side by side. Nothing is written."
 PORT = 8766
@@ -20,17 +20,17 @@ def run(argv: Sequence[str]) -> int:
     arguments, _ = make_parser().parse(argv)
     if arguments.trajectories < 0:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
-    runs, settings = watched(arguments.runs), ServingSettings(port=arguments.port)
+    runs, settings = find_watched_runs(arguments.runs), ServingSettings(port=arguments.port)
     try:
+        from tacit.serving.live import make_app
         from tacit.serving.server import run_server
-        from tacit.watching.app import make_app
     except ImportError as error:
         raise TacitError(f"`tacit watch` needs {error.name}: {install('serve')}.") from error
     console = make_console()
 
     def announce(address: str) -> None:
         for one in runs:
-            say(console, one.name if one.begun else f"{one.path} has not begun yet; it is shown as soon as it begins")
+            say(console, one.name if one.has_started else f"{one.path} has not begun yet; it is shown as soon as it begins")
         say(console, f"{address}/\n")
         say(console, "^C stops watching; the runs go on", style="dim")
         if arguments.open:
@@ -49,7 +49,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     parser.add_argument(
-        "--trajectories", type=int, default=MOST_TRAJECTORIES, metavar="N",
-        help=f"most episodes on a page (default: {MOST_TRAJECTORIES})",
+        "--trajectories", type=int, default=MAX_TRAJECTORIES, metavar="N",
+        help=f"most episodes on a page (default: {MAX_TRAJECTORIES})",
     )  # fmt: skip
     return parser

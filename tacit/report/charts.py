@@ -1,7 +1,7 @@
-"""Charts as inline SVG, drawn by matplotlib: they are there without a script, which adds the values under the pointer.
+"""Charts as inline SVG, drawn by matplotlib. They work without a script; the script adds values under the pointer.
 
-A chart is 360 units wide, the width of a narrow telephone, so that its text is as large there as it is drawn. Its colours are
-names that page.css gives a meaning, by day and by night.
+A chart is 360 units wide, the width of a narrow phone. Its colors are CSS variables, so that page.css can set them for light
+and dark mode.
 """
 
 from __future__ import annotations
@@ -17,41 +17,42 @@ from markupsafe import Markup
 
 from tacit.evaluation import plots
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread
-from tacit.report.page import clean, parts, percent, short
+from tacit.report.page import format_percent, format_short, parts, replace_invisible
 
 Named = TypeVar("Named", Series, Spread, Arrivals)
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT = 360, 190, 8, 32, 44
 LETTER = 7.2
-"""mean width of a letter of a name, which is bold"""
-MOST_POINTS = 240
-"""more are drawn as means over neighbours: a chart has no more room"""
+"""mean width of a bold letter"""
+MAX_POINTS = 240
+"""per line; more are averaged with their neighbors"""
 QUIET, RULE = "#5b6570", "#dfe3e8"
 NAMES = {colour: f"c{i}" for i, colour in enumerate(plots.COLOURS)} | {QUIET: "quiet", RULE: "rule"}
-"""what page.css calls a colour"""
+"""color -> CSS variable"""
 DRESS = plots.PLAIN | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")} | {
     "font.size": 11, "xtick.major.size": 0, "ytick.major.size": 0, "xtick.major.pad": 5, "ytick.major.pad": 6,
     "xtick.labelcolor": QUIET, "ytick.labelcolor": QUIET, "axes.labelcolor": QUIET, "axes.axisbelow": True, "grid.color": RULE,
     "grid.linewidth": 1,
 }  # fmt: skip
 SUPERFLUOUS = re.compile(
-    # Groups, whose names every chart has again; clips; turns by nothing; fonts, which are the page's; digits of places; blanks.
+    # Groups (their ids repeat in every chart), clip paths, zero rotations, fonts, digits after the second, white space.
     r'</?g(?: [a-z-]+="[^"]*")* ?/?>| clip-path="[^"]*"|<defs>\s*<clipPath.*?</defs>| transform="rotate\(-0 [^"]*"'
     r'|font-(?:size|family): [^;"]*; |(?<=\.\d\d)\d+(?=[^<>]*>)|(?<=>)\s+(?=<)',
     re.DOTALL,
 )
 
 
-def draw(
+def draw_chart(
     title: str, series: Sequence[Series], x_label: str = "iteration", note: str = "", share: bool = False,
     floor: float = math.inf, marks: bool = False,
 ) -> Markup:  # fmt: skip
-    """A figure: title with the last value, the drawing, what its band is and what was left out. At least one line has points.
+    """A line chart with title, last value and note. At least one line must have points.
 
-    Shares are percentages, on a scale that ends at 0 and 100 where it comes near them; any scale reaches down to `floor`, which
-    is 0 for lengths and counts. `marks` draws the points themselves: few measurements, each of which counts."""
-    show: Callable[[float], str] = percent if share else short
-    merged = max(math.ceil(len(s.points) / MOST_POINTS) for s in series)
-    drawn = [replace(_short(s), points=thinned(s.points)) for s in series if s.points]
+    `share` shows percentages, with the axis extended to 0 or 100 when values come close. The axis includes `floor`. `marks`
+    draws the points, for few measurements.
+    """
+    show: Callable[[float], str] = format_percent if share else format_short
+    merged = max(math.ceil(len(s.points) / MAX_POINTS) for s in series)
+    drawn = [replace(_short(s), points=thin_points(s.points)) for s in series if s.points]
     several, x = len(drawn) > 1, [p.x for s in drawn for p in s.points]
     ends, ticks = (min(x), max(max(x), min(x) + 1)), _scale(drawn, share, floor)
     right = WIDTH - 8 - (8 + LETTER * max(len(s.name) for s in drawn) if several else 0)
@@ -72,8 +73,8 @@ def draw(
         lines.append({"name": s.name, "colour": s.colour % len(plots.COLOURS), "points": known})
     scales = {"x": [*ends, LEFT, right], "y": [ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP]}
     told = [
-        f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {short(s.points[0].x)}, "
-        f"{show(s.points[-1].y)} at {short(s.points[-1].x)}"
+        f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {format_short(s.points[0].x)}, "
+        f"{show(s.points[-1].y)} at {format_short(s.points[-1].x)}"
         for s in drawn
     ]
     label = f"{title}. {'; '.join(told)}. Arrow keys read the values."
@@ -83,30 +84,32 @@ def draw(
     return _figure(title, label, (HEIGHT, LEFT, right, BOTTOM), paint, "; ".join(filter(None, notes)), data, reading)
 
 
-def spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
-    """Shares with their intervals, on a scale that begins at 0 and ends beyond the highest interval."""
+def draw_spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
+    """Shares with intervals, on an axis that starts at 0."""
     drawn = list(map(_short, rows))
     ticks = _round(0.0, max(max(row.high, *row.seeds, row.mean) for row in rows) or 1.0)
 
     def paint(axes: Any) -> None:
-        axes.set_xticks(ticks, [percent(tick).replace(".0%", "%") for tick in ticks])
+        axes.set_xticks(ticks, [format_percent(tick).replace(".0%", "%") for tick in ticks])
         axes.set_xlim(0, ticks[-1])
         plots.draw_spreads(axes, drawn)
 
-    told = "; ".join(f"{r.name} {percent(r.mean)}, interval {percent(r.low)} to {percent(r.high)}" for r in rows)
+    told = "; ".join(
+        f"{r.name} {format_percent(r.mean)}, interval {format_percent(r.low)} to {format_percent(r.high)}" for r in rows
+    )
     return _figure(title, f"{title}. {told}.", _row_margins(drawn, 26, 54), paint, note)
 
 
-def arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
-    """`last` is the last iteration that was measured."""
+def draw_arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
+    """When each run reached a threshold; `last` is the last measured iteration."""
     drawn = list(map(_short, rows))
-    told = "; ".join(f"{r.name} {', '.join('never' if s is None else short(s) for s in r.steps)}" for r in rows)
+    told = "; ".join(f"{r.name} {', '.join('never' if s is None else format_short(s) for s in r.steps)}" for r in rows)
     margins = _row_margins(drawn, 34, 8)
     return _figure(title, f"{title}. {told}.", margins, lambda axes: plots.draw_arrivals(axes, drawn, last))
 
 
-def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most so many: means over runs of neighbours, at the last x of each, so that the end stays the end."""
+def thin_points(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
+    """At most `most` points: means over neighbors, each at the last x of its group, so that the end stays."""
     size = math.ceil(len(points) / most)
     if size == 1:
         return list(points)
@@ -115,12 +118,12 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def _figure(title: str, label: str, margins: tuple[float, ...], paint: Callable[[Any], None], *more: Any) -> Markup:
-    """What is painted into axes with these margins: height, left end, right end, room below."""
+    """Draw into axes with these margins (height, left, right, bottom) and return the figure as markup."""
     import matplotlib
     from matplotlib.figure import Figure
 
     (height, left, right, below), text = margins, io.StringIO()
-    with matplotlib.rc_context(DRESS | {"svg.hashsalt": clean(label)}):  # ids follow from the salt: for the same chart the same
+    with matplotlib.rc_context(DRESS | {"svg.hashsalt": replace_invisible(label)}):  # deterministic ids
         figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
         paint(figure.add_axes((left / WIDTH, below / height, (right - left) / WIDTH, 1 - (below + TOP) / height)))
         figure.savefig(text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -140,7 +143,7 @@ def _scale(drawn: Sequence[Series], share: bool, floor: float) -> list[float]:
 
 
 def _round(low: float, high: float) -> list[float]:
-    """Round values from `low` or the last before it to `high` or the first beyond; from or to 0 where the two are one."""
+    """Round tick values that cover `low` to `high`; if they are equal, the range includes 0."""
     from matplotlib.ticker import MaxNLocator
 
     if high - low < 1e-9 * max(abs(low), abs(high)):
@@ -157,6 +160,6 @@ def _row_margins(rows: Sequence[Spread | Arrivals], each: int, right: int) -> tu
 
 
 def _short(line: Named) -> Named:
-    """With a name that there is room for, of letters that can be drawn."""
-    name = clean(line.name)
+    """The line with its name shortened to the room there is."""
+    name = replace_invisible(line.name)
     return replace(line, name=name if len(name) <= 18 else f"{name[:17]}…")

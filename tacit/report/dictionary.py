@@ -35,7 +35,7 @@ E_STEP = "description_length"
 
 
 @dataclass(frozen=True)
-class Reading:
+class EStep:
     """One E-step in the two parts of Eq. 3, beside what the same successes would take skill by skill."""
 
     step: int
@@ -56,7 +56,7 @@ class Reading:
     """None where a success outlasted T"""
 
     @classmethod
-    def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> Reading:
+    def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> EStep:
         """From the metrics of an iteration; |B| is not among them, and is what L_dict is shared by."""
         bits, segments = metrics[E_STEP], metrics["success_segments"]
         shared = bits - segments * log2(metrics["dictionary_size"])
@@ -76,7 +76,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Story:
+class DictionaryHistory:
     """A dictionary at one moment, and how it came to be."""
 
     companion: SkillDictionary
@@ -88,9 +88,9 @@ class Story:
         """An episode in phrases of the dictionary."""
         return self.companion.dictionary.segment(self.companion.alphabet(trajectory))
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[EStep]:
         single = Dictionary(self.companion.alphabet.skills, (), self.companion.max_phrase)
-        return [Reading.of(step, single) for step in self.steps]
+        return [EStep.of(step, single) for step in self.steps]
 
     def rates(self) -> list[tuple[int, dict[Phrase, float]]]:
         """(iteration, uses per success of each merged phrase then in the dictionary)"""
@@ -119,7 +119,9 @@ class Story:
         return self.companion.history.standing()
 
 
-def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = "") -> Story:
+def open_dictionary(
+    path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = ""
+) -> DictionaryHistory:
     """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would. `name`:
     of the world, where the run has several, each with a dictionary of its own."""
     method = recipe.settings.build(world)
@@ -134,7 +136,7 @@ def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, c
     return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), played)
 
 
-def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str) -> Story:
+def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str) -> DictionaryHistory:
     """`prefix` is before the names of what belongs to one of several worlds."""
     found = open_checkpoints(path).find(checkpoint or "newest")
     if found.stage != "rl":
@@ -142,10 +144,10 @@ def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str)
     companion.load(found.companion(f"{prefix}{companion.name}"))
     records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
     steps = [{name.removeprefix(prefix): value for name, value in r.items()} for r in records if f"{prefix}{E_STEP}" in r]
-    return Story(companion, f"checkpoint {found.path.name}", steps)
+    return DictionaryHistory(companion, f"checkpoint {found.path.name}", steps)
 
 
-def _replayed(path: Path, companion: SkillDictionary, played: Played) -> Story:
+def _replayed(path: Path, companion: SkillDictionary, played: Played) -> DictionaryHistory:
     files = list_recordings(path)
     if not files:
         raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
@@ -156,13 +158,13 @@ def _replayed(path: Path, companion: SkillDictionary, played: Played) -> Story:
         metrics = companion.observe(sound)
         if E_STEP in metrics:
             steps.append({"stage": "rl", "step": step, **metrics})
-    return Story(companion, f"extracted from {len(files)} recorded iterations", steps)
+    return DictionaryHistory(companion, f"extracted from {len(files)} recorded iterations", steps)
 
 
 @dataclass(frozen=True)
-class Inspected:
+class DictionaryReport:
     title: str
-    story: Story
+    story: DictionaryHistory
     file: str
     """where the episodes are recorded; empty where none is"""
     episodes: Sequence[Trajectory]
@@ -179,7 +181,7 @@ class Inspected:
 
 def inspect_dictionary(
     run: Path, checkpoint: str = "", iteration: int | None = None, shown: int | None = None, where: str = ""
-) -> Inspected:
+) -> DictionaryReport:
     """The dictionary of a checkpoint, and up to `shown` episodes of an iteration: of the newest where none is named. Each world
     of a run has its own: `where` says which is meant."""
     whole = replace(Recipe.from_json(read_settings(run)), out=run)
@@ -194,7 +196,7 @@ def inspect_dictionary(
 
     practised = [task for tasks in task_sets.values() for task in tasks.training]
     name = world.name if len(task_sets) > 1 else ""
-    story = open_story(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
+    story = open_dictionary(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
     step, file = _recorded(run, iteration)
     behaviours, episodes = {}, []
     if file is not None:
@@ -205,7 +207,7 @@ def inspect_dictionary(
         measured = played(evaluations[last], [task for tasks in task_sets.values() for task in tasks.panel.tasks])
         behaviours[f"evaluation after rl {last}"] = behaviour(measured, world.alphabet, world.failure, world.place)
     title = f"{world.name}, {recipe.method}"
-    return Inspected(title, story, file.name if file else "", episodes[:shown], behaviours)
+    return DictionaryReport(title, story, file.name if file else "", episodes[:shown], behaviours)
 
 
 def _recorded(run: Path, iteration: int | None) -> tuple[int, Path | None]:
@@ -235,7 +237,7 @@ SHOWN = 24
 ARROW = " → "
 
 
-def plot_dictionary(file: Path, title: str, story: Story) -> None:
+def plot_dictionary(file: Path, title: str, story: DictionaryHistory) -> None:
     """Three pictures over the same iterations: uses of each phrase as a map, bits per success in their parts, the bound."""
     import matplotlib
 
@@ -243,7 +245,7 @@ def plot_dictionary(file: Path, title: str, story: Story) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    rates, readings, phrases = story.rates(), story.readings(), by_appearance(story)
+    rates, readings, phrases = story.rates(), story.readings(), order_phrases(story)
     heights = [0.5 + 0.24 * max(3, len(phrases)), 2.2, 1.6]
     figure, (above, middle, below) = pyplot.subplots(
         3, 1, figsize=(11, sum(heights) + 1.0), sharex=True, layout="constrained", height_ratios=heights
@@ -262,7 +264,7 @@ def plot_dictionary(file: Path, title: str, story: Story) -> None:
     pyplot.close(figure)
 
 
-def by_appearance(story: Story) -> list[Phrase]:
+def order_phrases(story: DictionaryHistory) -> list[Phrase]:
     """The phrases used most over all iterations, the first to come first, of equals the first to go."""
     lives = story.lives()
     return sorted(list(lives)[:SHOWN], key=lambda p: (min(lives[p]), max(lives[p]), len(lives[p]), p))
@@ -283,7 +285,7 @@ def _map(figure: Any, axes: Any, phrases: Sequence[Phrase], rates: Sequence[tupl
     axes.invert_yaxis()
 
 
-def _bits(axes: Any, readings: Sequence[Reading]) -> None:
+def _bits(axes: Any, readings: Sequence[EStep]) -> None:
     """Eq. 3 as bars in its two parts; the line is what single skills would take, and the gap between what reuse saves."""
     steps, shared = [r.step for r in readings], [r.shared for r in readings]
     axes.bar(steps, shared, width=0.9, color="tab:gray", label="share in the dictionary")
@@ -293,7 +295,7 @@ def _bits(axes: Any, readings: Sequence[Reading]) -> None:
     _legend(axes)
 
 
-def _bound(axes: Any, readings: Sequence[Reading]) -> None:
+def _bound(axes: Any, readings: Sequence[EStep]) -> None:
     known = [(r.step, r.loss, r.bound) for r in readings if r.bound is not None]
     if known:
         steps, losses, bounds = zip(*known, strict=True)

@@ -1,4 +1,4 @@
-"""What a run directory holds. Nothing here raises over a broken file: it is said in a notice, and the rest is shown."""
+"""Read run and comparison directories for a page. Broken or missing files become notices, and the rest is shown."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tacit.training.setup import TaskSets
 Record = Mapping[str, Any]
 OF_EPISODE = {"task": str, "success": bool, "score": float | int, "stop": str, "turns": list, "saw": str}
 OF_TURN = {"saw": str, "wrote": str, "action": str, "valid": bool, "effective": bool}
-"""without these a recorded episode cannot be told"""
+"""required fields of recordings"""
 EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")
-"""recordings of the run's own panel, in the order of the stages"""
+"""recordings of the run's own panel, in stage order"""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Episodes:
     """The readable episodes of one file."""
 
     stage: str
-    """`rl` for practice, `eval-sft` and the like for evaluations"""
+    """`rl` for training, `eval-sft` etc. for evaluations"""
     step: int
     records: Sequence[Record]
     name: str = ""
-    """what to call them, where it is not their stage and step"""
+    """title, if it is not made from stage and step"""
 
     @property
     def title(self) -> str:
@@ -52,8 +52,8 @@ class Episodes:
         return "evaluation, untrained" if stage == "untrained" else f"evaluation after {stage} {self.step}"
 
 
-ENDINGS = {"callback": "stopped by a callback", "patience": "stopped early, as it got no better"}
-"""of a run that was ended before its last iteration"""
+ENDINGS = {"callback": "stopped by a callback", "patience": "stopped early: no improvement"}
+"""of a run that ended before its last iteration"""
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class RunFiles:
     path: Path
     settings: Record
     summary: Record
-    """empty where the run has not finished"""
+    """empty if the run has not finished"""
     versions: Record
     metrics: Sequence[Record]
     evaluations: Sequence[Record]
-    """in the order they were made; one in several worlds is followed by those in each of them"""
+    """in order; one over several worlds is followed by those of each world"""
     further: Sequence[Record]
-    """on panels that are measured after each stage only"""
+    """on panels that are evaluated after each stage only"""
     later: Sequence[Record]
-    """made by `tacit eval` on the finished or unfinished run"""
+    """made by `tacit eval`"""
     alarms: Sequence[Record]
     notices: Sequence[str]
 
@@ -83,25 +83,25 @@ class RunFiles:
         return ENDINGS.get(str(self.summary.get("stopped")), "finished")
 
     @property
-    def come_to(self) -> str:
-        """`rl 12`; nothing before the first step"""
+    def last_step(self) -> str:
+        """`rl 12`; empty before the first step"""
         return "".join(f"{record['stage']} {record['step']}" for record in self.metrics[-1:])
 
 
 def read_run(path: Path) -> RunFiles:
-    """`path` must hold a settings.json; anything beyond that may be missing or broken."""
+    """`path` must contain settings.json; any other file may be missing or broken."""
     notices: list[str] = []
     settings = read_table(path / SETTINGS, notices)
     if not settings:
         why = "; ".join(notices) or "it is empty."
-        raise TacitError(f"{path / SETTINGS} cannot be read as settings, so nothing can be said about the run: {why}")
+        raise TacitError(f"cannot read the settings {path / SETTINGS}: {why}")
     summary = read_table(path / SUMMARY, notices) if (path / SUMMARY).exists() else {}
     metrics = read_metrics(path, notices)
-    alarms = _lines(path, path / ALARMS, lambda line: has(line, {"name": str, "step": int, "message": str}), notices)
+    alarms = _lines(path, path / ALARMS, lambda line: has_fields(line, {"name": str, "step": int, "message": str}), notices)
     versions, newest = read_table(path / "versions.json", notices), open_checkpoints(path).newest()
     measured = summary or (read_table(newest.path / STATE, notices) if newest else {})
     if (path / "failed").is_dir():
-        notices.append(f"The run met a loss that was not a number; the batch and the policy are kept in {path / 'failed'}.")
+        notices.append(f"A loss was NaN or infinite; the batch and the policy are saved in {path / 'failed'}.")
     if not metrics:
         notices.append("There are no metrics (metrics.jsonl), so there are no learning curves.")
     found = [read_table(file, notices) for file in sorted((path / "evaluations").glob("*.json"))]
@@ -110,12 +110,12 @@ def read_run(path: Path) -> RunFiles:
 
 
 def read_metrics(path: Path, notices: list[str]) -> list[Record]:
-    """What every step of every stage recorded."""
-    return _lines(path, path / "metrics.jsonl", lambda line: has(line, {"stage": str, "step": int}), notices)
+    """The metrics of every step of every stage."""
+    return _lines(path, path / "metrics.jsonl", lambda line: has_fields(line, {"stage": str, "step": int}), notices)
 
 
 def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> list[Episodes]:
-    """The newest readable file over `stages` (later stages count as newer), if there is one."""
+    """The newest readable file of `stages` (later stages are newer), if there is one."""
     for stage in reversed(stages):
         for step, file in sorted(list_recordings(path, stage).items(), reverse=True):
             if records := read_episodes(path, file, notices):
@@ -124,28 +124,28 @@ def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> li
 
 
 def read_episodes(path: Path, file: Path, notices: list[str]) -> list[Record]:
-    """Those of one file that can be told."""
+    """The valid episodes of one file."""
     return _lines(path, file, _is_episode, notices)
 
 
-def trajectory_of(record: Record, task: Task | None = None) -> Trajectory:
-    """The episode as a trajectory; without its task, as one of a task that only has a name."""
+def to_trajectory(record: Record, task: Task | None = None) -> Trajectory:
+    """The episode as a trajectory; without `task`, with a stub that has only the recorded fields."""
     stub = Task("", record["task"], str(record.get("family", "")), "", 0, str(record.get("goal", "")))
     return trajectory_from_record({"condition": "plain", "detail": "", "seed": 0, **record}, task or stub)
 
 
-def has(record: Any, needed: Mapping[str, Any]) -> bool:
-    """Whether it is a table that holds these, each of its kind."""
+def has_fields(record: Any, needed: Mapping[str, Any]) -> bool:
+    """Whether a record is a dict with these fields and types."""
     return isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in needed.items())
 
 
-def table_of(value: Any) -> Record:
-    """A table of values, empty where there is none."""
+def as_mapping(value: Any) -> Record:
+    """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def read_table(file: Path, notices: list[str]) -> Record:
-    """The table of values in a JSON file; an empty one, and a notice, where it cannot be read."""
+    """The object in a JSON file; an empty one and a notice if it cannot be read."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -155,18 +155,18 @@ def read_table(file: Path, notices: list[str]) -> Record:
     else:
         if isinstance(value, dict):
             return value
-        notices.append(f"{file.name} does not hold a table of values.")
+        notices.append(f"{file.name} does not contain a JSON object.")
     return {}
 
 
 def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[str]) -> list[Record]:
-    """The sound records of a file of JSON lines, if there is one; of a damaged file, those before the damage."""
+    """The valid records of a JSON lines file; of a damaged file, those before the damage."""
     name, found = file.relative_to(run), []
     try:
         with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if line.strip() and (line.endswith("\n") or _parsed(line) is not None):  # a killed write leaves half a line
-                    found.append(_parsed(line))
+                if line.strip() and (line.endswith("\n") or _parse(line) is not None):  # a killed write leaves half a line
+                    found.append(_parse(line))
     except FileNotFoundError:
         return []
     except (OSError, EOFError, zlib.error) as error:
@@ -177,7 +177,7 @@ def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[st
     return kept
 
 
-def _parsed(line: str) -> Any:
+def _parse(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError:
@@ -185,70 +185,70 @@ def _parsed(line: str) -> Any:
 
 
 def _scores(said: Any, notices: list[str]) -> list[Record]:
-    """Those that say how often they succeeded, out of how many, and how sure that is; of one that is the mean over worlds the
-    worlds say how often."""
-    told, sound = said if isinstance(said, list) else [], []
-    found = [own for e in told for own in (e, *table_of(table_of(e).get("worlds")).values())]
+    """The evaluations that have success, counts and an interval; means over worlds are followed by their worlds."""
+    valid: list[Record] = []
+    found = [own for e in _list(said) for own in (e, *as_mapping(as_mapping(e).get("worlds")).values())]
     for e in found:
-        ends = e["interval"] if has(e, {"interval": list}) else []
-        counts = ("success", "episodes") if has(e, {"worlds": dict}) else ("success", "successes", "episodes")
+        ends = e["interval"] if has_fields(e, {"interval": list}) else []
+        counts = ("success", "episodes") if has_fields(e, {"worlds": dict}) else ("success", "successes", "episodes")
         if len(ends) == 2 and all(map(is_number, [*ends, *(e.get(name) for name in counts)])):
-            sound.append(e)
-    if len(sound) < len(found):
-        notices.append(f"{len(found) - len(sound)} evaluations lack successes, episodes or an interval: left out.")
-    return sound
+            valid.append(e)
+    if len(valid) < len(found):
+        notices.append(f"{len(found) - len(valid)} evaluations lack successes, episodes or an interval: left out.")
+    return valid
 
 
 def _is_episode(record: Any) -> bool:
-    if not has(record, OF_EPISODE) or not all(has(turn, OF_TURN) for turn in record["turns"]):
+    if not has_fields(record, OF_EPISODE) or not all(has_fields(turn, OF_TURN) for turn in record["turns"]):
         return False
     try:
-        trajectory_of(record)
-    except (ValueError, TypeError):  # a stop reason this version does not have, a count that is none
+        to_trajectory(record)
+    except (ValueError, TypeError):  # for example an unknown stop reason
         return False
     return True
 
 
-# What is known of a run beyond its own directory. All of it can be absent: the page says so and does without.
+# What the installed worlds add to a run's files. All of it can be missing.
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Where an episode was played."""
+class TaskContext:
+    """The task, world and prompt builder of an episode."""
 
     task: Task
     world: Environment
-    """names failures, counts skills, and is played again for the prompts"""
     context: Context | None
-    """what the agent read; an expert reads no prompt"""
+    """None for an expert"""
 
 
 @dataclass(frozen=True)
-class Known:
-    scenes: Mapping[str, Scene] = field(default_factory=dict)
-    """by the task's id: those measured on and those trained on"""
+class WorldInfo:
+    scenes: Mapping[str, TaskContext] = field(default_factory=dict)
+    """by task id, for training and evaluation tasks"""
     defaults: Mapping[str, Any] | None = None
-    """settings of the same method, world and model where nothing else is said"""
+    """default settings for the same method, world and model"""
     notices: tuple[str, ...] = ()
-    """why something is absent"""
+    """why something is missing"""
 
 
-def known_of(settings: Any) -> Known:
-    """As far as it can be had here: the settings may be another version's, and the world may need data that is elsewhere."""
+def find_world_info(settings: Any) -> WorldInfo:
+    """May be incomplete: the settings may be of another version, and the world may need data that is not here."""
     try:
         recipe = Recipe.from_json(dict(settings))
         usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
     except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
-        return Known(notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",))
+        return WorldInfo(
+            notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",)
+        )
     try:
-        scenes: dict[str, Scene] = {}
+        scenes: dict[str, TaskContext] = {}
         for place in recipe.places:
             world = open_world(place.world)
             context = None if recipe.model == EXPERT else place.settings.context(world)
-            scenes |= {task.id: Scene(task, world, context) for task in _tasks(place.world, place.train)}
-        return Known(scenes, usual)
+            scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
+        return WorldInfo(scenes, usual)
     except Exception as error:  # a world of the user's own may fail in any way
-        return Known(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
+        return WorldInfo(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
 
 
 @cache
@@ -288,7 +288,7 @@ class Comparison:
         own = [cell for cell in self.cells if (cell["world"], cell["method"]) == (world, method)]
         return [cell for cell in own if cell["status"] == "finished"] if finished else own
 
-    def place(self, cell: Record) -> Path:
+    def run_directory(self, cell: Record) -> Path:
         """The run's directory, which may not be there."""
         return self.path / str(cell.get("run") or "nowhere")
 
@@ -306,10 +306,10 @@ def read_comparison(path: Path) -> Comparison:
     if found.get("format") != FORMAT:
         other = f"{COMPARISON} is of format {found.get('format')!r}, this version reads {FORMAT}"
         notices.append(f"{other}: what differs is missing.")
-    cells = [cell for cell in entries(said) if has(cell, {"world": str, "method": str, "status": str})]
+    cells = [cell for cell in list_mappings(said) if has_fields(cell, {"world": str, "method": str, "status": str})]
     if len(cells) < len(said):
         notices.append(f"{len(said) - len(cells)} of {len(said)} cells cannot be read, and are left out.")
-    rows = [row for row in entries(found.get("table")) if has(row, {"world": str, "method": str})]
+    rows = [row for row in list_mappings(found.get("table")) if has_fields(row, {"world": str, "method": str})]
     if not rows:
         notices.append("There is no table: no run has finished, or the runs of a world were measured on different panels.")
     worlds, methods, seeds = (
@@ -319,7 +319,7 @@ def read_comparison(path: Path) -> Comparison:
     return Comparison(path, found, cells, rows, worlds, methods, seeds, tuple(notices))
 
 
-def entries(value: Any) -> list[Record]:
+def list_mappings(value: Any) -> list[Record]:
     """The tables of a list, whatever else is in it."""
     return [entry for entry in _list(value) if isinstance(entry, Mapping)]
 

@@ -1,4 +1,4 @@
-"""Which trajectories a page embeds, and what it says of each step. What is left out is counted."""
+"""The trajectory viewer: which trajectories a page embeds, and the prompts of each step."""
 
 from __future__ import annotations
 
@@ -12,133 +12,133 @@ from tacit.core.method import Context
 from tacit.core.progress import number_of
 from tacit.core.types import PLAIN, Prompt
 from tacit.evaluation.behaviour import describe_ending
-from tacit.report.method_sections import FIELDS, taught
-from tacit.report.page import clean, count, is_number, short
-from tacit.report.run_files import Episodes, Known, Record, Scene
+from tacit.report.method_sections import FIELDS, embed_skills
+from tacit.report.page import format_count, format_short, is_number, replace_invisible
+from tacit.report.run_files import Episodes, Record, TaskContext, WorldInfo
 from tacit.rollout.replay import ReplayMismatch, render_turns, replay_actions
 
-# Prompts as they were read, in their sections.
-#
-# Runs record what was seen and written, not the prompts: with histories these would be most of the disk. So the recorded
-# actions
-# are played again in the world, and the run's context writes the prompts anew. Every observation is held against the record: if
-# one differs, nothing is claimed.
+# Runs record observations and completions, not prompts, which would take most of the disk. So we replay the recorded actions in
+# the world and render the prompts again. If any observation differs from the record, no prompts are shown.
 
 Sections = list[tuple[str, str]]
-"""(name, text) in the order they were read"""
+"""(name, text) in prompt order"""
 LOST = "The prompts were not recorded, and"
 
 
-def prompts_of(record: Record, scene: Scene | None) -> tuple[list[Sections], str]:
-    """One for each turn, or none at all; and where they are from, or why there are none."""
+def find_prompts(record: Record, scene: TaskContext | None) -> tuple[list[Sections], str]:
+    """(prompts of every turn or none, where they come from or why there are none)."""
     if scene is None:
-        return [], f"{LOST} the world is not here to write them anew."
+        return [], f"{LOST} the world is not available to render them again."
     if scene.context is None:
-        return [], "An expert acts on what it sees, and reads no prompt."
+        return [], "An expert acts on observations and reads no prompt."
     if record.get("condition", PLAIN.name) != PLAIN.name:
-        return [], f"{LOST} the note that was in them is not on record."
+        return [], f"{LOST} the note they contained was not recorded."
     try:
-        return _played_again(record, scene, scene.context)
-    except Exception as error:  # worlds and contexts may be anybody's
-        return [], f"{LOST} playing the actions again failed: {type(error).__name__}: {error}"
+        return _replay_prompts(record, scene, scene.context)
+    except Exception as error:  # worlds and contexts may be third-party code
+        return [], f"{LOST} replaying the actions failed: {type(error).__name__}: {error}"
 
 
-def sections(prompt: Prompt) -> Sections:
+def split_sections(prompt: Prompt) -> Sections:
     history = prompt.separator.join(prompt.history)
     named = [("task", prompt.task), ("note", prompt.task_note), ("history", history), ("now", prompt.now)]
     return [(name, text) for name, text in [*named, ("note", prompt.step_note), ("request", prompt.request)] if text]
 
 
-def _played_again(record: Record, scene: Scene, context: Context) -> tuple[list[Sections], str]:
+def _replay_prompts(record: Record, scene: TaskContext, context: Context) -> tuple[list[Sections], str]:
     world = scene.world.make()
     actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
     try:
         wrote = [None if turn.get("valid", True) else turn.get("wrote") for turn in record["turns"]]
         turns = render_turns(context, scene.task, replay_actions(world, scene.task, actions, seen, wrote))
-        written = [sections(turn.prompt) for turn in turns]
+        written = [split_sections(turn.prompt) for turn in turns]
     except ReplayMismatch as difference:
-        return [], f"{LOST} the world now answers differently at step {difference.turn} than it did then."
+        return [], f"{LOST} the world's observation at step {difference.turn} differs from the recorded one."
     finally:
         world.close()
-    return written, "written anew by playing the recorded actions; every observation is the recorded one"
+    return written, "rendered again by replaying the recorded actions; all observations match the record"
 
 
-MOST_TRAJECTORIES = 24
-"""on one page, where nothing else is asked for"""
-MOST_CHARACTERS = 8000
-"""of one text; a page is for reading"""
+MAX_TRAJECTORIES = 24
+"""default number of trajectories on a page"""
+MAX_CHARACTERS = 8000
+"""of one text"""
+EMBEDDED_SEPARATELY = ("prompt", *FIELDS)
 
-TOLD_APART = ("prompt", *FIELDS)
-
-Chosen = tuple[str, Record, Scene | None]
-"""where an episode is from, the episode, and where it was played, if that is here"""
+ChosenEpisode = tuple[str, Record, TaskContext | None]
+"""(source, record, its task and world if available)"""
 
 
-def viewer(found: Sequence[Episodes], known: Known, most: int) -> dict[str, Any]:
-    """The part of the page in which trajectories are read step by step."""
+def build_viewer(found: Sequence[Episodes], known: WorldInfo, most: int) -> dict[str, Any]:
+    """Values for the page's trajectory viewer."""
     total = sum(len(episodes.records) for episodes in found)
     if not total:
         return {"lead": "No trajectories were recorded (`--no-trajectories`), or none can be read."}
-    chosen = choose(found, most)
+    chosen = choose_episodes(found, most)
     if not chosen:
-        return {"lead": f"No trajectories were asked for; {count(total)} can be read."}
-    sources = ("; " if len(found) > 2 else " and ").join(f"{count(len(e.records))} of {e.title}" for e in found)
+        return {"lead": f"No trajectories were requested; {format_count(total)} are available."}
+    sources = ("; " if len(found) > 2 else " and ").join(f"{format_count(len(e.records))} of {e.title}" for e in found)
     lead = Markup("{}, chosen from {}").format(number_of(len(chosen), "episode"), sources)
     if total > len(chosen):
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
-        lead += more.format(count(total - len(chosen)))
-    left = {family_of(r) for e in found for r in e.records} - {family_of(r) for _, r in chosen}
+        lead += more.format(format_count(total - len(chosen)))
+    left = {get_family(r) for e in found for r in e.records} - {get_family(r) for _, r in chosen}
     lead += f". Families with none here: {', '.join(sorted(left))}." if left else "."
-    return {"lead": lead, "data": embedded([(title, r, known.scenes.get(r["task"])) for title, r in chosen])}
+    return {"lead": lead, "data": embed_episodes([(title, r, known.scenes.get(r["task"])) for title, r in chosen])}
 
 
-def choose(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
-    """(where it is from, episode): a success, a failure and the longest of every family in every file, then others in turn."""
-    wanted: dict[int, tuple[str, Record]] = {}
-    for title, record in _preferred(found):
-        wanted.setdefault(id(record), (title, record))
-    return list(wanted.values())[:most]
+def choose_episodes(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
+    """(source, record): a success, a failure and the longest of every family in every file, then others in turn."""
+    chosen: dict[int, tuple[str, Record]] = {}
+    for title, record in _order_by_preference(found):
+        chosen.setdefault(id(record), (title, record))
+    return list(chosen.values())[:most]
 
 
-def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
-    """What the script reads. Texts are kept once and named by number: a task's statement stands in every prompt."""
+def embed_episodes(chosen: Sequence[ChosenEpisode]) -> dict[str, Any]:
+    """The script's data. Texts are stored once and referred to by number: prompts repeat the task statement."""
     texts: dict[str, int] = {}
 
-    def kept(text: Any) -> int:
-        return texts.setdefault(_clipped(text), len(texts))
+    def text_id(text: Any) -> int:
+        return texts.setdefault(_clip(text), len(texts))
 
     episodes = []
     for title, record, scene in chosen:
-        prompts, source = prompts_of(record, scene)
+        prompts, source = find_prompts(record, scene)
         turns: list[dict[str, Any]] = [
             {
-                name: v if is_number(v) or isinstance(v, bool) else _clipped(_listed(v) if isinstance(v, dict) else v)
+                name: v if is_number(v) or isinstance(v, bool) else _clip(_list_values(v) if isinstance(v, dict) else v)
                 for name, v in turn.items()
-                if name not in TOLD_APART
+                if name not in EMBEDDED_SEPARATELY
             }
-            | {name: kept(turn[name]) for name in ("saw", "wrote", "action")}
-            | taught(turn, kept)
+            | {name: text_id(turn[name]) for name in ("saw", "wrote", "action")}
+            | embed_skills(turn, text_id)
             for turn in record["turns"]
         ]
-        for turn, prompt in zip(turns, prompts, strict=False):  # there may be none
-            turn["prompt"] = [[name, kept(text)] for name, text in prompt]
+        for turn, prompt in zip(turns, prompts, strict=False):  # `prompts` may be empty
+            turn["prompt"] = [[name, text_id(text)] for name, text in prompt]
         head = {name: str(record.get(name, "")) for name in ("task", "goal", "score", "stop", "detail", "condition")}
         head["stop"] = describe_ending(head["stop"])
-        head |= {"from": clean(title), "family": family_of(record), "success": record["success"], "prompts": source}
-        episodes.append({**head, "turns": turns, "final": kept(record["saw"])})
+        head |= {
+            "from": replace_invisible(title),
+            "family": get_family(record),
+            "success": record["success"],
+            "prompts": source,
+        }
+        episodes.append({**head, "turns": turns, "final": text_id(record["saw"])})
     return {"texts": list(texts), "episodes": episodes}
 
 
-def family_of(record: Record) -> str:
-    return clean(str(record.get("family", "")))
+def get_family(record: Record) -> str:
+    return replace_invisible(str(record.get("family", "")))
 
 
-def _preferred(found: Sequence[Episodes]) -> Iterator[tuple[str, Record]]:
-    """All of them, most wanted first; some more than once."""
+def _order_by_preference(found: Sequence[Episodes]) -> Iterator[tuple[str, Record]]:
+    """All episodes, preferred ones first; some more than once."""
     families: dict[tuple[int, str], list[tuple[str, Record]]] = {}
     for number, episodes in enumerate(found):
         for record in episodes.records:
-            families.setdefault((number, family_of(record)), []).append((episodes.title, record))
+            families.setdefault((number, get_family(record)), []).append((episodes.title, record))
     groups = [families[key] for key in sorted(families)]
     for success in (True, False):
         yield from (entry for own in groups for entry in [e for e in own if e[1]["success"] is success][:1])
@@ -146,13 +146,13 @@ def _preferred(found: Sequence[Episodes]) -> Iterator[tuple[str, Record]]:
     yield from (entry for column in zip_longest(*groups) for entry in column if entry is not None)
 
 
-def _listed(values: dict[str, Any]) -> str:
-    """What a world measured on a step, and the like: progress 0.02, error 0"""
-    return ", ".join(f"{name} {short(value) if is_number(value) else value}" for name, value in values.items())
+def _list_values(values: dict[str, Any]) -> str:
+    """progress 0.02, error 0"""
+    return ", ".join(f"{name} {format_short(value) if is_number(value) else value}" for name, value in values.items())
 
 
-def _clipped(text: Any) -> str:
+def _clip(text: Any) -> str:
     text = str(text)
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[:MOST_CHARACTERS]}\n… {len(text) - MOST_CHARACTERS:,} more characters are not on this page"
+    return f"{text[:MAX_CHARACTERS]}\n… {len(text) - MAX_CHARACTERS:,} more characters are not on this page"

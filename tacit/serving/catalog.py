@@ -266,9 +266,7 @@ class Catalog:
     def _admit(self, module: Module, found: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
         world = open_world(module.world)
         name = module_name(world, module)
-        json.dumps(
-            describe_module(module, world), ensure_ascii=False, allow_nan=False
-        ).encode()  # must be sendable as JSON
+        json.dumps(describe_module(module, world), ensure_ascii=False, allow_nan=False).encode()  # must be sendable as JSON
         wrong = find_problems(module, self._base)
         if not wrong and not self._may_run(name, find_draft(make_context(module.context, world))):
             wrong.append(

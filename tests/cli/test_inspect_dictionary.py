@@ -17,7 +17,7 @@ from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behaviour import Behaviour
-from tacit.report.dictionary import Reading, Story, by_appearance
+from tacit.report.dictionary import DictionaryHistory, EStep, order_phrases
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
 
@@ -209,12 +209,12 @@ def test_nothing_recorded_and_nothing_saved(runs, capsys, tmp_path):
     assert "neither a dictionary nor recorded iterations" in capsys.readouterr().err
 
 
-def a_story(*batches: tuple[str, ...]) -> Story:
+def a_story(*batches: tuple[str, ...]) -> DictionaryHistory:
     """A dictionary over {A, B, C} without a buffer, shown these successes."""
     companion, steps = SkillDictionary(ABC, horizon=20, buffer=0), []
     for number, batch in enumerate(batches, 1):
         steps.append({"step": number, **companion.observe([won(*batch)])})
-    return Story(companion, "here", steps)
+    return DictionaryHistory(companion, "here", steps)
 
 
 def test_phrases_have_a_colour_to_themselves():
@@ -242,7 +242,7 @@ def test_a_reading_is_eq_3_in_its_parts():
 
 def test_an_alphabet_that_costs_nothing():
     companion = SkillDictionary(Alphabet(("A",), ABC.project), horizon=20, max_phrase=1)
-    story = Story(companion, "here", [{"step": 1, **companion.observe([won("AA", "A")])}])
+    story = DictionaryHistory(companion, "here", [{"step": 1, **companion.observe([won("AA", "A")])}])
     assert (story.readings()[0].bits, story.readings()[0].single) == (0.0, 0.0)
 
 
@@ -250,7 +250,7 @@ def test_phrases_that_came_and_went():
     story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
     assert story.gone() == [(("A", "B"), 1)]
     assert story.rates() == [(1, {("A", "B"): 1.0}), (2, {("B", "C"): 1.0}), (3, {("B", "C"): 1.0})]
-    assert by_appearance(story) == [("A", "B"), ("B", "C")]
+    assert order_phrases(story) == [("A", "B"), ("B", "C")]
     assert [p["since"] for p in story.phrases()] == [2]
 
 
@@ -274,5 +274,5 @@ def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():
 
 
 def test_long_trainings_are_shown_in_a_dozen_rows():
-    rows = step_table([Reading(n, 9, 5, 1.0, 0.5, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
+    rows = step_table([EStep(n, 9, 5, 1.0, 0.5, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
     assert rows.row_count == 12 and [list(rows.columns[0].cells)[i].plain for i in (0, -1)] == ["1", "300"]

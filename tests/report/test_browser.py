@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from written import HOSTILE, episode, write_comparison, write_run
 
-from tacit.report.comparison_page import comparison_page
-from tacit.report.run_page import run_page
+from tacit.report.comparison_page import render_comparison
+from tacit.report.run_page import render_run
 
 WHERE = "document.getElementById('where').textContent"
 WROTE = "document.querySelectorAll('#step .text pre')[1].textContent"
@@ -21,10 +21,10 @@ def pages(tmp_path_factory) -> dict[str, str]:
     place = tmp_path_factory.mktemp("pages")
     hostile = episode(1, True, text=HOSTILE, goal=HOSTILE)
     texts = {
-        "run": run_page(write_run(place / "run")),
-        "hostile": run_page(write_run(place / "hostile", episodes=[hostile, episode(2, False, 0)])),
-        "skilled": run_page(write_run(place / "skilled", episodes=[_skilled()])),
-        "comparison": comparison_page(write_comparison(place / "compared")),
+        "run": render_run(write_run(place / "run")),
+        "hostile": render_run(write_run(place / "hostile", episodes=[hostile, episode(2, False, 0)])),
+        "skilled": render_run(write_run(place / "skilled", episodes=[_skilled()])),
+        "comparison": render_comparison(write_comparison(place / "compared")),
     }
     return {name: _written(place / f"{name}.html", text) for name, text in texts.items()}
 

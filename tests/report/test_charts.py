@@ -13,7 +13,7 @@ from parsed import Page
 from written import HOSTILE
 
 from tacit.evaluation.plots import COLOURS, Arrivals, Point, Series, Spread
-from tacit.report.charts import MOST_POINTS, _round, arrivals, draw, spreads, thinned
+from tacit.report.charts import MOST_POINTS, _round, draw_arrivals, draw_chart, draw_spreads, thin_points
 
 
 def line(*values: float, name: str = "a", colour: int = 0) -> Series:
@@ -38,7 +38,7 @@ def test_scales_end_on_round_numbers(low, high, ticks):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=30), st.booleans(), st.sampled_from([math.inf, 0.0]))
 def test_whatever_the_values_the_drawing_holds_them(values, share, floor):
-    html = draw("t", [line(*values)], share=share, floor=floor, marks=True)
+    html = draw_chart("t", [line(*values)], share=share, floor=floor, marks=True)
     Page(html)
     heights = [float(y) for y in re.findall(r'<use [^>]*y="([-\d.]+)" style="fill: var\(--c0\); stroke', html)]
     assert len(heights) == len(values) and all(7.9 <= y <= 158.1 for y in heights)
@@ -46,15 +46,15 @@ def test_whatever_the_values_the_drawing_holds_them(values, share, floor):
 
 def test_thinning_keeps_the_mean_and_the_end():
     points = [Point(i, float(i)) for i in range(1, 1001)]
-    few = thinned(points)
+    few = thin_points(points)
     assert len(few) <= MOST_POINTS and few[-1].x == 1000 and few[0].y == pytest.approx(3.0)
-    assert "each point is the mean of 5 neighbours" in draw("t", [Series("a", points)])
-    assert thinned(points[:MOST_POINTS]) == points[:MOST_POINTS]
+    assert "each point is the mean of 5 neighbours" in draw_chart("t", [Series("a", points)])
+    assert thin_points(points[:MOST_POINTS]) == points[:MOST_POINTS]
 
 
 def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():
-    charts = [draw(f"t{n}", [line(1, n), line(3, 4, name="b", colour=1)], marks=True) for n in range(2)]
-    assert charts[0] == draw("t0", [line(1, 0), line(3, 4, name="b", colour=1)], marks=True), "the same every time"
+    charts = [draw_chart(f"t{n}", [line(1, n), line(3, 4, name="b", colour=1)], marks=True) for n in range(2)]
+    assert charts[0] == draw_chart("t0", [line(1, 0), line(3, 4, name="b", colour=1)], marks=True), "the same every time"
     html = "".join(charts)
     assert not any(colour in html for colour in COLOURS) and "font-family" not in html
     assert "stroke: var(--c0)" in html and "stroke: var(--c1)" in html and "stroke: var(--rule)" in html
@@ -64,11 +64,11 @@ def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():
 
 
 def test_scales_are_written_with_all_their_digits():
-    assert Page(draw("t", [line(0.0151, 0.0188)])).text.endswith("iteration 0.015 0.016 0.017 0.018 0.019")
+    assert Page(draw_chart("t", [line(0.0151, 0.0188)])).text.endswith("iteration 0.015 0.016 0.017 0.018 0.019")
 
 
 def test_several_lines_are_named_and_their_values_are_there_for_the_script():
-    page = Page(draw("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", colour=9)]))
+    page = Page(draw_chart("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", colour=9)]))
     assert "grpo" in page.text and "a method with a l…" in page.text
     chart = json.loads(page.all("svg")[0]["data-chart"])
     assert [(s["name"], s["colour"], s["points"]) for s in chart["series"]] == [
@@ -80,9 +80,9 @@ def test_several_lines_are_named_and_their_values_are_there_for_the_script():
 def test_hostile_names_are_words():
     strange = f"$x$ {HOSTILE} \ud800"
     for html in (
-        draw(strange, [line(1, 2, name=strange), line(2, 3, name="b")], note=strange),
-        spreads(strange, [Spread("$a$ <b>\x1b", 0.5, 0.4, 0.6, [], 0)], strange),
-        arrivals(strange, [Arrivals("$a$ <b>\x1b", [1, None], 0)], 2),
+        draw_chart(strange, [line(1, 2, name=strange), line(2, 3, name="b")], note=strange),
+        draw_spreads(strange, [Spread("$a$ <b>\x1b", 0.5, 0.4, 0.6, [], 0)], strange),
+        draw_arrivals(strange, [Arrivals("$a$ <b>\x1b", [1, None], 0)], 2),
     ):
         page = Page(html)
         assert not page.all("img") and not page.all("script") and "\x1b" not in html and html.encode()
@@ -90,14 +90,14 @@ def test_hostile_names_are_words():
 
 
 def test_forest_plots_are_shares_on_a_scale_from_zero():
-    html = spreads("Final", [Spread("a", 0.5, 0.4, 0.65, [0.45, 0.55], 0), Spread("b", 0.0, 0.0, 0.0, [], 1)], "note")
+    html = draw_spreads("Final", [Spread("a", 0.5, 0.4, 0.65, [0.45, 0.55], 0), Spread("b", 0.0, 0.0, 0.0, [], 1)], "note")
     page = Page(html)
     assert page.all("svg")[0]["aria-label"] == "Final. a 50.0%, interval 40.0% to 65.0%; b 0.0%, interval 0.0% to 0.0%."
     assert "0% 20% 40% 60% 80%" in page.text and "note" in page.text
-    assert Page(spreads("F", [Spread("a", 0, 0, 0, [], 0)], ""))
+    assert Page(draw_spreads("F", [Spread("a", 0, 0, 0, [], 0)], ""))
 
 
 def test_arrivals_are_told_in_words():
-    page = Page(arrivals("at 50%", [Arrivals("grpo", [5, 10, None], 0), Arrivals("gigpo", [5, 5, 5], 1)], last=20))
+    page = Page(draw_arrivals("at 50%", [Arrivals("grpo", [5, 10, None], 0), Arrivals("gigpo", [5, 5, 5], 1)], last=20))
     assert page.all("svg")[0]["aria-label"] == "at 50%. grpo 5, 10, never; gigpo 5, 5, 5."
     assert "0 5 10 15 20 never" in page.text

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from written import WORLDS, episode, write_comparison
 
-from tacit.report.comparison_page import comparison_page
-from tacit.report.run_files import known_of
+from tacit.report.comparison_page import render_comparison
+from tacit.report.run_files import find_world_info
 from tacit.runs.trajectories import read_records, write_records
 from tacit.worlds import get_environment
 
@@ -36,7 +36,7 @@ def practise(place: Path, world: str, method: str, credits: list[list[float]]) -
 
 
 def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
-    shown = embedded(comparison_page(place))
+    shown = embedded(render_comparison(place))
     assert [e["from"].split(",")[0] for e in shown] == [
         f"{world} / {method} / 0" for world in WORLDS for _ in range(2) for method in ("grpo", "bipace", "reuserl")
     ]
@@ -54,12 +54,12 @@ def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
 def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_evenly(place):
     for method in ("grpo", "bipace", "reuserl"):
         practise(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
-    shown = embedded(comparison_page(place, most_trajectories=11))
+    shown = embedded(render_comparison(place, most_trajectories=11))
     practice = [e for e in shown if e["from"].endswith("training, iteration 40")]
     assert len(shown) == 11 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}
     assert sum(e["from"].startswith("countdown") for e in shown) == 6
     assert [turn["credit"] for turn in practice[0]["turns"]] == [0.9, -0.4]
-    assert len(embedded(comparison_page(place, most_trajectories=2))) == 2
+    assert len(embedded(render_comparison(place, most_trajectories=2))) == 2
 
 
 def test_each_run_is_told_by_what_is_known_of_its_own_settings(place):
@@ -67,7 +67,7 @@ def test_each_run_is_told_by_what_is_known_of_its_own_settings(place):
     for cell in found["cells"]:
         cell["settings"] |= {"tasks": 4, "method": {"name": cell["method"], "history": {"grpo": 0}.get(cell["method"], -1)}}
     (place / "comparison.json").write_text(json.dumps(found))
-    task = next(iter(known_of(found["cells"][0]["settings"]).scenes.values())).task
+    task = next(iter(find_world_info(found["cells"][0]["settings"]).scenes.values())).task
     for method in ("grpo", "bipace", "reuserl"):
         turn = {"wrote": "", "action": "reset", "valid": True, "effective": True, "prompt_tokens": 1, "tokens": 1}
         world = get_environment("countdown").make()
@@ -75,8 +75,8 @@ def test_each_run_is_told_by_what_is_known_of_its_own_settings(place):
         turns = [{**turn, "saw": saw}, {**turn, "saw": world.step("reset").observation.text}]
         record = {**episode(1, False, 0), "task": task.id, "turns": turns, "saw": ""}
         write_records(place / f"runs/countdown/{method}/0/trajectories/eval-rl-000040.jsonl.gz", [record])
-    shown = [e for e in embedded(comparison_page(place)) if e["from"].startswith("countdown")]
-    assert len(shown) == 3 and all(e["prompts"].startswith("written anew") for e in shown)
+    shown = [e for e in embedded(render_comparison(place)) if e["from"].startswith("countdown")]
+    assert len(shown) == 3 and all(e["prompts"].startswith("rendered again") for e in shown)
     named = [[name for name, _ in e["turns"][1]["prompt"]] for e in shown]
     assert "history" not in named[0] and "history" in named[1] and "history" in named[2]
 
@@ -84,11 +84,11 @@ def test_each_run_is_told_by_what_is_known_of_its_own_settings(place):
 def test_runs_that_are_gone_or_unfinished_are_done_without(place):
     shutil.rmtree(place / "runs/countdown/grpo/0")
     shutil.rmtree(place / "runs/letters")
-    shown = embedded(comparison_page(place))
+    shown = embedded(render_comparison(place))
     assert [e["from"].split(",")[0] for e in shown][:3] == [
         f"countdown / {m}" for m in ("grpo / 1", "bipace / 0", "reuserl / 0")
     ]
     assert len(shown) == 6
     shutil.rmtree(place / "runs/countdown")
-    html = comparison_page(place)
+    html = render_comparison(place)
     assert embedded(html) == [] and "No trajectories were recorded, or none can be read." in html

@@ -12,7 +12,7 @@ from written import HOSTILE, write_comparison, write_run
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
-from tacit.report.comparison_page import comparison_page, mean_curves
+from tacit.report.comparison_page import mean_curves, render_comparison
 from tacit.report.run_files import read_comparison
 
 
@@ -27,7 +27,7 @@ def rewrite(place: Path, **changes) -> None:
 
 
 def test_the_table_has_means_intervals_and_significance(place):
-    text = Page(comparison_page(place)).text
+    text = Page(render_comparison(place)).text
     found = json.loads((place / "comparison.json").read_text())
     for row in found["table"]:
         final = row["final"]
@@ -38,7 +38,7 @@ def test_the_table_has_means_intervals_and_significance(place):
 
 
 def test_what_is_missing_is_said(place):
-    page = Page(comparison_page(place))
+    page = Page(render_comparison(place))
     assert "letters / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
     assert (
         "letters / reuserl / seed 2 was never begun." in page.text
@@ -60,21 +60,21 @@ def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
     found = json.loads((place / "comparison.json").read_text())
     cells = [c for c in found["cells"] if c["status"] == "unfinished"]
     rewrite(place, cells=cells, table=[])
-    page = Page(comparison_page(place))
+    page = Page(render_comparison(place))
     assert "There is no table" in page.text and "unfinished runs count where nothing is finished" in page.text
     assert any("Success on the panel, letters" in (svg["aria-label"] or "") for svg in page.all("svg"))
 
 
 def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
-    links = [a["href"] for a in Page(comparison_page(place)).all("a") if not a["href"].startswith("#")]
+    links = [a["href"] for a in Page(render_comparison(place)).all("a") if not a["href"].startswith("#")]
     assert "runs/countdown/grpo/0/" in links and not any("letters/reuserl/2" in link for link in links), "nothing leads nowhere"
     (place / "runs" / "countdown" / "grpo" / "0" / "report.html").write_text("")
-    elsewhere = [a["href"] for a in Page(comparison_page(place, beside=tmp_path)).all("a")]
+    elsewhere = [a["href"] for a in Page(render_comparison(place, beside=tmp_path)).all("a")]
     assert "compared/runs/countdown/grpo/0/report.html" in elsewhere and "compared/runs/countdown/grpo/1/" in elsewhere
 
 
 def test_thresholds_behaviour_and_settings(place):
-    text = Page(comparison_page(place)).text
+    text = Page(render_comparison(place)).text
     assert "≥ 25% ≥ 50%" in text and "10 3 of 3 not reached 0 of 3" in text
     assert "out of steps 100.0% 100.0% 100.0%" in text and "Prompt tokens by turn" in text
     assert "--kl 0.04 0.06 0.07" in text and "letters: The world is not here (" in text
@@ -86,7 +86,7 @@ def test_pictures_of_arrivals_have_the_finished_seeds(place):
         step = None if cell["seed"] == 2 else 10 + cell["seed"]
         cell["steps_to"] = [{"threshold": 0.25, "step": step}, {"threshold": 0.5, "step": "damaged"}]
     rewrite(place, cells=found["cells"])
-    told = [svg["aria-label"] for svg in Page(comparison_page(place)).all("svg")]
+    told = [svg["aria-label"] for svg in Page(render_comparison(place)).all("svg")]
     assert [t for t in told if t.startswith("First evaluation at 25% or above.")] == [
         "First evaluation at 25% or above. grpo 10, 11, never; bipace 10, 11, never; reuserl 10, 11, never.",
         "First evaluation at 25% or above. grpo 10, 11, never; bipace 10, 11; reuserl 10.",
@@ -100,7 +100,7 @@ def test_hostile_names_stay_text(place):
         cell |= {"method": HOSTILE, "error": HOSTILE, "run": "javascript:alert(1)"}
     table = [{**row, "method": HOSTILE} for row in found["table"]]
     rewrite(place, cells=found["cells"], table=table, name=HOSTILE, description=HOSTILE, methods=[HOSTILE], notes=[HOSTILE])
-    html = comparison_page(place)
+    html = render_comparison(place)
     page = Page(html)
     assert "<img" not in html and not page.all("img") and "\x1b" not in html
     assert not [a for a in page.all("a") if "javascript" in (a["href"] or "")]
@@ -114,7 +114,7 @@ def test_other_formats_and_broken_cells_are_said(place):
         cells=[*found["cells"], "nonsense", {"world": "x"}],
         starts={"countdown": {"status": "failed", "error": "no"}},
     )
-    text = Page(comparison_page(place)).text
+    text = Page(render_comparison(place)).text
     assert "is of format 7, this version reads 1" in text and "2 of 20 cells cannot be read" in text
     assert "The run that every cell of countdown starts from is failed: no." in text and "73.3%" in text
 
@@ -123,7 +123,7 @@ def test_other_formats_and_broken_cells_are_said(place):
 def test_a_file_that_is_no_comparison_is_refused(place, content):
     (place / "comparison.json").write_text(content)
     with pytest.raises(TacitError, match="tacit compare"):
-        comparison_page(place)
+        render_comparison(place)
 
 
 def test_the_command_writes_it(place, capsys):
@@ -148,7 +148,7 @@ def test_success_is_arranged_as_the_file_arranges_it(place):
     measure = {"mean": 0.984, "low": 0.944, "high": 0.996}
     grid = {"panel": "letters/hard/9", "columns": ["full", "<b>"], "rows": [{"name": "reader", "measures": [measure, None]}]}
     rewrite(place, grids={"letters": [grid, "junk", {"rows": [{"measures": 3}]}], "countdown": 7})
-    text = Page(comparison_page(place)).text
+    text = Page(render_comparison(place)).text
     assert "Success on letters/hard/9 full <b> reader 98.4% [94.4, 99.6] –" in text
 
 
@@ -158,6 +158,6 @@ def test_many_runs_that_were_never_begun_are_one_sentence(place):
         if cell["world"] == "letters" and cell["method"] != "grpo":
             cell["status"] = "missing"
     rewrite(place, cells=cells)
-    text = Page(comparison_page(place)).text
+    text = Page(render_comparison(place)).text
     assert "Of letters, 6 runs were never begun: bipace (seed 0, 1, 2); reuserl (seed 0, 1, 2)." in text
     assert "was never begun" not in text

@@ -9,7 +9,7 @@ from written import HOSTILE, write_run
 
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.retrieval import NgramEmbedding
-from tacit.report.run_page import run_page
+from tacit.report.run_page import render_run
 
 EMBED = NgramEmbedding(3, 16)
 
@@ -30,11 +30,11 @@ def tracks(step: int, prefix: str = "") -> dict[str, float]:
 
 def test_both_tracks_are_drawn_where_a_run_has_them(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "Experience" not in Page(run_page(run)).text
+    assert "Experience" not in Page(render_run(run)).text
     lines = [tracks(s) for s in (1, 2, 3)]
     lines[2]["experience/extractor_reward"] = -0.25
     write_metrics(run, lines)
-    html = run_page(run)
+    html = render_run(run)
     told = labels(html)
     both = "Success with an entry and without. guided: 10.0% at iteration 1, 30.0% at 3; free: 5.0% at iteration 1, 15.0% at 3."
     assert both in told
@@ -49,7 +49,7 @@ def test_each_world_has_its_own_halves(tmp_path):
     run = write_run(tmp_path / "run")
     worlds = [{"one/success": s / 9, "two/success": s / 8, **tracks(s, "one/"), **tracks(s, "two/")} for s in (1, 2)]
     write_metrics(run, worlds)
-    told = labels(run_page(run))
+    told = labels(render_run(run))
     assert any(t.startswith("Success guided and free, two. guided: 10.0%") for t in told)
     assert "Entries in the bank. one: 10 at iteration 1, 20 at 2; two: 10 at iteration 1, 20 at 2." in told
 
@@ -61,7 +61,7 @@ def test_an_entry_says_its_world_where_the_bank_has_several(tmp_path):
         bank.add(task, EMBED([task])[0], Origin(world=world, task=task))
     bank.record("guided", [1, 2], 1, "t", True)
     bank.close()
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "alfworld: train/look-1" in text and "countdown: train/3" in text
 
 
@@ -75,9 +75,9 @@ def test_the_most_useful_and_the_most_harmful_entries_are_named_and_nothing_is_w
     bank.record("guided", [2], 1, "t", False)
     bank.close()
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     assert "Most useful entries" in page.text and "look first" in page.text and "never look" in page.text
     assert "unused" not in page.text and not page.all("img"), "texts of entries stay text"
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
     path.write_bytes(b"junk" * 1000)
-    assert "is damaged" in Page(run_page(run)).text
+    assert "is damaged" in Page(render_run(run)).text

@@ -12,8 +12,8 @@ from parsed import Page
 from written import episode, write_comparison, write_run
 
 from tacit.core.errors import TacitError
-from tacit.report.comparison_page import comparison_page
-from tacit.report.run_page import run_page
+from tacit.report.comparison_page import render_comparison
+from tacit.report.run_page import render_run
 from tacit.runs.trajectories import read_records, write_records
 
 JUNK = (None, "", "text", -1, 1e308, float("nan"), True, [], [1, None], {}, {"a": []})
@@ -45,7 +45,7 @@ def test_a_run_full_of_junk(tmp_path, seed):
     for file in sorted(p for p in run.rglob("*") if p.is_file()):
         spoil(file, chance, share=(0.02, 0.2)[seed % 2])
     try:
-        html = run_page(run)
+        html = render_run(run)
     except TacitError as error:
         assert "settings" in str(error)
         return
@@ -57,7 +57,7 @@ def test_a_comparison_full_of_junk(tmp_path, seed):
     place = write_comparison(tmp_path / "compared")
     spoil(place / "comparison.json", random.Random(seed), share=(0.004, 0.1)[seed % 2])
     try:
-        html = comparison_page(place)
+        html = render_comparison(place)
     except TacitError as error:
         assert "no comparison" in str(error)
         return

@@ -17,9 +17,9 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
-from tacit.report.run_files import Scene, known_of
-from tacit.report.run_page import command, flat
-from tacit.report.viewer import prompts_of, sections
+from tacit.report.run_files import TaskContext, find_world_info
+from tacit.report.run_page import build_command, flatten_settings
+from tacit.report.viewer import find_prompts, split_sections
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import trajectory_record
 from tacit.worlds import get_environment
@@ -28,7 +28,7 @@ WORLD = get_environment("countdown")
 TERSE = WORLD.wording("terse")
 CONTEXT = History(TERSE, turns=2, admissible=False, style="bare")
 PANEL = Panel.of(WORLD, "test", 6)
-SCENES = {task.id: Scene(task, WORLD, CONTEXT) for task in PANEL.tasks}
+SCENES = {task.id: TaskContext(task, WORLD, CONTEXT) for task in PANEL.tasks}
 
 
 def play(context):
@@ -45,8 +45,8 @@ def played():
 def test_prompts_written_anew_are_the_ones_that_were_read(context):
     played = play(context)
     for trajectory in played:
-        told, source = prompts_of(trajectory_record(trajectory), replace(SCENES[trajectory.task.id], context=context))
-        assert told == [sections(step.prompt) for step in trajectory.steps] and "written anew" in source
+        told, source = find_prompts(trajectory_record(trajectory), replace(SCENES[trajectory.task.id], context=context))
+        assert told == [split_sections(step.prompt) for step in trajectory.steps] and "rendered again" in source
     assert max(len(t.steps) for t in played) > 3, "long enough for history to be left out"
     assert any(not step.effective for t in played for step in t.steps), "what was refused is played again too"
 
@@ -54,20 +54,20 @@ def test_prompts_written_anew_are_the_ones_that_were_read(context):
 def test_a_world_that_answers_differently_claims_nothing(played):
     record = trajectory_record(played[0])
     record["turns"][1]["saw"] += " and a hat"
-    told, why = prompts_of(record, SCENES[record["task"]])
-    assert told == [] and "the world now answers differently at step 2" in why
+    told, why = find_prompts(record, SCENES[record["task"]])
+    assert told == [] and "observation at step 2 differs from the recorded one" in why
 
 
 def test_why_there_are_no_prompts(played):
     record = trajectory_record(played[0])
     scene = SCENES[record["task"]]
-    assert "the world is not here" in prompts_of(record, None)[1]
-    assert "the note that was in them is not on record" in prompts_of({**record, "condition": "guided"}, scene)[1]
+    assert "the world is not here" in find_prompts(record, None)[1]
+    assert "the note that was in them is not on record" in find_prompts({**record, "condition": "guided"}, scene)[1]
 
     def broken():
         raise RuntimeError("no simulator")
 
-    told, why = prompts_of(record, replace(scene, world=replace(WORLD, make=broken)))
+    told, why = find_prompts(record, replace(scene, world=replace(WORLD, make=broken)))
     assert "RuntimeError: no simulator" in why and told == []
 
 
@@ -86,7 +86,7 @@ def test_the_command_on_the_page_repeats_the_run(document):
     recipe = Recipe.from_json(document)
     told = recipe.to_json()
     usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
-    words = [word for piece in command(flat(told), flat(usual)) for word in piece]
+    words = [word for piece in build_command(flatten_settings(told), flatten_settings(usual)) for word in piece]
     assert words[:2] == ["tacit", "train"]
     parser: Parser = make_parser(method_name(document), recipe.model)
     _, said = parser.parse(words[2:])
@@ -101,16 +101,16 @@ def test_a_sum_of_methods_is_quoted_as_it_was_named():
         "seed": 1,
         "method": {"name": "reuserl+bipace", "weight": 0.5, "note": "a b"},
     }
-    pieces = command(flat(told), flat({**told, "method": {"name": "reuserl+bipace"}}))
+    pieces = build_command(flatten_settings(told), flatten_settings({**told, "method": {"name": "reuserl+bipace"}}))
     words = " ".join(shlex.join(piece) for piece in pieces)
     assert words == "tacit train --world countdown --method reuserl+bipace --model tiny --seed 1 --weight 0.5 --note 'a b'"
 
 
 def test_what_is_known_of_settings_that_are_not_ours():
-    assert "unknown method" in known_of({"world": "countdown", "method": {"name": "gone"}}).notices[0]
-    lost = known_of({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})
+    assert "unknown method" in find_world_info({"world": "countdown", "method": {"name": "gone"}}).notices[0]
+    lost = find_world_info({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})
     assert not lost.scenes and lost.defaults is not None and "The world is not here" in lost.notices[0]
-    assert "These settings are not this version's" in known_of(None).notices[0]
+    assert "These settings are not this version's" in find_world_info(None).notices[0]
 
 
 def test_help_says_what_it_takes(capsys):
@@ -121,5 +121,5 @@ def test_help_says_what_it_takes(capsys):
 def test_an_expert_reads_no_prompt(played):
     settings = {"world": "countdown", "model": "expert", "evaluation": {"split": "test", "tasks": 6}, "tasks": 4}
     record = trajectory_record(played[0])
-    told, why = prompts_of(record, known_of(settings).scenes[record["task"]])
+    told, why = find_prompts(record, find_world_info(settings).scenes[record["task"]])
     assert told == [] and why == "An expert acts on what it sees, and reads no prompt."

@@ -9,7 +9,7 @@ import pytest
 from parsed import Page
 
 from tacit.cli.main import main
-from tacit.report.page import interval, percent
+from tacit.report.page import format_interval, format_percent
 from tacit.report.run_page import READINGS
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
@@ -46,7 +46,9 @@ def test_every_evaluation_is_on_the_page(run, page):
     evaluations = read_summary(run)["evaluations"]
     assert [e["stage"] for e in evaluations] == ["untrained", "sft", "rl", "rl"]
     for e in evaluations:
-        assert f"{percent(e['success'])} {interval(e['interval'])} {e['successes']} / {e['episodes']}" in page.text
+        assert (
+            f"{format_percent(e['success'])} {format_interval(e['interval'])} {e['successes']} / {e['episodes']}" in page.text
+        )
         assert e["panel_hash"] in page.text
 
 
@@ -66,7 +68,7 @@ def test_chosen_settings_come_first_and_repeat_it(page):
 def test_prompts_are_written_anew_with_their_history(page):
     shown = page.blocks["episodes"]
     for episode in shown["episodes"]:
-        assert episode["prompts"].startswith("written anew"), episode["prompts"]
+        assert episode["prompts"].startswith("rendered again"), episode["prompts"]
         names = [[name for name, _ in turn["prompt"]] for turn in episode["turns"]]
         assert "history" not in names[0] and all("history" in told for told in names[1:])
     trained = [e for e in shown["episodes"] if e["from"] == "training, iteration 2"]

@@ -13,12 +13,12 @@ from written import HOSTILE, episode, evaluation, write_run
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.evaluation.scores import over_worlds
-from tacit.report.run_page import run_page
+from tacit.report.run_page import render_run
 from tacit.runs.trajectories import write_records
 
 
 def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apart(tmp_path):
-    page = Page(run_page(write_run(tmp_path / "run")))
+    page = Page(render_run(write_run(tmp_path / "run")))
     for share, interval in (("5.0%", "[1.4, 16.5]"), ("77.5%", "[62.5, 87.7]"), ("57.5%", "[42.2, 71.5]")):
         assert share in page.text and interval in page.text
     assert "after rl 10 final 57.5%" in page.text and "after rl 5 peak 77.5%" in page.text
@@ -29,12 +29,12 @@ def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apar
 
 def test_families_are_what_the_last_evaluation_says(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "By family" not in Page(run_page(run)).text
+    assert "By family" not in Page(render_run(run)).text
     summary = json.loads((run / "summary.json").read_text())
     families = {"a": {"episodes": 10, "successes": 1, "success": 0.1, "interval": [0.018, 0.404]}, "b": {"success": "damaged"}}
     summary["evaluations"][-1] |= {"families": families, "macro": 0.417, "macro_interval": [0.25, 0.625]}
     (run / "summary.json").write_text(json.dumps(summary))
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "By family, after rl 10 family success" in text and "a 10.0% [1.8, 40.4] 1 / 10 b – – / –" in text
     assert "mean of the families 41.7% [25.0, 62.5]" in text
 
@@ -46,11 +46,11 @@ def rewrite(run, name: str, **changes) -> None:
 
 def test_a_run_that_was_stopped_does_not_pass_for_one_that_went_to_its_end(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "seed 3 finished" in Page(run_page(run)).text
+    assert "seed 3 finished" in Page(render_run(run)).text
     rewrite(run, "summary.json", stopped="callback")
-    assert "seed 3 stopped by a callback" in Page(run_page(run)).text
+    assert "seed 3 stopped by a callback" in Page(render_run(run)).text
     rewrite(run, "summary.json", stopped="patience")
-    assert "seed 3 stopped early, as it got no better" in Page(run_page(run)).text
+    assert "seed 3 stopped early: no improvement" in Page(render_run(run)).text
 
 
 def test_a_run_in_several_worlds_has_their_mean_and_a_table_a_line_and_a_headline_for_each(tmp_path):
@@ -64,9 +64,9 @@ def test_a_run_in_several_worlds_has_their_mean_and_a_table_a_line_and_a_headlin
     further = [hard, {**hard, "world": "letters", "condition": {"name": "told"}}]
     rewrite(run, "settings.json", world="letters,words")
     rewrite(run, "summary.json", evaluations=scores, further=further)
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     assert "left out" not in page.text and "mine in letters, words, model" in page.text
-    assert "Mean of 2 worlds, each of which counts the same" in page.text
+    assert "Mean of 2 worlds, equally weighted" in page.text
     ends = ", ".join(f"{100 * end:.1f}" for end in scores[-1]["interval"])
     assert f"after rl 10 final 41.2% [{ends}] 57.5% 25.0%" in page.text, "the mean, its interval, and each world's"
     assert page.text.count("untrained 5.0%") == 1 and page.text.count("after rl 10 final 57.5%") == 1
@@ -88,10 +88,10 @@ def test_metrics_of_several_worlds_are_lines_of_one_chart(tmp_path):
         for s in range(1, 5)
     ]  # fmt: skip
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     told = [str(svg["aria-label"]).removesuffix(" Arrow keys read the values.") for svg in page.all("svg")]
     assert (
-        "Success while practising. all: 10.0% at iteration 1, 40.0% at 4; one:WORLD: 5.0% at iteration 1, 20.0% at 4; "
+        "Success in training. all: 10.0% at iteration 1, 40.0% at 4; one:WORLD: 5.0% at iteration 1, 20.0% at 4; "
         "two: 2.5% at iteration 1, 10.0% at 4." in told
     )
     assert "loss/kl. 1 at iteration 1, 4 at 4." in told, "loss is no world"
@@ -104,7 +104,7 @@ def test_seconds_of_the_phases_are_one_chart(tmp_path):
         {"stage": "rl", "step": s, "seconds": 3.0 + s, "seconds_rollout": 2.0 + s, "seconds_update": 1.0} for s in range(1, 4)
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = [str(svg["aria-label"]) for svg in Page(run_page(run)).all("svg")]
+    told = [str(svg["aria-label"]) for svg in Page(render_run(run)).all("svg")]
     line = "rollout: 3 at iteration 1, 5 at 3; update: 1 at iteration 1, 1 at 3; all: 4 at iteration 1, 6 at 3."
     assert any(t.startswith(f"Seconds of each phase. {line}") for t in told), told
     assert not any(t.startswith("seconds") for t in told)
@@ -119,17 +119,17 @@ def test_several_tries_and_later_evaluations(tmp_path):
     for number, later in enumerate((older, priced)):
         del later["stage"]
         (run / "evaluations" / f"{number}.json").write_text(json.dumps(later))
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "written tokens crashed pass@4 pass@10 SC@4 cost untrained 5.0%" in text, "on the run's own panel: in its table"
     assert "rl-000010, measured later 22.5%" in text and "37.5% – 12.5% – rl-000005" in text, "an older one has no intervals"
     assert "rl-000005, measured later 22.5%" in text and "40.0% [25.0, 50.0] 50.0% 12.5% [6.2, 25.0] 0.25" in text
     rewrite(run, "evaluations/0.json", sampling={"temperature": 0})
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "hash 0123456789abcdef, temperature 0 evaluated success" in text, "under other conditions: in a table of its own"
 
 
 def test_curves_have_axes_a_sentence_and_a_table(tmp_path):
-    page = Page(run_page(write_run(tmp_path / "run")))
+    page = Page(render_run(write_run(tmp_path / "run")))
     told = [svg["aria-label"] for svg in page.all("svg")]
     assert any(t.startswith("Success on the panel. 5.0% at iteration 0, 57.5% at 10.") for t in told)
     assert any(t.startswith("Entropy, nats/token. 1.4 at iteration 1, 0.5 at 10.") for t in told)
@@ -148,7 +148,7 @@ def test_hostile_text_stays_text(tmp_path):
     (run / "settings.json").write_text(json.dumps({**settings, "world": HOSTILE, "model": HOSTILE, HOSTILE: HOSTILE}))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"stage": HOSTILE, "step": 1, HOSTILE: 2.0}) + "\n")
-    html = run_page(run)
+    html = render_run(run)
     page = Page(html)
     assert "<img" not in html and 'onerror="' not in html and "\x1b" not in html
     assert not page.all("img") and not page.all("b\u2028")
@@ -159,7 +159,7 @@ def test_hostile_text_stays_text(tmp_path):
 
 
 def test_the_page_asks_for_nothing(tmp_path):
-    page = Page(run_page(write_run(tmp_path / "run")))
+    page = Page(render_run(write_run(tmp_path / "run")))
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert not [a for _, a in page.elements if (a.get("src") or "") or (a.get("href") or "#")[0] not in "#d"]
@@ -167,7 +167,7 @@ def test_the_page_asks_for_nothing(tmp_path):
 
 def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
     run = write_run(tmp_path / "run")
-    page = Page(run_page(run, most_trajectories=6))
+    page = Page(render_run(run, most_trajectories=6))
     chosen = page.blocks["episodes"]["episodes"]
     assert {e["stop"] for e in chosen} == {"success", "out of steps"}, "in words"
     assert [(e["family"], e["success"]) for e in chosen[:6]] == [
@@ -178,28 +178,28 @@ def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
     )
     turn = chosen[2]["turns"][1]
     assert (turn["reward"], turn["credit"], turn["effective"]) == (0.25, -0.5, False)
-    everything = Page(run_page(run, most_trajectories=99))
+    everything = Page(render_run(run, most_trajectories=99))
     assert len(everything.blocks["episodes"]["episodes"]) == 15 and "are not on this page" not in everything.text
-    assert "No trajectories were asked for; 15 can be read" in Page(run_page(run, most_trajectories=0)).text
+    assert "No trajectories were requested; 15 are available" in Page(render_run(run, most_trajectories=0)).text
 
 
 def test_what_the_world_measured_on_a_step_is_told_in_words(tmp_path):
     told = episode(1, True)
     told["turns"][0]["signals"] = {"progress": 0.02, "error": 0.0}
-    turns = Page(run_page(write_run(tmp_path / "run", episodes=[told]))).blocks["episodes"]["episodes"][0]["turns"]
+    turns = Page(render_run(write_run(tmp_path / "run", episodes=[told]))).blocks["episodes"]["episodes"][0]["turns"]
     assert turns[0]["signals"] == "progress 0.02, error 0"
 
 
 def test_long_texts_are_cut_and_say_so(tmp_path):
     run = write_run(tmp_path / "run", episodes=[episode(1, True, text="x" * 20_000)])
-    texts = Page(run_page(run)).blocks["episodes"]["texts"]
+    texts = Page(render_run(run)).blocks["episodes"]["texts"]
     assert max(map(len, texts)) < 8_100 and any("12,008 more characters are not on this page" in t for t in texts)
 
 
 def test_without_trajectories(tmp_path):
     run = write_run(tmp_path / "run")
     shutil.rmtree(run / "trajectories")
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     assert not page.blocks and "No trajectories were recorded" in page.text and "57.5%" in page.text
 
 
@@ -211,13 +211,13 @@ def test_an_unfinished_run_says_so_and_shows_what_its_checkpoint_knows(tmp_path)
         (run / "checkpoints" / name / "state.json").write_text(
             json.dumps({"stage": stage, "step": int(step), "evaluations": scores})
         )
-    made = run_page(run)
+    made = render_run(run)
     text = Page(made).text
-    assert "This run has not finished: it has come to rl 10." in text
+    assert "This run has not finished; it has reached rl 10." in text
     assert f"<code>tacit train --resume {run}</code> continues it." in made
     assert "latest success, not final 77.5%" in text and "final success" not in text and "not finished" in text
     (run / "summary.json").write_text("{half")
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "summary.json cannot be read" in text and "latest success, not final 77.5%" in text
 
 
@@ -228,25 +228,25 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
     broken.write_bytes(gzip.compress(lines.encode())[:-900])
     (run / "versions.json").write_text("{half")
     (run / "metrics.jsonl").write_text('{"stage": "rl"\nnonsense\n[]\n' + (run / "metrics.jsonl").read_text())
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     assert "eval-rl-000010.jsonl.gz is damaged" in page.text and "what comes before the damage is shown" in page.text
     assert "versions.json cannot be read" in page.text and "3 of 13 lines of metrics.jsonl cannot be read" in page.text
     assert len(page.blocks["episodes"]["episodes"]) == 24 and "57.5%" in page.text
     broken.write_bytes(b"not gzip at all")
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert (
         "is damaged" in text
         and "evaluation after rl 10" not in text.partition("Behaviour")[2]
         and "training, iteration 10" in text
     )
     (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text() + '{"stage": "rl", "st')
-    assert "3 of 13 lines of metrics.jsonl" in Page(run_page(run)).text, "half a line is what a killed write leaves"
+    assert "3 of 13 lines of metrics.jsonl" in Page(render_run(run)).text, "half a line is what a killed write leaves"
 
 
 def test_without_metrics(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     assert "There are no metrics (metrics.jsonl)" in page.text
     assert any(svg["aria-label"].startswith("Success on the panel") for svg in page.all("svg")), (
         "evaluations still make a curve"
@@ -258,17 +258,17 @@ def test_episodes_of_another_version_are_left_out_by_count(tmp_path):
     uncounted["turns"][0]["tokens"] = -1
     strange = [{"task": "old", "steps": []}, {**episode(3, True), "stop": "bored"}, uncounted]
     run = write_run(tmp_path / "run", episodes=[episode(1, True), *strange])
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "3 of 4 lines of trajectories/eval-rl-000010.jsonl.gz cannot be read by this version: left out." in text
 
 
 def test_alarms(tmp_path):
     run = write_run(tmp_path / "run")
-    assert 'id="alarms"' not in run_page(run)
+    assert 'id="alarms"' not in render_run(run)
     (run / "alarms.jsonl").write_text(json.dumps({"name": "entropy_low", "step": 7, "message": "entropy fell"}) + "\n")
-    assert "7 entropy low entropy fell" in Page(run_page(run)).text
+    assert "7 entropy low entropy fell" in Page(render_run(run)).text
     (run / "alarms.jsonl").write_text("broken\n")
-    assert "1 of 1 lines of alarms.jsonl cannot be read" in Page(run_page(run)).text
+    assert "1 of 1 lines of alarms.jsonl cannot be read" in Page(render_run(run)).text
 
 
 def test_the_command_writes_it(tmp_path, capsys):
@@ -286,8 +286,8 @@ def test_the_command_writes_it(tmp_path, capsys):
     [
         (["nowhere"], "there is no directory nowhere"),
         (["EMPTY"], "is neither a run nor a comparison: it has no settings.json and no comparison.json. `tacit train`"),
-        (["ABOVE"], "It holds runs, though: above/runs/run; name one of them."),
-        (["RUNS"], "It holds runs, though: above/runs/run; name one of them."),
+        (["ABOVE"], "It contains runs: above/runs/run; name one of them."),
+        (["RUNS"], "It contains runs: above/runs/run; name one of them."),
         (["FILE"], "a.txt is a file; name a run"),
         (["RUN", "--trajectories", "-1"], "--trajectories must not be negative"),
         (["RUN", "--out", "nowhere/at/all.html"], "there is no directory nowhere/at"),
@@ -306,12 +306,12 @@ def test_mistakes(tmp_path, monkeypatch, capsys, words, reason):
 def test_settings_that_cannot_be_read_are_the_end(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "settings.json").write_text("{")
-    with pytest.raises(TacitError, match="cannot be read as settings"):
-        run_page(run)
+    with pytest.raises(TacitError, match="cannot read the settings"):
+        render_run(run)
 
 
 def test_an_episode_that_ended_before_its_first_step(tmp_path):
     run = write_run(tmp_path / "run", episodes=[episode(1, False, 0, stop="world_error", detail="it broke")])
     write_records(run / "trajectories" / "rl-000010.jsonl.gz", [])
-    shown = Page(run_page(run)).blocks["episodes"]["episodes"]
+    shown = Page(render_run(run)).blocks["episodes"]["episodes"]
     assert [e["turns"] for e in shown] == [[]] and shown[0]["detail"] == "it broke"

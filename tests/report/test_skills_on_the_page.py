@@ -6,8 +6,8 @@ from parsed import Page
 from test_step_credit import labels, write_metrics
 from written import episode, write_run
 
-from tacit.report.method_sections import taught
-from tacit.report.run_page import run_page
+from tacit.report.method_sections import embed_skills
+from tacit.report.run_page import render_run
 
 TOLD = {
     "skills": [{"step": "add them"}],
@@ -23,9 +23,9 @@ def measured(s: int) -> dict[str, float]:
 
 def test_the_shift_stands_beside_the_episodes_credit(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "Skills of hindsight" not in Page(run_page(run)).text
+    assert "Skills of hindsight" not in Page(render_run(run)).text
     write_metrics(run, [measured(s) for s in (1, 2, 4)])
-    told, text = labels(run_page(run)), Page(run_page(run)).text
+    told, text = labels(render_run(run)), Page(render_run(run)).text
     assert "Skill shift per token, magnitude. 0.1 at iteration 1, 0.4 at 3." in told
     assert "λ · shift per token, magnitude. 0.001 at iteration 1, 0.004 at 3." in told
     assert "Episode credit per token, magnitude. 0.05 at iteration 1, 0.2 at 3." in told
@@ -36,8 +36,8 @@ def test_the_shift_stands_beside_the_episodes_credit(tmp_path):
 def test_a_run_without_skills_has_its_credit_among_the_further_numbers(tmp_path):
     run = write_run(tmp_path / "run")
     write_metrics(run, [{"episode_credit_magnitude": s / 20} for s in (1, 2)])
-    assert "Skills of hindsight" not in Page(run_page(run)).text
-    assert "episode_credit_magnitude. 0.05 at iteration 1, 0.1 at 2." in labels(run_page(run))
+    assert "Skills of hindsight" not in Page(render_run(run)).text
+    assert "episode_credit_magnitude. 0.05 at iteration 1, 0.1 at 2." in labels(render_run(run))
 
 
 def test_what_a_turn_was_told_is_read_as_it_is_written_and_dropped_where_it_is_not():
@@ -47,7 +47,7 @@ def test_what_a_turn_was_told_is_read_as_it_is_written_and_dropped_where_it_is_n
         texts.append(text)
         return len(texts) - 1
 
-    assert taught(TOLD, kept) == {"skills": [["step", 0]], "shift_by_token": [[1, 0.5], [2, -0.25], [3, 0.0]]}
-    assert texts == ["add them", "op(", "-", ""] and taught(episode(1, True)["turns"][0], kept) == {}
+    assert embed_skills(TOLD, kept) == {"skills": [["step", 0]], "shift_by_token": [[1, 0.5], [2, -0.25], [3, 0.0]]}
+    assert texts == ["add them", "op(", "-", ""] and embed_skills(episode(1, True)["turns"][0], kept) == {}
     for broken in ("x", [], None, [["a", "b"]], [["a"]], [{}], [3], {"a": 1}, [["a", float("nan")]]):
-        assert taught({"skills": broken, "shift_by_token": broken}, kept) == {}
+        assert embed_skills({"skills": broken, "shift_by_token": broken}, kept) == {}

@@ -9,9 +9,9 @@ from parsed import Page
 from written import write_comparison, write_run
 
 from tacit.credit.step_relative import pace_metrics, partition_metrics
-from tacit.report.comparison_page import comparison_page
+from tacit.report.comparison_page import render_comparison
 from tacit.report.method_sections import DIAGNOSTICS, MOST_POINTS
-from tacit.report.run_page import run_page
+from tacit.report.run_page import render_run
 
 
 def clusters(step: int, alone: float, prefix: str = "") -> dict[str, float]:
@@ -50,16 +50,16 @@ def test_what_is_charted_is_what_is_counted():
 
 def test_a_run_that_compares_steps_shows_who_was_compared_with_whom(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "Step credit" not in Page(run_page(run)).text
+    assert "Step credit" not in Page(render_run(run)).text
     write_metrics(run, [{**clusters(s, s / 10), **branches(s)} for s in range(1, 5)])
-    told = labels(run_page(run))
+    told = labels(render_run(run))
     assert "Singletons. of clusters: 10.0% at iteration 1, 40.0% at 4; of steps: 2.5% at iteration 1, 10.0% at 4." in told
     assert "Steps per cluster. 3 at iteration 1, 6 at 4." in told and "Matched pairs. 10 at iteration 1, 40 at 4." in told
     branch = next(t for t in told if t.startswith("Branch. "))
     assert branch.count("at iteration") == 3 and "zero: 0.0% at iteration 1, 0.0% at 4" in branch
     assert "Actions per cluster. 2 at iteration 1, 5 at 4." in told
     assert not any(t.startswith(("parts_", "pace_")) for t in told), "once each"
-    text = Page(run_page(run)).text
+    text = Page(render_run(run)).text
     assert "not drawn: parts_largest 0.5, pace_parsed 1." in text, "what never moves is told in words"
 
 
@@ -70,7 +70,7 @@ def test_each_world_of_a_run_has_its_own_clusters(tmp_path):
         for s in (1, 2)
     ]
     write_metrics(run, lines)
-    told = labels(run_page(run))
+    told = labels(render_run(run))
     assert "Singletons, two. of clusters: 5.0% at iteration 1, 10.0% at 2; of steps: 1.2% at iteration 1, 2.5% at 2." in told
     assert "Steps per cluster. one: 3 at iteration 1, 4 at 2; two: 3 at iteration 1, 4 at 2." in told
 
@@ -87,8 +87,8 @@ def compared(tmp_path):
 
 
 def test_methods_stand_beside_each_other(compared):
-    page = Page(comparison_page(compared))
-    told = labels(comparison_page(compared))
+    page = Page(render_comparison(compared))
+    told = labels(render_comparison(compared))
     assert "Steps per cluster. bipace: 3 at iteration 1, 5 at 3; reuserl: 3 at iteration 1, 5 at 3." in told
     assert "Branch, PACE. 51.0% at iteration 1, 53.0% at 3." in told, "only one of them has it"
     assert not any(t.startswith("Largest cluster") for t in told), "it never moves: the table has it"
@@ -100,11 +100,11 @@ def test_methods_stand_beside_each_other(compared):
 def test_long_runs_are_drawn_as_means_of_neighbours(compared):
     for seed in (0, 1, 2):
         write_metrics(compared / f"runs/countdown/bipace/{seed}", [clusters(s, s / 1000) for s in range(1, 200)])
-    text = comparison_page(compared)
+    text = render_comparison(compared)
     assert "each point is the mean of 4 neighbours" in Page(text).text
     figure = next(svg for svg in Page(text).all("svg") if str(svg["aria-label"]).startswith("Matched pairs"))
     assert [len(line["points"]) for line in json.loads(str(figure["data-chart"]))["series"]] == [50, 3] and MOST_POINTS == 60
 
 
 def test_a_comparison_without_step_credit_has_no_such_section(tmp_path):
-    assert "Step credit" not in Page(comparison_page(write_comparison(tmp_path / "compared"))).text
+    assert "Step credit" not in Page(render_comparison(write_comparison(tmp_path / "compared"))).text

@@ -13,7 +13,7 @@ from written import HOSTILE, episode, write_comparison, write_run
 
 from tacit.cli.main import main
 from tacit.companions.dictionary.companion import FILE
-from tacit.report.run_page import run_page
+from tacit.report.run_page import render_run
 
 
 def page_of(server, path="/runs/0") -> Page:
@@ -94,10 +94,10 @@ def test_runs_stand_side_by_side(tmp_path):
     (other / "settings.json").write_text(json.dumps(settings | {"seed": 4, "world": HOSTILE}))
     with watching(one, other, tmp_path / "later", one) as server:
         page = page_of(server, "/")
-        assert "3 runs" in page.text and "state finished has come to rl 10 not begun" in page.text, "the one named twice is one"
+        assert "3 runs" in page.text and "state finished at rl 10 not started" in page.text, "the one named twice is one"
         assert "later: There is no directory" in page.text and "seed 3 4" in page.text and "--seed 3 4" in page.text
         told = [str(svg["aria-label"]) for svg in page.all("svg")]
-        assert any(t.startswith("Success while practising. a/run: 5.0% at iteration 1, 50.0% at 10; b/run: 5.0%") for t in told)
+        assert any(t.startswith("Success in training. a/run: 5.0% at iteration 1, 50.0% at 10; b/run: 5.0%") for t in told)
         assert not page.all("img"), "names are names"
         own = page_of(server, "/runs/1")
         linked = [a["href"] for a in own.all("a") if not str(a["href"]).startswith(("#", "/runs/1/"))]
@@ -113,7 +113,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
     (run / "trajectories" / "rl-000011.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with watching(run) as server:
         text = page_of(server).text
-        assert "rl-000011.jsonl.gz is damaged" in text and "Success while practising" in text
+        assert "rl-000011.jsonl.gz is damaged" in text and "Success in training" in text
         (run / "settings.json").write_text('{"world": ')
         assert "Cannot be shown" in page_of(server).text and "settings.json cannot be read" in page_of(server).text
         assert "settings.json cannot be read" in page_of(server, "/runs/0/episodes/rl-000010").text
@@ -151,15 +151,15 @@ def test_a_port_that_is_taken_is_said(tmp_path, capsys):
 
 def test_phrases_of_the_newest_dictionary_are_on_the_page(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "Phrases" not in Page(run_page(run)).text
+    assert "Phrases" not in Page(render_run(run)).text
     for step, uses in ((1, [[1, [[0, 4]]]]), (2, [[1, [[0, 4]]], [2, [[0, 2], [1, 9]]]])):
         home = run / "checkpoints" / f"rl-{step:06d}" / "companions" / "dictionary"
         home.mkdir(parents=True)
         history = {"iteration": step, "phrases": [["go", "take"], ["open", HOSTILE]], "steps": uses}
         (home / FILE).write_text(json.dumps({"history": history}))
         (home.parents[1] / "state.json").write_text("{}")
-    page = Page(run_page(run))
+    page = Page(render_run(run))
     assert "Phrases as of rl-000002" in page.text and "go › take 2 1 100.0%" in page.text and not page.all("img")
     assert page.text.index("open ›") < page.text.index("go › take"), "used more"
     (run / "checkpoints" / "rl-000002" / "companions" / "dictionary" / FILE).write_text('{"history": 3}')
-    assert "cannot be read" in Page(run_page(run)).text
+    assert "cannot be read" in Page(render_run(run)).text

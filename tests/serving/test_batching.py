@@ -290,7 +290,7 @@ def test_too_many_and_too_slow_are_refused() -> None:
 
         slow = asyncio.create_task(wait_for_answer(ask, settings, batching))
         await asyncio.sleep(0.01)
-        with pytest.raises(RequestError, match="1 requests wait for the model") as refused:
+        with pytest.raises(RequestError, match="1 requests are waiting for the model") as refused:
             await wait_for_answer(ask, settings, batching)
         assert refused.value.status == 429
         with pytest.raises(RequestError, match=r"no answer within 0\.2 s") as refused:

@@ -76,10 +76,10 @@ def test_a_stop_string_is_not_part_of_the_answer(client: openai.OpenAI) -> None:
 
 def test_mistakes_come_as_the_clients_own_errors(client: openai.OpenAI, server: Served) -> None:
     say = [{"role": "user", "content": "x"}]
-    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9' here; there are alfworld/heat"):
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9'; available are alfworld/heat"):
         client.chat.completions.create(model="gpt-9", messages=say)
-    with pytest.raises(openai.UnprocessableEntityError, match="max_tokens 100000 is more than the 512"):
+    with pytest.raises(openai.UnprocessableEntityError, match="max_tokens 100000 is more than this server's limit of 512"):
         client.chat.completions.create(model="heat", messages=say, max_tokens=100_000)
     wrong = openai.OpenAI(base_url=f"{server.address}/v1", api_key="wrong", max_retries=0)
-    with pytest.raises(openai.AuthenticationError, match="not the right one"):
+    with pytest.raises(openai.AuthenticationError, match="the token is wrong"):
         wrong.models.list()

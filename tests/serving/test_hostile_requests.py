@@ -25,7 +25,7 @@ def half(name: str) -> dict:
     return {"role": "user", "type": "text", name: "x \ud800"}
 
 
-@pytest.mark.parametrize(("token", "says"), [(None, "a token is needed"), ("wrong", "not the right one"), ("", "is needed")])
+@pytest.mark.parametrize(("token", "says"), [(None, "a token is needed"), ("wrong", "the token is wrong"), ("", "is needed")])
 @pytest.mark.parametrize("path", ["/sessions", "/v1/models", "/metrics", "/modules", "/nowhere", "/openapi.json"])
 def test_without_the_token_nothing_is_told(server: Served, token: str | None, says: str, path: str) -> None:
     status, text = server.send("GET", path, token=token)
@@ -56,7 +56,7 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/v1/chat/completions", json.dumps({**CHAT, "temperature": 1e-320}), 422, "too close to 0 to divide by; say 0"),
         ("/sessions", json.dumps({**BEGIN, "colour": 1}), 422, "colour: Extra inputs"),
         ("/sessions", '{"goal": "\\ud800", "family": "heat"}', 422, "goal"),
-        ("/sessions", '{"goal": ', 422, "it is no JSON (at character"),
+        ("/sessions", '{"goal": ', 422, "it is not JSON (at character"),
         ("/sessions", b"\xff\xfe\x00", 4, ""),
         ("/sessions", "[" * 50_000, 4, ""),
         ("/sessions", json.dumps([1]), 422, "the body: Input should be an object"),

@@ -66,7 +66,7 @@ def test_without_a_token_the_page_asks_for_it(browser, server: Served) -> None:
     browser.until("!document.getElementById('entry').hidden")
     browser.evaluate("document.getElementById('token').value = 'wrong'")
     browser.click("#login button")
-    browser.until(f"{text('said')}.includes('not the right one')")
+    browser.until(f"{text('said')}.includes('the token is wrong')")
     browser.evaluate(f"document.getElementById('token').value = '{TOKEN}'")
     browser.click("#login button")
     browser.until("!document.getElementById('inside').hidden")

@@ -56,7 +56,7 @@ def test_it_is_served_with_the_drafts_block(taught) -> None:
 def test_a_draft_that_nobody_agreed_to_is_shown_and_not_run(taught, tmp_path, capsys) -> None:
     assert main(["serve", str(taught), "--port", "0"]) == 2
     told = capsys.readouterr()
-    assert "brings a draft along, and nobody agreed that it be run" in told.err and "--yes" in told.err
+    assert "contains a draft that was not approved to run" in told.err and "--yes" in told.err
     assert all(line in told.err for line in drafts.GOOD.splitlines()), "the whole of it was shown"
     with served(taught, "--yes") as server:
         assert all(line in server.complaints for line in drafts.GOOD.splitlines())

@@ -20,7 +20,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Observation
 from tacit.core.world import Adviser
 from tacit.prompts.history import History
-from tacit.report.run_page import stages_of
+from tacit.report.run_page import build_stages
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.metrics import read_metrics
 from tacit.training.demonstrations import (
@@ -292,7 +292,7 @@ def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_bee
 
 def test_the_report_draws_how_far_policy_and_expert_agree():
     rounds = [{"stage": "sft", "step": 9, "relabel_agreement": 0.7}, {"stage": "sft", "step": 25, "relabel_agreement": 0.9}]
-    (stage,) = stages_of(rounds, [])
+    (stage,) = build_stages(rounds, [])
     assert "Turns in which the expert would have done the same" in stage["charts"][0] and "90.0%" in stage["charts"][0]
 
 

@@ -23,7 +23,7 @@ from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import Behaviour, describe_ending
-from tacit.report.dictionary import Inspected, Reading, Story, inspect_dictionary, plot_dictionary
+from tacit.report.dictionary import DictionaryReport, EStep, DictionaryHistory, inspect_dictionary, plot_dictionary
 
 # Terminal output: phrases with their counts, metrics by step, episodes split into phrases.
 
@@ -38,7 +38,7 @@ GONE = 6
 """removed phrases listed"""
 
 
-def show(console: Console, found: Inspected, top: int, plot: Path | None) -> None:
+def show(console: Console, found: DictionaryReport, top: int, plot: Path | None) -> None:
     story, colours = found.story, phrase_colours(found.story)
     say(console, f"skill dictionary, {story.source}", style="bold")
     say_pairs(console, [*headline(story), *([("plot", str(plot))] if plot else [])])
@@ -56,7 +56,7 @@ def show(console: Console, found: Inspected, top: int, plot: Path | None) -> Non
         console.print(behaviour_table(found.behaviours))
 
 
-def headline(story: Story) -> list[tuple[str, str]]:
+def headline(story: DictionaryHistory) -> list[tuple[str, str]]:
     dictionary, corpus = story.companion.dictionary, story.companion.successes
     pairs = [
         ("phrases", f"{len(dictionary)}: {len(dictionary.skills)} single skills and {len(dictionary.merged)} merged"),
@@ -73,7 +73,7 @@ def headline(story: Story) -> list[tuple[str, str]]:
     return pairs
 
 
-def show_phrases(console: Console, story: Story, top: int, colours: Mapping[Phrase, str]) -> None:
+def show_phrases(console: Console, story: DictionaryHistory, top: int, colours: Mapping[Phrase, str]) -> None:
     phrases, rates = story.phrases(), [uses for _, uses in story.rates()]
     if phrases:
         left = f", {len(phrases) - top} more not shown" if len(phrases) > top else ""
@@ -108,7 +108,7 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join("·" if m is None else LEVELS[min(len(LEVELS) - 1, int(len(LEVELS) * m / highest))] for m in means)
 
 
-def step_table(readings: Sequence[Reading]) -> Table:
+def step_table(readings: Sequence[EStep]) -> Table:
     """Up to twelve evenly spaced steps, including the last."""
     chosen = sorted({round(i * (len(readings) - 1) / max(1, ROWS - 1)) for i in range(ROWS)})
     columns = ("step", "successes", "phrases", "bits", "by skill", "segments", "per phrase", "loss", "bound")
@@ -142,7 +142,7 @@ def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:
     return line
 
 
-def phrase_colours(story: Story) -> dict[Phrase, str]:
+def phrase_colours(story: DictionaryHistory) -> dict[Phrase, str]:
     """The most used phrases get their own colors."""
     used = [tuple(found["phrase"]) for found in story.phrases()]
     others = [phrase for phrase in story.companion.dictionary.merged if phrase not in used]

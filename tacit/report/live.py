@@ -1,4 +1,4 @@
-"""A run that may not have begun, may be written to this moment, or may be gone by now. It is only ever read."""
+"""Live pages: runs that may not have started, may be written to right now, or may be gone. Nothing here writes to a run."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from markupsafe import Markup
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.evaluation.plots import Series
-from tacit.report.charts import draw
-from tacit.report.page import NOTHING, Live, is_number, render
-from tacit.report.run_files import COMPARISON, Episodes, Record, RunFiles, known_of, read_episodes, read_run
+from tacit.report.charts import draw_chart
+from tacit.report.page import DASH, Live, is_number, render
+from tacit.report.run_files import COMPARISON, Episodes, Record, RunFiles, find_world_info, read_episodes, read_run
 from tacit.report.run_page import (
     ALL,
-    READINGS,
+    CHARTED,
     STAGE_TITLES,
-    flag,
-    flat,
-    headline,
-    lines_of,
-    measured_points,
-    name_of,
-    panels_of,
-    shown,
+    build_headline,
+    flag_name,
+    flatten_settings,
+    group_metrics,
+    group_panels,
+    panel_points,
+    render_value,
+    setting_name,
 )
-from tacit.report.viewer import choose, viewer
-from tacit.report.writing import neither
+from tacit.report.viewer import build_viewer, choose_episodes
+from tacit.report.write import make_missing_error
 from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
 
-READ = (
+PAGE_FILES = (
     "*.json",
     "*.jsonl",
     "evaluations/*.json",
@@ -42,41 +42,41 @@ READ = (
     "checkpoints/*/state.json",
     "experience/bank.sqlite*",
 )
-"""what pages are made of"""
+"""files that pages are made from"""
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedRun:
     path: Path
     name: str
-    """of the directory, and as much of what it lies in as tells it from the others"""
+    """the end of its path that is unique among the watched runs"""
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         return (self.path / SETTINGS).is_file()
 
-    def look(self) -> tuple[str, float | None]:
-        """A stamp that changes with any file that pages are made of; and when one was last written, in seconds since 1970."""
+    def get_stamp(self) -> tuple[str, float | None]:
+        """A stamp that changes with any of PAGE_FILES, and the time of the last change in seconds since 1970."""
         seen = sorted(_states(self.path))
         digest = hashlib.sha256(repr((self.path.is_dir(), seen)).encode()).hexdigest()[:16]
         return digest, max((written for _, _, written in seen), default=0) / 1e9 or None
 
-    def absence(self) -> tuple[str, str]:
-        """What to say where there is no run: (heading, sentence)."""
+    def describe_absence(self) -> tuple[str, str]:
+        """(heading, sentence) for a directory without a run."""
         if not self.path.is_dir():
-            return "Not begun", f"There is no directory {self.path} yet, or no longer. The run is shown as soon as it begins."
-        return "Beginning", f"{self.path} has no {SETTINGS} yet. The run is shown as soon as it has written what it was told."
+            return "Not started", f"There is no directory {self.path}. The run appears here as soon as it starts."
+        return "Starting", f"{self.path} has no {SETTINGS} yet. The run appears here as soon as it has written it."
 
 
-def watched(paths: Sequence[Path]) -> list[Watched]:
-    """One of each; what cannot become a run is refused."""
-    places = list(dict.fromkeys(path.expanduser().absolute() for path in paths))
-    for path in places:
-        _check(path)
-    return [Watched(path, name) for path, name in zip(places, _names(places), strict=True)]
+def find_watched_runs(paths: Sequence[Path]) -> list[WatchedRun]:
+    """The distinct runs. Paths that cannot become a run are errors."""
+    distinct = list(dict.fromkeys(path.expanduser().absolute() for path in paths))
+    for path in distinct:
+        _check_path(path)
+    return [WatchedRun(path, name) for path, name in zip(distinct, _names(distinct), strict=True)]
 
 
-def _check(path: Path) -> None:
+def _check_path(path: Path) -> None:
     if (path / SETTINGS).is_file() or not path.exists():
         return
     if not path.is_dir():
@@ -86,10 +86,10 @@ def _check(path: Path) -> None:
         named = f" Name some of its runs instead: {', '.join(runs[:5])}." if runs else ""
         raise TacitError(f"{path} is a comparison; `tacit report {path}` shows it.{named}")
     if any(not own.name.endswith(".tmp") and own.name not in UNSTARTED_FILES for own in path.iterdir()):
-        raise neither(path)
+        raise make_missing_error(path)
 
 
-def _names(places: Sequence[Path]) -> list[str]:
+def _names(paths: Sequence[Path]) -> list[str]:
     """
     >>> _names([Path("/a/seed/0"), Path("/b/seed/0"), Path("/b/one")])
     ['a/seed/0', 'b/seed/0', 'one']
@@ -99,32 +99,32 @@ def _names(places: Sequence[Path]) -> list[str]:
         return "/".join(path.parts[-depth:])
 
     names = []
-    for path in places:
+    for path in paths:
         depths = range(1, len(path.parts) + 1)
-        alone = (d for d in depths if [ending(other, d) for other in places].count(ending(path, d)) == 1)
-        names.append(ending(path, next(alone, len(path.parts))))
+        unique = (d for d in depths if [ending(other, d) for other in paths].count(ending(path, d)) == 1)
+        names.append(ending(path, next(unique, len(path.parts))))
     return names
 
 
 def _states(path: Path) -> Iterator[tuple[str, int, int]]:
-    for pattern in READ:
+    for pattern in PAGE_FILES:
         for file in path.glob(pattern):
             try:
                 state = file.stat()
-            except OSError:  # replaced or cleared away this moment
+            except OSError:  # just replaced or removed
                 continue
             yield str(file.relative_to(path)), state.st_size, state.st_mtime_ns
 
 
-# The episodes of a run as they come: the newest recording turn by turn, and those before it in a line each.
+# The episode feed: the newest recording turn by turn, earlier ones as one line each
 
-STRIPS, RECORDINGS, MOST_TURNS = 8, 12, 60
-"""episodes of the newest recording, recordings, and turns of an episode that are shown"""
+STRIPS, RECORDINGS, MAX_TURNS = 8, 12, 60
+"""episodes shown of the newest recording, recordings, and turns per episode"""
 SUFFIX = ".jsonl.gz"
 
 
-def feed_of(run: Path, link: str, most: int, notices: list[str]) -> dict[str, Any]:
-    """`link` is where the pages of recordings are, and `most` how many episodes those have, which gives them their numbers."""
+def build_feed(run: Path, link: str, most: int, notices: list[str]) -> dict[str, Any]:
+    """`link` is the URL of the recordings' pages. `most` is their maximum number of episodes; it determines episode numbers."""
     found = [(name, e) for name, e in _newest(run, notices) if e.records]
     if not found:
         return {"strips": []}
@@ -132,7 +132,7 @@ def feed_of(run: Path, link: str, most: int, notices: list[str]) -> dict[str, An
     address = f"{link}/{first}"
     strips = [
         _strip(record, f"{address}#episode={number}")
-        for number, (_, record) in enumerate(choose([newest], most)[:STRIPS], start=1)
+        for number, (_, record) in enumerate(choose_episodes([newest], most)[:STRIPS], start=1)
     ]
     return {
         "title": newest.title,
@@ -143,16 +143,16 @@ def feed_of(run: Path, link: str, most: int, notices: list[str]) -> dict[str, An
     }
 
 
-def recording_page(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
-    """The episodes of one recording, to be read step by step."""
+def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
+    """The page with the episodes of one recording."""
     file = run / "trajectories" / f"{name}{SUFFIX}"
     if not file.is_file():
         raise TacitError(f"there is no recording {name!r} in {run}.")
     files = read_run(run)
-    known, notices = known_of(files.settings), list(files.notices)
+    known, notices = find_world_info(files.settings), list(files.notices)
     episodes = _read_feed(run, file, notices)
-    shown = viewer([episodes] if episodes.records else [], known, most)
-    return render("episodes", notices, live, name=f"{run.name}: {episodes.title}", shown=shown, what=str(file), **more)
+    viewed = build_viewer([episodes] if episodes.records else [], known, most)
+    return render("episodes", notices, live, name=f"{run.name}: {episodes.title}", shown=viewed, what=str(file), **more)
 
 
 def _newest(run: Path, notices: list[str]) -> list[tuple[str, Episodes]]:
@@ -166,14 +166,14 @@ def _newest(run: Path, notices: list[str]) -> list[tuple[str, Episodes]]:
 
 def _read_feed(run: Path, file: Path, notices: list[str]) -> Episodes:
     state = file.stat()
-    episodes, said = _kept(run, file, state.st_mtime_ns, state.st_size)
-    notices.extend(said)
+    episodes, found = _read_cached(run, file, state.st_mtime_ns, state.st_size)
+    notices.extend(found)
     return episodes
 
 
 @lru_cache(maxsize=4 * RECORDINGS)
-def _kept(run: Path, file: Path, written: int, size: int) -> tuple[Episodes, tuple[str, ...]]:
-    """A recording is written in one move, so it is read once."""
+def _read_cached(run: Path, file: Path, written: int, size: int) -> tuple[Episodes, tuple[str, ...]]:
+    """Recordings are written atomically, so one read per version is enough."""
     notices: list[str] = []
     stage, _, step = file.name.removesuffix(SUFFIX).rpartition("-")
     return Episodes(stage, int(step), read_episodes(run, file, notices)), tuple(notices)
@@ -188,37 +188,37 @@ def _outcomes(episodes: Episodes) -> dict[str, Any]:
 def _strip(record: Record, link: str) -> dict[str, Any]:
     turns: Sequence[Mapping[str, Any]] = record["turns"]
     goal = str(record.get("goal") or record["task"])
-    return {"link": link, "success": record["success"], "goal": goal[:200], "turns": list(map(_mark, turns[:MOST_TURNS]))}
+    return {"link": link, "success": record["success"], "goal": goal[:200], "turns": list(map(_mark, turns[:MAX_TURNS]))}
 
 
 def _mark(turn: Mapping[str, Any]) -> tuple[str, str]:
-    """(how the mark of a turn looks, what it says)"""
+    """(CSS classes, tooltip) of a turn's mark"""
     credit = turn.get("credit")
-    told, style = [str(turn["action"])[:80]], []
+    label, style = [str(turn["action"])[:80]], []
     if is_number(credit) and credit:
         style.append("plus" if credit > 0 else "minus")
-        told.append(f"credit {credit:+.3f}")
+        label.append(f"credit {credit:+.3f}")
     if not (turn["valid"] and turn["effective"]):
         style.append("hollow")
-        told.append("refused" if turn["valid"] else "not understood")
-    return " ".join(style), ", ".join(told)
+        label.append("refused" if turn["valid"] else "not understood")
+    return " ".join(style), ", ".join(label)
 
 
-# Several runs side by side: how far each has come, a line for each in every chart, and their episodes.
+# Several runs side by side: progress, charts with a line per run, and episodes
 
-NAMED = ("world", "method", "model", "seed")
-Found = tuple[Watched, RunFiles | None, str]
-"""a run, its files where they can be read, and else why not"""
+NAMED_SETTINGS = ("world", "method", "model", "seed")
+Found = tuple[WatchedRun, RunFiles | None, str]
+"""(run, its files or None, error)"""
 
 
-def overview_page(runs: Sequence[Watched], links: Sequence[str], most: int, live: Live) -> str:
+def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int, live: Live) -> str:
     found = [(run, *_read(run)) for run in runs]
     notices = [f"{run.name}: {why}" for run, _, why in found if why]
     notices += [f"{run.name}: {said}" for run, files, _ in found if files for said in files.notices]
     feeds = [
-        (run.name, link, feed_of(run.path, f"{link}/episodes", most, notices))
+        (run.name, link, build_feed(run.path, f"{link}/episodes", most, notices))
         for run, link in zip(runs, links, strict=True)
-        if run.begun
+        if run.has_started
     ]
     finished = sum(files is not None and files.finished for _, files, _ in found)
     return render(
@@ -236,9 +236,9 @@ def overview_page(runs: Sequence[Watched], links: Sequence[str], most: int, live
     )
 
 
-def _read(run: Watched) -> tuple[RunFiles | None, str]:
-    if not run.begun:
-        return None, run.absence()[1]
+def _read(run: WatchedRun) -> tuple[RunFiles | None, str]:
+    if not run.has_started:
+        return None, run.describe_absence()[1]
     try:
         return read_run(run.path), ""
     except TacitError as error:
@@ -246,35 +246,37 @@ def _read(run: Watched) -> tuple[RunFiles | None, str]:
 
 
 def _rows(found: Sequence[Found]) -> list[tuple[Any, ...]]:
-    """One for each thing that can be said of a run, with a column for each run."""
+    """Table rows with a column per run."""
     columns = [_column(files) for _, files, _ in found]
     titles = list(dict.fromkeys(title for column in columns for title in column))
-    return [(title, *(column.get(title, NOTHING) for column in columns)) for title in titles]
+    return [(title, *(column.get(title, DASH) for column in columns)) for title in titles]
 
 
 def _column(files: RunFiles | None) -> dict[str, str]:
     if files is None:
-        return {"state": "not begun"}
-    state = files.ending if files.finished else f"has come to {files.come_to}" if files.come_to else "has begun"
-    told = {"state": state, **{key: name_of(files.settings, key) for key in NAMED}}
-    told |= {label.removesuffix(", not final"): f"{number} {more}" for label, number, more in headline(panels_of(files))}
+        return {"state": "not started"}
+    state = files.ending if files.finished else f"at {files.last_step}" if files.last_step else "started"
+    told = {"state": state, **{key: setting_name(files.settings, key) for key in NAMED_SETTINGS}}
+    told |= {
+        label.removesuffix(", not final"): f"{number} {more}" for label, number, more in build_headline(group_panels(files))
+    }
     if files.alarms:
         told["alarms"] = ", ".join(alarm["name"].replace("_", " ") for alarm in files.alarms)
     return told
 
 
 def _curves(found: Sequence[Found]) -> dict[str, list[Markup]]:
-    """Stage -> charts: success on the panel, then what READINGS names, with a line for each run that has it."""
+    """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run."""
     there = [(run.name, i, files) for i, (run, files, _) in enumerate(found) if files is not None]
     told: dict[str, list[Markup]] = {}
     panels = [
-        Series(name, measured_points(panel), i) for name, i, files in there for panel in panels_of(files)[:1] if panel.training
+        Series(name, panel_points(panel), i) for name, i, files in there for panel in group_panels(files)[:1] if panel.training
     ]
     if panels:
-        told[STAGE_TITLES["rl"]] = [draw(_title("Success on the panel", panels), panels, share=True, marks=True)]
+        told[STAGE_TITLES["rl"]] = [draw_chart(_title("Success on the panel", panels), panels, share=True, marks=True)]
     for stage, title in STAGE_TITLES.items():
-        lines = [(name, i, lines_of([r for r in files.metrics if r["stage"] == stage])) for name, i, files in there]
-        for metric, (reading, scale) in READINGS.items():
+        lines = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in there]
+        for metric, (reading, scale) in CHARTED.items():
             own = [
                 replace(line, name=name, colour=i)
                 for name, i, metrics in lines
@@ -283,21 +285,21 @@ def _curves(found: Sequence[Found]) -> dict[str, list[Markup]]:
             ]
             if own:
                 word = "iteration" if stage == "rl" else "step"
-                told.setdefault(title, []).append(draw(_title(reading, own), own, word, **scale))
+                told.setdefault(title, []).append(draw_chart(_title(reading, own), own, word, **scale))
     return told
 
 
 def _title(reading: str, lines: Sequence[Series]) -> str:
-    """A line that is alone in its chart has no name there."""
+    """A chart does not name its only line, so the title does."""
     return reading if len(lines) > 1 else f"{reading}, {lines[0].name}"
 
 
 def _differences(found: Sequence[Found]) -> list[tuple[Any, ...]]:
-    told = [flat(files.settings) if files else {} for _, files, _ in found]
+    told = [flatten_settings(files.settings) if files else {} for _, files, _ in found]
     there = [t for t in told if t]
     places = dict.fromkeys(place for t in there for place in t if place != ("out",))
     differing = [place for place in places if any(t.get(place) != there[0].get(place) for t in there)]
     return [
-        (Markup("<code>{}</code>").format(flag(place)), *(shown(t[place]) if place in t else "" for t in told))
+        (Markup("<code>{}</code>").format(flag_name(place)), *(render_value(t[place]) if place in t else "" for t in told))
         for place in differing
     ]
