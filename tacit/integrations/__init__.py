@@ -1,11 +1,9 @@
-"""Doors to the field: our worlds in other trainers' loops, and their worlds in ours.
+"""Integrations: our worlds in other libraries' loops, and their environments as worlds.
 
-    doors/
-      episode.py     one of our worlds, played by somebody else: which task, how long, what is paid
-      foreign.py     what it takes to be a world of ours, for those of others
-      gymnasium.py   Gymnasium, both ways     (extra gymnasium)
-      openenv.py     OpenEnv, both ways       (extra openenv)
-      verifiers.py   verifiers, both ways     (extra verifiers; verifiers_worlds.py is the way in)
+    episode.py     shared code: an episode of one of our worlds; a seeded environment as a world
+    gymnasium.py   Gymnasium     (extra gymnasium)
+    openenv.py     OpenEnv       (extra openenv)
+    verifiers.py   verifiers     (extra verifiers)
 
-Each needs its extra and says so where it is missing; nothing else of Tacit imports them.
+Each needs its extra; nothing else in Tacit imports them.
 """

@@ -1,4 +1,4 @@
-"""One of our worlds in somebody else's loop: which task is played, how long, and what is paid for it."""
+"""Shared code of the integrations: an episode of one of our worlds, and a seeded environment as a world."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from tacit.core.world import Environment, Numbered, World, as_observation, as_tr
 from tacit.worlds import get_environment
 
 Pays = Literal["", "success", "score", "steps"]
-"""1 for a success at the end; the graded score at the end; what each step was worth. Empty: steps, where the world pays for
-them, else success"""
-MADE = 1000
-"""tasks of a split that can be made without end, where no number is named"""
+"""reward: 1 for a success at the end; the score at the end; the world's step rewards. Empty: `steps` if the world has step
+rewards, else `success`"""
+DEFAULT_TASKS = 1000
+"""tasks of a split of unlimited size"""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What came of an action."""
+    """The result of an action."""
 
     observation: Observation
     reward: float
     done: bool
-    """the world ended it"""
+    """the world ended the episode"""
     truncated: bool
-    """it ran out of steps"""
+    """the step limit ended the episode"""
     success: bool
     score: float
     effective: bool
     label: str
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.done or self.truncated
 
 
 class Episode:
-    """Plays one task after another. Tasks are numbered: the same number is the same task everywhere."""
+    """Plays one task after another. The same task number is the same task everywhere."""
 
     def __init__(
         self,
@@ -55,29 +55,27 @@ class Episode:
         self.environment = get_environment(world) if isinstance(world, str) else world
         if split not in self.environment.splits:
             raise unknown(f"split of world {self.environment.name!r}", split, self.environment.splits)
-        count = tasks or self.environment.panel_size(split, MADE)
+        count = tasks or self.environment.panel_size(split, DEFAULT_TASKS)
         self.tasks = tuple(self.environment.tasks_of(split, count, 0, families))
         if not self.tasks:
             raise TacitError(f"split {split!r} of world {self.environment.name!r} has no such tasks.")
         self.max_steps = max_steps or self.environment.max_steps
         self.pays = pays or ("steps" if self.environment.step_rewards else "success")
         if self.pays == "steps" and not self.environment.step_rewards:
-            raise TacitError(
-                f"world {self.environment.name!r} pays nothing for single steps: choose pays='success' or 'score'."
-            )
+            raise TacitError(f"world {self.environment.name!r} has no step rewards: choose pays='success' or 'score'.")
         self.task: Task | None = None
         self.steps = 0
         self._world: World | None = None
         self._over = True
 
-    def another(self) -> Episode:
-        """Plays the same tasks beside this one. They are made once: of some worlds a split takes seconds."""
+    def clone(self) -> Episode:
+        """A second player of the same tasks, which are not made again: that takes seconds in some worlds."""
         other = copy.copy(self)
         other.task, other.steps, other._world, other._over = None, 0, None, True
         return other
 
     def begin(self, number: int) -> Observation:
-        """Start the task of this number; numbers beyond the last begin again at the first."""
+        """Start a task; numbers wrap around."""
         self._world = self._world or self.environment.make()
         self.task = self.tasks[number % len(self.tasks)]
         self.steps, self._over = 0, False
@@ -85,7 +83,7 @@ class Episode:
 
     def act(self, action: str) -> Turn:
         if self._over or self._world is None:
-            raise TacitError("this episode is over, or has not begun: reset it first.")
+            raise TacitError("the episode has ended or not started: call reset first.")
         transition = as_transition(self._world.step(str(action)))
         self.steps += 1
         truncated = self.steps >= self.max_steps and not transition.done
@@ -104,10 +102,10 @@ class Episode:
             transition.label,
         )
 
-    def about(self, turn: Turn | None, observation: Observation) -> dict[str, Any]:
-        """What an agent need not see: which task it is, what can be done, how far it has come."""
+    def describe(self, turn: Turn | None, observation: Observation) -> dict[str, Any]:
+        """The `info` of a step: task, valid actions, score."""
         assert self.task is not None
-        told = {
+        info = {
             "goal": self.task.goal,
             "task": self.task.id,
             "family": self.task.family,
@@ -116,7 +114,7 @@ class Episode:
             "success": bool(turn and turn.success),
             "effective": turn is None or turn.effective,
         }
-        return {**told, "label": turn.label} if turn and turn.label else told
+        return {**info, "label": turn.label} if turn and turn.label else info
 
     def close(self) -> None:
         world, self._world, self._over = self._world, None, True
@@ -124,14 +122,14 @@ class Episode:
             world.close()
 
 
-# Somebody else's text world as one of ours. Its tasks are seeds: training and testing draw from ranges that never meet.
+# Another library's text environment as a world. Its tasks are seeds.
 
 SEEDS: Mapping[str, range] = {"train": range(1_000_000), "test": range(1_000_000, 2_000_000)}
-"""split -> the seeds its tasks are drawn from"""
+"""split -> seeds of its tasks; the ranges are disjoint"""
 
 
 class PlainWording(Numbered):
-    """The goal, what is seen, and a request: no words of any world's own."""
+    """The goal, the observation and a request."""
 
     def task(self, task: Task) -> str:
         return task.goal
@@ -145,26 +143,24 @@ class PlainWording(Numbered):
         return observation.text
 
 
-def by_seed(name: str, goal: str) -> Callable[[str, int, int], Sequence[Task]]:
-    """Tasks that differ in their seed alone."""
+def make_seeded_tasks(name: str, goal: str) -> Callable[[str, int, int], Sequence[Task]]:
+    """Tasks that differ only in their seed."""
 
     def tasks(split: str, count: int, seed: int) -> list[Task]:
         if split not in SEEDS:
             raise unknown(f"split of world {name!r}", split, SEEDS)
         if not 0 <= count <= len(SEEDS[split]):
-            raise TacitError(f"{count} tasks of {split!r} were asked for; there are seeds for {len(SEEDS[split])}.")
+            raise TacitError(f"{count} tasks of {split!r} were requested, but it has only {len(SEEDS[split])} seeds.")
         drawn = Random(f"{name}/{split}/{seed}").sample(SEEDS[split], count)
         return [Task(name, f"{split}/{number}", name, split, seed, goal, {"seed": number}) for number in drawn]
 
     return tasks
 
 
-def foreign_environment(
-    name: str, summary: str, make: Callable[[], World], goal: str, max_steps: int, **more: Any
-) -> Environment:
-    """An Environment of a world whose tasks are seeds (`task.data["seed"]`). `more` are further fields of `Environment`."""
+def make_environment(name: str, summary: str, make: Callable[[], World], goal: str, max_steps: int, **more: Any) -> Environment:
+    """The Environment of a world whose tasks are seeds (`task.data["seed"]`). `more` are further fields of `Environment`."""
     fields: dict[str, Any] = {
-        "tasks": by_seed(name, goal),
+        "tasks": make_seeded_tasks(name, goal),
         "splits": tuple(SEEDS),
         "families": (name,),
         "wordings": {"full": PlainWording(), "terse": PlainWording()},
@@ -173,6 +169,6 @@ def foreign_environment(
     return Environment(name=name, summary=summary, max_steps=max_steps, make=make, **{**fields, **more})
 
 
-def graded(total: float) -> float:
-    """A sum of rewards as a score: what lies outside [0, 1] is cut off."""
+def clip_score(total: float) -> float:
+    """A sum of rewards as a score in [0, 1]."""
     return min(max(total, 0.0), 1.0)

@@ -1,7 +1,7 @@
-"""Gymnasium, both ways (extra `gymnasium`).
+"""Gymnasium, in both directions (extra `gymnasium`).
 
 env = TacitEnv("alfworld", split="train")            any of our worlds as a gymnasium.Env
-text, info = env.reset(seed=7)                       the seed chooses the task; info has the goal and what can be done
+text, info = env.reset(seed=7)                       the seed chooses the task; info has the goal and valid actions
 text, reward, terminated, truncated, info = env.step("go to shelf 1")
 
 register()                                           then gymnasium.make("tacit/alfworld-v0", split="unseen")
@@ -19,14 +19,14 @@ from typing import Any
 from tacit.core.errors import TacitError, install
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, tell_now
-from tacit.integrations.episode import Episode, Pays, Turn, foreign_environment, graded
+from tacit.integrations.episode import Episode, Pays, Turn, clip_score, make_environment
 from tacit.worlds import WORLDS
 
 try:
     import gymnasium
     from gymnasium import spaces
 except ImportError as error:
-    raise TacitError(f"this door needs the `gymnasium` package: {install('gymnasium')}.") from error
+    raise TacitError(f"this integration needs the `gymnasium` package: {install('gymnasium')}.") from error
 
 LONGEST = 65_536
 """characters of an observation or an action"""
@@ -35,7 +35,7 @@ _POSSIBLE = ("admissible_actions", "admissible_commands", "valid_actions", "avai
 
 
 class AnyText(spaces.Text):
-    """Any string up to a length. Gymnasium's own text is made of letters listed beforehand; worlds speak as they like."""
+    """Any string up to a length. Gymnasium's own Text allows only a fixed set of characters."""
 
     def __init__(self, max_length: int = LONGEST, seed: Any = None) -> None:
         super().__init__(max_length, min_length=0, seed=seed)
@@ -45,7 +45,7 @@ class AnyText(spaces.Text):
 
 
 class TacitEnv(gymnasium.Env[str, str]):
-    """One of our worlds. A seed names a task of the split; without one, the generator draws the next."""
+    """One of our worlds. The seed chooses a task of the split."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
 
@@ -61,8 +61,8 @@ class TacitEnv(gymnasium.Env[str, str]):
         wording: str = "",
         render_mode: str | None = None,
     ) -> None:
-        """`goal_in_text`: an episode's first observation begins with the goal; it is in `info` either way. `wording`: what is
-        seen is told in one of the world's wordings (`terse`), as our own agents read it; else as the world says it."""
+        """`goal_in_text`: start the first observation with the goal, which is also in `info`. `wording`: render observations in
+        one of the world's wordings (`terse`), as our agents read them."""
         self.episode = Episode(world, split, tasks, families, max_steps, pays)
         self.observation_space, self.action_space = AnyText(), AnyText()
         self.goal_in_text, self.render_mode = goal_in_text, render_mode
@@ -70,18 +70,18 @@ class TacitEnv(gymnasium.Env[str, str]):
         self._shown = ""
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """`options={"task": n}` names a task by its number."""
+        """`options={"task": n}` chooses a task by number."""
         super().reset(seed=seed)
         chosen = (options or {}).get("task")
         number = int(self.np_random.integers(len(self.episode.tasks))) if chosen is None else int(chosen)
         observation = self.episode.begin(number)
         assert self.episode.task is not None
         goal = self._wording.task(self.episode.task) if self._wording else f"{self.episode.task.goal}\n"
-        return self._tell(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.about(None, observation)
+        return self._tell(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.describe(None, observation)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         turn: Turn = self.episode.act(action)
-        info = self.episode.about(turn, turn.observation)
+        info = self.episode.describe(turn, turn.observation)
         return self._tell(turn.observation), turn.reward, turn.done, turn.truncated, info
 
     def render(self) -> str:
@@ -99,7 +99,7 @@ class TacitEnv(gymnasium.Env[str, str]):
 
 
 def register() -> list[str]:
-    """Every world under `tacit/<name>-v0`; those registered already are left as they are."""
+    """Register every world as `tacit/<name>-v0`, unless it is registered already. Return the names."""
     names = [f"tacit/{world}-v0" for world in WORLDS]
     for name, world in zip(names, WORLDS, strict=True):
         if name not in gymnasium.registry:
@@ -125,7 +125,7 @@ class GymnasiumWorld:
 
     def step(self, action: str) -> Transition:
         if self._env is None:
-            raise TacitError("this world has no episode yet: call reset(task) first.")
+            raise TacitError("the episode has not started: call reset(task) first.")
         seen, reward, terminated, truncated, info = self._env.step(action)
         self._total += float(reward)
         named = [bool(info[key]) for key in _WON if key in info]
@@ -135,7 +135,7 @@ class GymnasiumWorld:
             _observation(seen, info),
             done=terminated or truncated,
             success=won,
-            score=1.0 if won else graded(score),
+            score=1.0 if won else clip_score(score),
             reward=float(reward),
             effective=bool(info.get("effective", True)),
             label=str(info.get("label", "")) or ("truncated" if truncated else ""),
@@ -150,17 +150,20 @@ class GymnasiumWorld:
 def gymnasium_environment(
     name: str, make: Callable[[], gymnasium.Env[Any, Any]], goal: str, max_steps: int = 50, **more: Any
 ) -> Environment:
-    """Any text environment as a world of ours. It is won when its info says so (`success`, `is_success`, `won`) or, where it
-    says nothing, when it terminates with a positive sum of rewards. `more` are further fields of `Environment`."""
+    """Any text environment as a world.
+
+    An episode is a success if `info` says so (`success`, `is_success`, `won`), else if it terminates with a positive sum of
+    rewards. `more` are further fields of `Environment`.
+    """
     env = make()
     text = isinstance(env.observation_space, spaces.Text) and isinstance(env.action_space, spaces.Text)
     env.close()
     if not text:
         raise TacitError(
-            f"{name!r} does not speak in text (it shows {env.observation_space} and takes {env.action_space}): wrap it in one "
-            "whose spaces are gymnasium.spaces.Text."
+            f"{name!r} is not a text environment (observations {env.observation_space}, actions {env.action_space}): wrap it "
+            "so that its spaces are gymnasium.spaces.Text."
         )
-    return foreign_environment(name, f"{name}, through Gymnasium", partial(GymnasiumWorld, make), goal, max_steps, **more)
+    return make_environment(name, f"{name}, through Gymnasium", partial(GymnasiumWorld, make), goal, max_steps, **more)
 
 
 def _observation(seen: Any, info: Mapping[str, Any]) -> Observation:

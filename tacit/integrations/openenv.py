@@ -1,10 +1,10 @@
-"""OpenEnv, both ways (extra `openenv`).
+"""OpenEnv, in both directions (extra `openenv`).
 
-    app = openenv_app("alfworld", split="train")         uvicorn.run(app): our world behind OpenEnv's interface
+    app = openenv_app("alfworld", split="train")         uvicorn.run(app): our world as an OpenEnv server
     environment = openenv_environment("theirs", "http://localhost:8000", "Do what it asks.")      any OpenEnv server as a world
 
-A session is a WebSocket (`/ws`), as OpenEnv's own clients have it: `/reset` and `/step` over plain HTTP begin anew each time.
-An action is `{"action": "go to shelf 1"}`. `reset` takes `seed`, which chooses a task of the split, or `task`, its number.
+A session is a WebSocket (`/ws`), as in OpenEnv's own clients; `/reset` and `/step` over plain HTTP keep no state. An action is
+`{"action": "go to shelf 1"}`. `reset` takes `seed`, which chooses a task of the split, or `task`, its number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError, install
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.integrations.episode import Episode, Pays, foreign_environment, graded
+from tacit.integrations.episode import Episode, Pays, clip_score, make_environment
 
 try:
     from openenv.core import GenericEnvClient
@@ -28,10 +28,10 @@ try:
     from openenv.core.env_server.types import Action, EnvironmentMetadata, State
     from openenv.core.env_server.types import Observation as Shown
 except ImportError as error:
-    raise TacitError(f"this door needs the `openenv-core` package: {install('openenv')}.") from error
+    raise TacitError(f"this integration needs the `openenv-core` package: {install('openenv')}.") from error
 
 SESSIONS = 64
-"""episodes that one server plays at the same time"""
+"""concurrent episodes of one server"""
 _WAIT_S = 10.0
 _TEXTS = ("text", "message", "observation", "content", "output", "prompt")
 _POSSIBLE = ("admissible_actions", "legal_actions", "available_actions", "valid_actions")
@@ -41,7 +41,7 @@ class TextAction(Action):
     action: str
 
 
-class TextShown(Shown):
+class TextObservation(Shown):
     text: str
     goal: str = ""
     task: str = ""
@@ -53,7 +53,7 @@ class TextShown(Shown):
     label: str = ""
 
 
-class ServedWorld(OpenEnvironment[TextAction, TextShown, State]):
+class ServedWorld(OpenEnvironment[TextAction, TextObservation, State]):
     """One session's episode of one of our worlds."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -64,17 +64,19 @@ class ServedWorld(OpenEnvironment[TextAction, TextShown, State]):
         self._rng = Random(0)
         self._name: str | None = None
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, task: int | None = None, **more: Any) -> TextShown:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, task: int | None = None, **more: Any
+    ) -> TextObservation:
         if seed is not None:
             self._rng = Random(seed)
         self._name = episode_id
         observation = self._episode.begin(self._rng.randrange(len(self._episode.tasks)) if task is None else task)
-        return TextShown(text=observation.text, **self._episode.about(None, observation))
+        return TextObservation(text=observation.text, **self._episode.describe(None, observation))
 
-    def step(self, action: TextAction, timeout_s: float | None = None, **more: Any) -> TextShown:
+    def step(self, action: TextAction, timeout_s: float | None = None, **more: Any) -> TextObservation:
         turn = self._episode.act(action.action)
-        about = self._episode.about(turn, turn.observation)
-        return TextShown(text=turn.observation.text, reward=turn.reward, done=turn.over, **about)
+        about = self._episode.describe(turn, turn.observation)
+        return TextObservation(text=turn.observation.text, reward=turn.reward, done=turn.is_over, **about)
 
     @property
     def state(self) -> State:
@@ -99,10 +101,9 @@ def openenv_app(
     pays: Pays = "",
     sessions: int = SESSIONS,
 ) -> Any:
-    """The FastAPI application that serves a world of ours. Wrong arguments are told now, not to the first client, and the tasks
-    made, for all sessions."""
+    """A FastAPI application that serves one of our worlds. Checks the arguments and makes the tasks now."""
     first = Episode(world, split, tasks, families, max_steps, pays)
-    return create_fastapi_app(partial(ServedWorld, first.another), TextAction, TextShown, max_concurrent_envs=sessions)
+    return create_fastapi_app(partial(ServedWorld, first.clone), TextAction, TextObservation, max_concurrent_envs=sessions)
 
 
 class OpenEnvWorld:
@@ -122,7 +123,7 @@ class OpenEnvWorld:
 
     def step(self, action: str) -> Transition:
         if self._client is None:
-            raise TacitError("this world has no episode yet: call reset(task) first.")
+            raise TacitError("the episode has not started: call reset(task) first.")
         result = self._client.step({self._said: action})
         reward, done, seen = float(result.reward or 0.0), bool(result.done), result.observation
         self._total += reward
@@ -131,7 +132,7 @@ class OpenEnvWorld:
             self._observation(seen),
             done=done,
             success=won,
-            score=1.0 if won else graded(float(seen.get("score", self._total))),
+            score=1.0 if won else clip_score(float(seen.get("score", self._total))),
             reward=reward,
             effective=bool(seen.get("effective", True)),
             label=str(seen.get("label", "")),
@@ -157,14 +158,16 @@ def openenv_environment(
     wait_s: float = 60.0,
     **more: Any,
 ) -> Environment:
-    """Any text environment behind an OpenEnv server as a world of ours. Its schema says how an action is given and where the
-    text is; where several fields could be meant they are named here. It is won when an observation says `success`, or,
-    where it says nothing, when it ends with a positive sum of rewards."""
+    """Any text environment behind an OpenEnv server as a world.
+
+    The server's schema has the fields of actions and observations; if it is ambiguous, set `action_field` and `text_field`. An
+    episode is a success if the observation says `success`, else if it ends with a positive sum of rewards.
+    """
     schema = _schema(url)
     said = action_field or _only_text(schema["action"], "action", "action_field", url, ("action", "message", "text", "command"))
     seen = text_field or _only_text(schema["observation"], "observation", "text_field", url, _TEXTS)
     make = partial(OpenEnvWorld, url, said, seen, wait_s)
-    return foreign_environment(name, f"{name}, an OpenEnv server at {url}", make, goal, max_steps, slow=True, **more)
+    return make_environment(name, f"{name}, an OpenEnv server at {url}", make, goal, max_steps, slow=True, **more)
 
 
 def _schema(url: str) -> Mapping[str, Any]:
@@ -177,10 +180,10 @@ def _schema(url: str) -> Mapping[str, Any]:
 
 
 def _only_text(fields: Mapping[str, Any], what: str, option: str, url: str, usual: Sequence[str]) -> str:
-    """The field that is text: the only one, or the one with a usual name."""
+    """The only text field, or the one with a usual name."""
     texts = [name for name, field in fields.items() if field.get("type") == "string"]
     found = texts if len(texts) == 1 else [name for name in usual if name in texts][:1]
     if not found:
         has = ", ".join(texts) or "none"
-        raise TacitError(f"which field of an {what} of {url} is the text? Its text fields: {has}. Name one ({option}=…).")
+        raise TacitError(f"cannot tell which field of an {what} of {url} is the text ({has}); set {option}=….")
     return found[0]

@@ -1,9 +1,9 @@
-"""verifiers, both ways (extra `verifiers`: versions 0.1.14 to 0.3.0, which have MultiTurnEnv).
+"""verifiers, in both directions (extra `verifiers`: versions 0.1.14 to 0.3.0, which have MultiTurnEnv).
 
 env = TacitMultiTurnEnv("alfworld")                  any of our worlds as a verifiers MultiTurnEnv
-results = await env.evaluate(client, model)          … for whatever evaluates or trains those
+results = await env.evaluate(client, model)
 
-environment = verifiers_environment("theirs", partial(vf.load_environment, "their-env"))    anybody's as a world of ours
+environment = verifiers_environment("theirs", partial(vf.load_environment, "their-env"))    any verifiers environment as a world
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError, install, unknown
 from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Environment, format_of, tell_now
-from tacit.integrations.episode import Episode, Pays, PlainWording, foreign_environment, graded
-
-# Anybody's verifiers environment as a world.
-#
-# Their loop calls the model; ours calls the world. So a world of theirs runs its own rollout in a thread, with a model that
-# waits
-# for our agent's action: single turns, many turns, their parsers and rubrics are all as they are. Tools are not passed on.
+from tacit.integrations.episode import Episode, Pays, PlainWording, clip_score, make_environment
 
 try:
     import verifiers as vf
     from verifiers.clients import Client
     from verifiers.types import Response, ResponseMessage, UserMessage
 
-    vf.MultiTurnEnv  # noqa: B018 (later versions have it no more)
+    vf.MultiTurnEnv  # noqa: B018 (later versions do not have it)
 except (ImportError, AttributeError) as error:
     raise TacitError(
-        f"this door needs `verifiers` from 0.1.14 to 0.3.0, which has MultiTurnEnv: {install('verifiers')} ({error})."
+        f"this integration needs `verifiers` 0.1.14 to 0.3.0, which have MultiTurnEnv: {install('verifiers')} ({error})."
     ) from error
 
-_LEAVE_S = 5.0
+__all__ = ["TacitMultiTurnEnv", "verifiers_environment"]
+
+_STOP_S = 5.0
+
+# A verifiers environment as a world. Their loop calls the model; ours calls the world. So their rollout runs in a thread, with
+# a client that waits for our agent's action. Their parsers and rubrics work unchanged; tools are not passed on.
 
 
-class Whole:
-    """The completion is the action, all of it."""
+class VerbatimFormat:
+    """The whole completion is the action."""
 
     stop: tuple[str, ...] = ()
     thinks = True
@@ -57,17 +56,17 @@ class Whole:
         return action
 
 
-class WholeWording(PlainWording):
-    """For worlds that read answers in a format of their own: what is written reaches them as it is."""
+class VerbatimWording(PlainWording):
+    """For environments that parse completions themselves."""
 
-    formats: Mapping[ActionStyle, ActionFormat] = {"tags": Whole(), "bare": Whole()}
+    formats: Mapping[ActionStyle, ActionFormat] = {"tags": VerbatimFormat(), "bare": VerbatimFormat()}
 
     def request(self, style: ActionStyle) -> str:
         return ""
 
 
-class Waiting(Client):
-    """A model that says what it is told to, when it is told to."""
+class QueuedClient(Client):
+    """A client that answers with what another thread puts into `answers`."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -87,7 +86,7 @@ class Waiting(Client):
         self.asked.put(("prompt", prompt))
         answer = await asyncio.to_thread(self.answers.get)
         if answer is None:
-            raise vf.ModelError("nobody plays this rollout any more")
+            raise vf.ModelError("the rollout was abandoned")
         return answer
 
     async def raise_from_native_response(self, response: Any) -> None:
@@ -102,35 +101,35 @@ class Waiting(Client):
 
 
 class VerifiersWorld:
-    """A rollout of somebody's environment as a world: `task.data["row"]` is the row of its dataset."""
+    """A rollout of a verifiers environment as a world; `task.data["row"]` is the row of its dataset."""
 
     def __init__(self, make: Callable[[], Any], passes_at: float) -> None:
         self._make, self._passes_at = make, passes_at
         self._env: Any = None
-        self._model: Waiting | None = None
+        self._model: QueuedClient | None = None
         self._thread: threading.Thread | None = None
         self._read = 0
 
     def reset(self, task: Task) -> Observation:
-        self._leave()
+        self._stop()
         self._env = self._env or self._make()
-        self._model, self._read = Waiting(), 0
+        self._model, self._read = QueuedClient(), 0
         row = dict(task.data["row"])
         self._thread = threading.Thread(target=_roll_out, args=(self._env, row, self._model), daemon=True)
         self._thread.start()
         kind, told = self._model.asked.get()
         if kind != "prompt":
-            raise RuntimeError(f"the environment ended before it asked for anything: {told}")
+            raise RuntimeError(f"the environment ended before its first prompt: {told}")
         self._read = len(told)
         return Observation("Begin.")
 
     def step(self, action: str) -> Transition:
         if self._model is None:
-            raise TacitError("this world has no episode yet: call reset(task) first.")
+            raise TacitError("the episode has not started: call reset(task) first.")
         self._model.answers.put(action)
         kind, told = self._model.asked.get()
         if kind == "broke":
-            raise RuntimeError(f"the environment broke: {told}")
+            raise RuntimeError(f"the environment failed: {told}")
         if kind == "prompt":
             new, self._read = told[self._read + 1 :], len(told)
             return Transition(Observation(_joined(new)))
@@ -141,29 +140,31 @@ class VerifiersWorld:
             Observation(_joined(messages[last + 1 :])),
             done=True,
             success=reward >= self._passes_at,
-            score=graded(reward),
+            score=clip_score(reward),
             reward=reward,
             label=str(told.get("stop_condition") or ""),
         )
 
     def close(self) -> None:
-        self._leave()
+        self._stop()
         self._env = None
 
-    def _leave(self) -> None:
+    def _stop(self) -> None:
         model, self._model = self._model, None
         if model is not None:
             model.answers.put(None)
         if self._thread is not None:
-            self._thread.join(_LEAVE_S)
+            self._thread.join(_STOP_S)
             self._thread = None
 
 
 def verifiers_environment(
     name: str, make: Callable[[], Any], max_steps: int = 20, passes_at: float = 1.0, **more: Any
 ) -> Environment:
-    """Anybody's verifiers environment as a world of ours: `train` is its dataset, `test` its evaluation dataset (or the same
-    where it has none, and then only `train` is there). An episode is won when its reward reaches `passes_at`."""
+    """A verifiers environment as a world. `train` is its dataset, `test` its evaluation dataset, if it has a different one.
+
+    An episode is a success if its reward reaches `passes_at`.
+    """
 
     @cache
     def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -184,28 +185,28 @@ def verifiers_environment(
         "splits": tuple(rows()),
         "panel_split": tuple(rows())[-1],
         "published": {split: len(there) for split, there in rows().items()},
-        "wordings": {"full": WholeWording(), "terse": WholeWording()},
+        "wordings": {"full": VerbatimWording(), "terse": VerbatimWording()},
     }
     world = partial(VerifiersWorld, make, passes_at)
-    return foreign_environment(name, f"{name}, through verifiers", world, "", max_steps, **{**fields, **more})
+    return make_environment(name, f"{name}, through verifiers", world, "", max_steps, **{**fields, **more})
 
 
-def _roll_out(env: Any, row: dict[str, Any], model: Waiting) -> None:
+def _roll_out(env: Any, row: dict[str, Any], model: QueuedClient) -> None:
     try:
         output = asyncio.run(env.run_rollout(row, model, "tacit", {}))
         wrong = output.get("error")
         model.asked.put(("broke", wrong) if wrong else ("over", output))
-    except BaseException as error:  # whoever waits for the next prompt has to be told
+    except BaseException as error:  # the waiting world must be told
         model.asked.put(("broke", f"{type(error).__name__}: {error}"))
 
 
 def _rows_of(env: Any) -> dict[str, list[Mapping[str, Any]]]:
-    """Its datasets as plain rows. One without an evaluation dataset gives its training rows for both: then it has one split."""
+    """Split -> rows. An environment without an evaluation dataset returns its training rows twice; then there is one split."""
     there: dict[str, list[Mapping[str, Any]]] = {}
     for split, ask in (("train", env.get_dataset), ("test", env.get_eval_dataset)):
         try:
             found = [json.loads(json.dumps(row, default=str)) for row in ask()]
-        except Exception:  # each says in its own way that it has none
+        except Exception:  # environments raise different errors if they have none
             continue
         if found and found not in there.values():
             there[split] = found
@@ -230,13 +231,14 @@ def _joined(messages: Sequence[Any]) -> str:
     return "\n\n".join(text for text in map(text_of, messages) if text)
 
 
-__all__ = ["TacitMultiTurnEnv", "verifiers_environment"]
+# One of our worlds as a verifiers environment
+
 PLAYED = "tacit"
-"""where a rollout's state keeps what came of it: reward, success, score, turns, invalid"""
+"""key of a rollout's results in its state: reward, success, score, turns, invalid"""
 
 
 class TacitMultiTurnEnv(vf.MultiTurnEnv):
-    """One of our worlds. The prompt is our wording's; what the model writes is read as that wording asks for."""
+    """One of our worlds, with prompts and action format of one of its wordings."""
 
     def __init__(
         self,
@@ -252,7 +254,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         pays: Pays = "success",
         **more: Any,
     ) -> None:
-        """`more` goes to verifiers. Success is paid by default: a rubric's reward is of the whole rollout."""
+        """`more` goes to verifiers. The default reward is success: a rubric scores the whole rollout."""
         self._train = Episode(world, split, tasks, (), max_steps, pays)
         self._environment = self._train.environment
         measured = eval_split or self._environment.split_to_measure()
@@ -268,7 +270,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
 
     async def setup_state(self, state: Any) -> Any:
         info = state["info"]
-        episode = self._playing[state["trajectory_id"]] = (self._test if info["of"] == "test" else self._train).another()
+        episode = self._playing[state["trajectory_id"]] = (self._test if info["of"] == "test" else self._train).clone()
         observation = await asyncio.to_thread(episode.begin, int(info["number"]))
         state[PLAYED] = {"reward": 0.0, "success": 0.0, "score": 0.0, "turns": 0.0, "invalid": 0.0}
         assert episode.task is not None
@@ -286,7 +288,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         played["invalid"] += float(not parsed.valid)
         played.update(success=float(turn.success), score=turn.score)
         now = tell_now(self._wording, episode.steps + 1, turn.observation, self._admissible, past=True)[0]
-        if turn.over:
+        if turn.is_over:
             state["final_env_response"] = [UserMessage(content=turn.observation.text)]
             return state["final_env_response"]
         told = (now, self._wording.request(self._style))

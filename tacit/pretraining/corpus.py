@@ -1,15 +1,14 @@
-"""Text of our worlds to learn reading from: somebody acts at random, and is asked about what it sees.
+"""The pretraining corpus: random play in our worlds, and questions about the text.
 
-What a small policy lacks is what every language model has: it cannot read a line, find a name in it and copy it. These
-documents teach that and nothing else. Nobody in them knows what to do: each action is drawn at random from those that are
-possible, each question is answered by the text in front of it, and all tasks come from the training split.
+A small policy from scratch cannot read a line, find a name in it and copy it. These documents teach that and nothing else. They
+contain no skill: each action is drawn at random from the valid ones, each question is answered by the text before it, and all
+tasks come from the training split.
 
-    put a cool plate in countertop.                 what an agent reads in a context of `contexts/`
+    put a cool plate in countertop.                 a prompt of an agent
     …
     at: countertop 1
     countertop 1: apple 3, plate 3 >
-    go to drawer 4                                  either: something that could be done (not: what should be); in some
-                                                    documents a note stands before it (`noted.py`)
+    go to drawer 4                                  either: a valid action (not a good one); some prompts contain a note
 
     at? countertop 1                                or: questions, each with its answer
     where plate 3? countertop 1
@@ -41,29 +40,29 @@ from tacit.prompts.state_block import StateBlock
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.worlds import get_environment
 
-# Questions that the text in front of the reader answers. They know nothing of any world but its punctuation.
+# Questions that the prompt answers. They use only a world's punctuation.
 #
 # at? countertop 1                                   what a field of the state block says
 # first unchecked? cabinet 3                         its first entry, ranges (`cabinet 3-7`) read out
 # next unchecked after cabinet 3? cabinet 4
 # drawer 2 in checked? no
 # where plate 3? countertop 1                        `place: thing, thing` in what is seen now
-# how: take plate from countertop? take plate 3 …    a possible action, told without its numbers
+# how: take plate from countertop? take plate 3 …    a valid action, described without its numbers
 # can go to drawer 9? yes
 
 Question = tuple[str, str]
 Asker = Callable[[Random, Observation], Sequence[Question]]
-"""what a world asks besides, e.g. Countdown: what 12 + 7 is"""
+"""a world's own questions, e.g. Countdown: what 12 + 7 is"""
 
 _FIELD = re.compile(r"^([a-z][a-z ]*): (.+)$", re.MULTILINE)
 _PLACE = re.compile(r"(?:^|[;|\n] ?)([a-z]+(?: \d+)?)(?: open)?: ([^;|>\n]+)")
 _NOTHING = "nothing"
-"""what is written where nothing is"""
+"""stands for an empty list"""
 _NUMBERS = re.compile(r" ?\d+")
 
 
-def questions(rng: Random, text: str, observation: Observation, more: Asker | None) -> list[Question]:
-    """Some questions about what is read and what could be done, in random order."""
+def make_questions(rng: Random, text: str, observation: Observation, more: Asker | None) -> list[Question]:
+    """Questions about the text and the valid actions, in random order."""
     fields = dict(_FIELD.findall(text))
     asked: list[Question] = []
     if fields:
@@ -76,7 +75,7 @@ def questions(rng: Random, text: str, observation: Observation, more: Asker | No
     return asked
 
 
-def entries(value: str) -> list[str]:
+def expand_entries(value: str) -> list[str]:
     """`drawer 1-3 5, bed 1` -> drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
     if "(" in value:  # a command, whose commas separate nothing
         return [value]
@@ -96,7 +95,7 @@ def entries(value: str) -> list[str]:
 def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
     label = rng.choice(sorted(fields))
     asked = [(label, fields[label])]
-    lists = {name: found for name, value in fields.items() if len(found := entries(value)) > 1}
+    lists = {name: found for name, value in fields.items() if len(found := expand_entries(value)) > 1}
     if not lists:
         return asked
     name = rng.choice(sorted(lists))
@@ -111,7 +110,7 @@ def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
 
 
 def _about_places(rng: Random, now: str) -> list[Question]:
-    """Of what lies where, by the last line: what is seen now."""
+    """Where a thing is, by the last line of the prompt."""
     listed = [(place, thing) for place, things in _PLACE.findall(now) for thing in things.strip().split(", ")]
     seen = [(place, thing) for place, thing in listed if thing != _NOTHING]
     if not seen:
@@ -128,7 +127,7 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
     asked = [(f"can {action}", "yes")]
     if described != action:
         asked.append((f"how: {described}", action))
-        # The same command with another number: is it among the possible ones?
+        # The same command with another number: is it valid?
         changed = _NUMBERS.sub(
             lambda found: f" {rng.randint(1, 9)}" if found.group().startswith(" ") else found.group(), action
         )
@@ -136,29 +135,26 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
     return asked
 
 
-# Notes in the corpus, so that a small policy can read one: true, idle and impossible ones, never a good one.
+# Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some
+# prompts contain a note:
 #
-# What OPID measures is how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. Here
-# somebody acts at random, and now and then a note stands in the prompt:
+#     true         names the action that follows           half of the notes
+#     idle         names another valid action              a quarter
+#     impossible   names an invalid action                 a quarter
 #
-#     true         it names what is then done                                  half of the notes
-#     idle         it names something else that could be done                  a quarter
-#     impossible   it names something that cannot be done here                 a quarter
-#
-# The random choice comes first and the note follows it, so no note says what *should* be done, and what is learned is only that
-# notes are about actions and may be wrong. In the place of an episode's skill, after the task, several steps are told, without
-# their numbers.
+# The action is drawn first, so no note says what *should* be done. The policy learns only that notes are about actions and may
+# be wrong. A note after the task, where an episode's skill stands, lists several steps without their numbers.
 
 NOTED = 0.3
 """share of documents with a note"""
 AFTER_THE_TASK = 0.3
-"""share of notes that stand there, as an episode's skill does; the others stand before the request"""
+"""share of notes after the task; the others stand before the request"""
 _KINDS = ("true", "idle", "impossible")
 _NOTE_NUMBERS = re.compile(r" \d+")
 
 
-def noted(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], met: Sequence[str]) -> Prompt:
-    """`taken` is what is done next, `met` what could be done at some other time."""
+def add_note(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], met: Sequence[str]) -> Prompt:
+    """`taken` is the next action, `met` are actions that were valid at another turn."""
     (kind,) = rng.choices(_KINDS, (2, 1, 1))
     others = [action for action in possible if action != taken]
     elsewhere = [action for action in met if action not in possible]
@@ -173,15 +169,15 @@ def noted(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], met:
 
 
 PRETRAINING = "pretraining"
-"""of this name are the seeds of the tasks: no run draws the same ones"""
+"""seed label of the tasks: no run draws the same ones"""
 STRAY = 0.1
-"""share of actions that were possible a turn ago and may be refused now, so that refusals are read too"""
-MOST_QUESTIONS = 4
+"""share of actions that were valid one turn ago and may be refused now, so that refusals occur"""
+MAX_QUESTIONS = 4
 
 
 @dataclass(frozen=True)
 class Document:
-    """`prompt` is what was read, `answer` what follows it; both are to be learned."""
+    """The model learns to predict both `prompt` and `answer`."""
 
     prompt: str
     answer: str
@@ -189,19 +185,19 @@ class Document:
     """`action`, `noted action` or `questions`"""
 
 
-def documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> Iterator[Document]:
-    """Two documents for each turn of that many random episodes: one ends with an action, one with answers."""
+def make_documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> Iterator[Document]:
+    """Two documents per turn of random episodes: one ends with an action, one with questions and answers."""
     rng = Random(derive(seed, PRETRAINING, world.name))
-    noting = Random(derive(seed, PRETRAINING, "notes", world.name))  # of their own: whoever acts knows of no notes
-    contexts = reading_contexts(world)
+    noting = Random(derive(seed, PRETRAINING, "notes", world.name))  # separate: notes must not change the actions
+    contexts = list_contexts(world)
     for task in world.tasks("train", episodes, derive(seed, PRETRAINING, "tasks", world.name)):
         (context,) = rng.choices([c for c, _ in contexts], [weight for _, weight in contexts])
         yield from _episode(world, task, context, rng, noting, steps)
 
 
-def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
-    """What the documents are read in, with how often: mostly the constant context, also its parts, histories, and the block's
-    other forms, for whoever compares them must not find that one alone was ever read."""
+def list_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
+    """Contexts with weights: mostly the constant context, but also its parts, histories and other forms of the state block, so
+    that comparisons between them are fair."""
     wording = world.wording("terse")
     plain: list[tuple[Context, int]] = [(History(wording, turns, False, "bare"), 1) for turns in (0, 1, 2, 4)]
     if world.tracker is None:
@@ -215,23 +211,23 @@ def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
 def _episode(world: Environment, task: Task, context: Context, rng: Random, noting: Random, steps: int) -> Iterator[Document]:
     live = world.make()
     met: dict[str, None] = {}
-    for turn in render_turns(context, task, play_episode(live, task, _AtRandom(rng), steps)):
+    for turn in render_turns(context, task, play_episode(live, task, _RandomAgent(rng), steps)):
         text, possible = turn.prompt.text, turn.observation.actions
         if turn.action in possible and noting.random() < NOTED:
-            yield Document(noted(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")
+            yield Document(add_note(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")
         elif turn.action in possible:
             yield Document(text, turn.action, "action")
-        asked = questions(rng, text, turn.observation, world.questions)
+        asked = make_questions(rng, text, turn.observation, world.questions)
         if asked:
-            yield _asked(text, asked[:MOST_QUESTIONS])
+            yield _make_question_document(text, asked[:MAX_QUESTIONS])
         met |= dict.fromkeys(possible)
         if not turn.transition.observation.actions:
             break
     live.close()
 
 
-class _AtRandom:
-    """Does anything that is possible, and now and then what was possible a turn ago."""
+class _RandomAgent:
+    """Draws a valid action; sometimes one that was valid one turn ago."""
 
     def __init__(self, rng: Random) -> None:
         self._rng, self._bold = rng, rng.random() < 0.8
@@ -244,7 +240,7 @@ class _AtRandom:
 
 
 def random_action(rng: Random, observation: Observation, bold: bool) -> str:
-    """Any possible action; the bold choose what kind of thing to do before which: going is most of a household's list."""
+    """A random valid action; `bold` draws the verb first, because most actions of a household are `go`."""
     if not bold:
         return rng.choice(observation.actions)
     by_verb: dict[str, list[str]] = {}
@@ -253,13 +249,11 @@ def random_action(rng: Random, observation: Observation, bold: bool) -> str:
     return rng.choice(by_verb[rng.choice(sorted(by_verb))])
 
 
-def _asked(text: str, asked: Sequence[Question]) -> Document:
+def _make_question_document(text: str, asked: Sequence[Question]) -> Document:
     *earlier, last = asked
     lines = [text, *(f"{question}? {answer}" for question, answer in earlier), f"{last[0]}?"]
     return Document("\n".join(lines), last[1], "questions")
 
-
-# The corpus as tokens: made in parallel, kept as one long array of small integers.
 
 EPISODES_PER_SHARD = 500
 
@@ -281,17 +275,17 @@ class Corpus:
 
 
 def sample_texts(worlds: Iterable[str], seed: int, each: int = 4000) -> list[str]:
-    """Documents to train the tokenizer on, and every world's own example texts."""
+    """Texts to train the tokenizer on: documents, and every world's example texts."""
     texts: list[str] = []
     for name in worlds:
         world = get_environment(name)
-        texts += [f"{d.prompt} {d.answer}" for d in islice(documents(world, each, derive(seed, "tokenizer")), each)]
+        texts += [f"{d.prompt} {d.answer}" for d in islice(make_documents(world, each, derive(seed, "tokenizer")), each)]
         texts += list(world.example_texts(0))[:each] if world.example_texts else []
     return texts
 
 
 def make_corpus(worlds: Mapping[str, int], tokenizer: Path, end: int, limit: int, seed: int, processes: int) -> Corpus:
-    """`worlds` says how many episodes of each; documents over `limit` tokens are left out. The same for any `processes`."""
+    """`worlds`: name -> number of episodes. Drops documents over `limit` tokens. The result does not depend on `processes`."""
     plans = [
         (name, min(EPISODES_PER_SHARD, episodes - first), derive(seed, "shard", first), tokenizer, end, limit)
         for name, episodes in worlds.items()
@@ -310,8 +304,8 @@ def make_corpus(worlds: Mapping[str, int], tokenizer: Path, end: int, limit: int
     return Corpus(np.concatenate([tokens for tokens, _, _ in shards]), starts, dict(sorted(counts.items())))
 
 
-def batches(corpus: Corpus, rows: int, steps: int, seed: int, first: int = 0) -> Iterator[Sequence[np.ndarray]]:
-    """`rows` documents a step, each once before any comes again."""
+def iterate_batches(corpus: Corpus, rows: int, steps: int, seed: int, first: int = 0) -> Iterator[Sequence[np.ndarray]]:
+    """`rows` documents per step; a new random order per epoch."""
     per_pass = max(1, len(corpus) // rows)
     order: np.ndarray | None = None
     for step in range(first, steps):
@@ -327,7 +321,7 @@ def _shard(
     from tokenizers import Tokenizer
 
     bpe = Tokenizer.from_file(str(tokenizer))
-    made = list(documents(get_environment(name), episodes, seed))
+    made = list(make_documents(get_environment(name), episodes, seed))
     prompts = bpe.encode_batch_fast([d.prompt for d in made], add_special_tokens=False)
     answers = bpe.encode_batch_fast([d.answer for d in made], add_special_tokens=False)
     rows: list[list[int]] = []

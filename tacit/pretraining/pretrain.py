@@ -1,7 +1,4 @@
-"""Learn to read: every token of every document, predicted from those before it.
-
-L = −E[log π(token | the document so far)]
-"""
+"""Pretrain a tiny base model on documents of our worlds: L = −E[log π(token | earlier tokens of the document)]."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from tacit.core.seeds import derive
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
-from tacit.pretraining.corpus import Corpus, batches, documents, make_corpus, sample_texts
+from tacit.pretraining.corpus import Corpus, iterate_batches, make_corpus, make_documents, sample_texts
 from tacit.runs.directory import code_version
 from tacit.runs.files import write_directory
 from tacit.training.imitation import cosine
@@ -49,34 +46,32 @@ def pretrain(
     settings: PretrainingSettings,
     report: Callable[[int, Any], None],
 ) -> None:
-    """`learn(documents, lr)` takes one step and says its loss, which `report` hears with the step's number."""
-    for step, rows in enumerate(batches(corpus, settings.rows, settings.steps, settings.seed)):
+    """`learn(documents, lr)` takes one step and returns its loss; `report` gets the step number and the loss."""
+    for step, rows in enumerate(iterate_batches(corpus, settings.rows, settings.steps, settings.seed)):
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
 
 
-# How well a policy reads: fresh documents, greedy answers.
-
-APART = 8
-"""questions between two that are asked: those of one episode are much alike"""
+STRIDE = 8
+"""use every n-th question: those of one episode are similar"""
 
 
-def reading(policy: Policy, worlds: Sequence[Environment], seed: int, each: int = 400) -> Mapping[str, float]:
-    """`<world> questions`: share of last questions answered exactly. Episodes the corpus does not have."""
+def measure_reading(policy: Policy, worlds: Sequence[Environment], seed: int, each: int = 400) -> Mapping[str, float]:
+    """`<world> questions` -> share answered exactly (greedy), on episodes that are not in the corpus."""
     right: dict[str, list[bool]] = defaultdict(list)
     for world in worlds:
-        all_made = (d for d in documents(world, each, derive(seed, "reading")) if d.kind == "questions")
-        made = islice(all_made, 0, APART * each, APART)
+        all_made = (d for d in make_documents(world, each, derive(seed, "reading")) if d.kind == "questions")
+        made = islice(all_made, 0, STRIDE * each, STRIDE)
         asked = [(d, policy.encode_prompt(d.prompt)) for d in made]
         asked = [(d, prompt) for d, prompt in asked if len(prompt) + 40 < policy.context_limit]
         answers = policy.sample([Request(prompt) for _, prompt in asked], Sampling(temperature=0.0, max_tokens=40))
-        # Of several right answers to `how`, the first token that differs decides; only exactly equal ones count.
+        # `how` questions can have several right answers, so they are not scored.
         for (document, _), answer in zip(asked, answers, strict=True):
             if not document.prompt.rpartition("\n")[2].startswith("how"):
                 right[f"{world.name} questions"].append(answer.text == document.answer)
     return {name: sum(found) / len(found) for name, found in right.items()}
 
 
-# A tiny policy that can read our worlds: a tokenizer, a corpus of random play and questions, and a model pretrained on it.
+# A base: tokenizer, corpus of random play and questions, and a model pretrained on it
 
 EPISODES = {
     "alfworld": 40_000,
@@ -87,22 +82,20 @@ EPISODES = {
     "webshop": 6_000,
     "searchqa": 30_000,
 }
-"""random episodes of each world in the corpus of a base; Search QA's last four turns, the others' up to 24"""
+"""random episodes per world in the corpus; up to 4 turns in Search QA and 24 in the others"""
 REPORTS = 20
-"""of the loss, in a whole pretraining"""
+"""of the loss, per pretraining"""
 
 
 @dataclass(frozen=True)
 class BasePlan:
-    """A base to be made."""
-
     destination: Path
     size: str
     """a name of `BASE_SIZES`"""
     share: float
-    """of the corpus"""
+    """of the corpus to use"""
     processes: int
-    """to make the corpus with"""
+    """that make the corpus"""
     settings: PretrainingSettings
     engine: EngineSettings
 
@@ -117,16 +110,16 @@ class BasePlan:
 
 
 def check_destination(destination: Path) -> None:
-    """It must be new, and possible to make: said before minutes of work."""
+    """Check that the directory is new and can be created, before minutes of work."""
     if destination.exists():
-        raise TacitError(f"{destination} exists already; name a new directory.")
-    parent = next(place for place in destination.absolute().parents if place.exists())
+        raise TacitError(f"{destination} exists already; choose a new directory.")
+    parent = next(path for path in destination.absolute().parents if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise TacitError(f"cannot make {destination}: {parent} is no directory that can be written to.")
+        raise TacitError(f"cannot create {destination}: {parent} is not a writable directory.")
 
 
 def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
-    """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. Returns how it reads."""
+    """Make the tokenizer and corpus, pretrain, measure reading, and pack the base. Return the reading scores."""
     from tacit.engines.local.language_modelling import PretrainingTrainer
     from tacit.engines.local.policy import load_policy
     from tacit.engines.models.bases import pack_base
@@ -149,7 +142,7 @@ def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
     pretrain(learner.step, corpus, settings, report)
     learner.finish()
     say("asking it questions about episodes it has not read")
-    reads = dict(reading(policy, [get_environment(name) for name in episodes], settings.seed))
+    reads = dict(measure_reading(policy, [get_environment(name) for name in episodes], settings.seed))
     about = {
         "name": plan.size,
         "command": plan.command,

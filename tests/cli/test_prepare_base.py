@@ -27,7 +27,7 @@ def made(tmp_path_factory) -> Path:
         patch.setitem(bases.BASE_SIZES, "tiny-base", SMALL)
         patch.setattr(pretrain, "EPISODES", {"alfworld": 6, "cooking": 4, "countdown": 4})
         patch.setattr(pretrain, "sample_texts", partial(corpus.sample_texts, each=150))
-        patch.setattr(pretrain, "reading", partial(pretrain.reading, each=8))
+        patch.setattr(pretrain, "measure_reading", partial(pretrain.measure_reading, each=8))
         assert main(["prepare", "base", str(place), *QUICK]) == 0
     return place
 

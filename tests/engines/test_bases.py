@@ -18,7 +18,7 @@ from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models import bases
 from tacit.engines.models.bases import BASE_SIZES, BASES, FOLDER, base_path, is_small, pack_base, read_manifest
-from tacit.pretraining.pretrain import reading
+from tacit.pretraining.pretrain import measure_reading
 from tacit.worlds import get_environment
 
 QUIET = EngineSettings(device="cpu", threads=1)
@@ -99,7 +99,7 @@ def test_a_base_is_small_by_name_and_by_directory(tmp_path, copied):
 def test_it_reads_what_it_was_made_to_read():
     policy = load_policy("tiny-base", QUIET)
     worlds = [get_environment(name) for name in ("alfworld", "cooking")]
-    right = reading(policy, worlds, seed=11, each=120)
+    right = measure_reading(policy, worlds, seed=11, each=120)
     assert set(right) == {"alfworld questions", "cooking questions"} and min(right.values()) >= 0.8, right
 
 

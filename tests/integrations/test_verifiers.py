@@ -18,14 +18,14 @@ from verifiers.types import UserMessage
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation
-from tacit.integrations.verifiers import TacitMultiTurnEnv, Waiting, verifiers_environment
+from tacit.integrations.verifiers import QueuedClient, TacitMultiTurnEnv, verifiers_environment
 from tacit.worlds import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUSEHOLD = get_environment("alfworld")
 
 
-class Scripted(Waiting):
+class Scripted(QueuedClient):
     """A model that plays an expert: it reads the prompt, which is ours, and answers in its format."""
 
     def __init__(self, expert, world, task):
@@ -65,7 +65,7 @@ def test_an_expert_wins_in_their_rollout(of):
     assert not env._playing, "its world is closed when a rollout is over"
 
 
-class Mumbling(Waiting):
+class Mumbling(QueuedClient):
     async def get_native_response(self, *args, **more):
         return "I would rather look"
 

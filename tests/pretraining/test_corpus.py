@@ -15,7 +15,15 @@ from tacit.core.types import Observation, Task
 from tacit.engines.models.bases import FOLDER
 from tacit.evaluation.panels import Panel
 from tacit.pretraining import corpus as corpus_module
-from tacit.pretraining.corpus import STRAY, batches, documents, make_corpus, random_action, reading_contexts, sample_texts
+from tacit.pretraining.corpus import (
+    STRAY,
+    iterate_batches,
+    list_contexts,
+    make_corpus,
+    make_documents,
+    random_action,
+    sample_texts,
+)
 from tacit.worlds import WORLDS, get_environment
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
@@ -59,8 +67,8 @@ def test_actions_are_drawn_from_what_is_possible_and_no_expert_is_asked(name):
         world, make=lambda: Watched(world.make(), kept), experts=dict.fromkeys(world.experts, refuse), example_texts=refuse
     )
     episodes = EPISODES if world.max_steps > 4 else 10 * EPISODES
-    made = list(documents(blind, episodes, 3))
-    assert made == list(documents(world, episodes, 3))
+    made = list(make_documents(blind, episodes, 3))
+    assert made == list(make_documents(world, episodes, 3))
     told = iter([d.answer for d in made if d.kind in ("action", "noted action")])
     strayed = 0
     for before, now, action in kept:
@@ -91,7 +99,7 @@ def test_tasks_come_from_the_training_split_with_seeds_of_their_own(name):
         return world.tasks(split, count, seed)
 
     for seed in (0, 1):
-        list(documents(replace(world, tasks=tasks), 2, seed))
+        list(make_documents(replace(world, tasks=tasks), 2, seed))
     (first, one), (second, other) = asked
     assert first == second == "train" and one != other and min(one, other) > 1 << 32  # far from any seed a person types
 
@@ -114,7 +122,7 @@ def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
         return []
 
     for shard in range(2):
-        list(documents(replace(world, tasks=tasks), 400, corpus_module.derive(0, "shard", 500 * shard)))
+        list(make_documents(replace(world, tasks=tasks), 400, corpus_module.derive(0, "shard", 500 * shard)))
     there = {content(task) for task in drawn}
     closed = name == "webshop"  # a shop has so many goals: those to train on are shared, those to be measured on never
     assert len(drawn) == 800 and len(there) > (700 if closed else 790)
@@ -128,7 +136,7 @@ def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
 @pytest.mark.parametrize("name", PLAYABLE)
 def test_documents_are_a_function_of_the_seed(name):
     world = get_environment(name)
-    made = [list(documents(world, 4, seed)) for seed in (7, 7, 8)]
+    made = [list(make_documents(world, 4, seed)) for seed in (7, 7, 8)]
     assert made[0] == made[1] != made[2]
     assert {d.kind for d in made[0]} == {"action", "noted action", "questions"}
     assert all(d.prompt and d.answer for d in made[0])
@@ -136,8 +144,8 @@ def test_documents_are_a_function_of_the_seed(name):
 
 def test_a_world_without_a_tracker_is_read_in_histories():
     world = replace(get_environment("countdown"), tracker=None)
-    assert len(reading_contexts(world)) == 4 < len(reading_contexts(get_environment("countdown")))
-    assert list(documents(world, 2, 0))
+    assert len(list_contexts(world)) == 4 < len(list_contexts(get_environment("countdown")))
+    assert list(make_documents(world, 2, 0))
 
 
 def corpus(processes=1, seed=0, limit=1024, episodes=None):
@@ -160,7 +168,7 @@ def test_a_larger_corpus_has_the_smaller_ones_shards(monkeypatch):
 
 def test_a_row_is_the_document_as_the_policy_reads_and_writes_it():
     bpe, found = Tokenizer.from_file(str(TOKENIZER)), corpus(episodes={"cooking": 2})
-    made = list(documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
+    made = list(make_documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
     assert len(found) == len(made) == sum(found.documents.values())
     for i, document in enumerate(made):
         *tokens, end = found.row(i).tolist()
@@ -181,14 +189,14 @@ def test_every_document_comes_once_before_any_comes_again():
     found = corpus(episodes={"countdown": 3})
     numbers = {found.row(i).tobytes(): i for i in range(len(found))}
     rows = len(found) // 4
-    steps = [[numbers[r.tobytes()] for r in step] for step in batches(found, rows, 8, seed=5)]
+    steps = [[numbers[r.tobytes()] for r in step] for step in iterate_batches(found, rows, 8, seed=5)]
     once = [i for step in steps[:4] for i in step]
     # Two turns may read alike: what counts is that nothing comes more often than it is there.
     there = Counter(numbers[found.row(i).tobytes()] for i in range(len(found)))
     assert all(len(step) == rows for step in steps) and not Counter(once) - there
-    again = [[numbers[r.tobytes()] for r in step] for step in batches(found, rows, 8, seed=5, first=2)]
+    again = [[numbers[r.tobytes()] for r in step] for step in iterate_batches(found, rows, 8, seed=5, first=2)]
     assert again == steps[2:] and steps[:4] != steps[4:]
-    (all_of_it,) = batches(found, 10 * len(found), 1, seed=5)
+    (all_of_it,) = iterate_batches(found, 10 * len(found), 1, seed=5)
     assert len(all_of_it) == len(found)
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tacit.core.types import Prompt
-from tacit.pretraining.corpus import documents, noted
+from tacit.pretraining.corpus import add_note, make_documents
 from tacit.prompts.conversation import CLOSE, OPEN
 from tacit.worlds import get_environment
 
@@ -24,7 +24,7 @@ def test_half_name_what_is_done_and_the_others_something_else():
     rng, kinds = Random(0), Counter()
     for _ in range(4000):
         taken = rng.choice(POSSIBLE)
-        prompt = noted(rng, Prompt("task", "now", "act:"), taken, POSSIBLE, ("open fridge 1", "go to drawer 1"))
+        prompt = add_note(rng, Prompt("task", "now", "act:"), taken, POSSIBLE, ("open fridge 1", "go to drawer 1"))
         if prompt.step_note:
             told = note_of(prompt.text)
             kinds["true" if told == taken else "idle" if told in POSSIBLE else "impossible"] += 1
@@ -36,9 +36,9 @@ def test_half_name_what_is_done_and_the_others_something_else():
 @pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
 def test_every_world_has_them_and_the_action_stays_random(name):
     world = get_environment(name)
-    made = list(islice(documents(world, 40, 0), 1200))
+    made = list(islice(make_documents(world, 40, 0), 1200))
     with_note = [d for d in made if d.kind == "noted action"]
     actions = [d for d in made if d.kind == "action"]
     assert 0.2 < len(with_note) / (len(with_note) + len(actions)) < 0.4
     assert all(OPEN in d.prompt for d in with_note) and not any(OPEN in d.prompt for d in actions)
-    assert made == list(islice(documents(world, 40, 0), 1200)), "the same corpus every time"
+    assert made == list(islice(make_documents(world, 40, 0), 1200)), "the same corpus every time"

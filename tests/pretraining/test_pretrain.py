@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tacit.core.types import Completion
-from tacit.pretraining.corpus import Corpus, documents
-from tacit.pretraining.pretrain import PretrainingSettings, pretrain, reading
+from tacit.pretraining.corpus import Corpus, make_documents
+from tacit.pretraining.pretrain import PretrainingSettings, measure_reading, pretrain
 from tacit.training.imitation import cosine
 from tacit.worlds import get_environment
 
@@ -48,14 +48,14 @@ class Reader:
 def right() -> dict[str, str]:
     from tacit.core.seeds import derive
 
-    made = documents(get_environment("countdown"), 40, derive(3, "reading"))
+    made = make_documents(get_environment("countdown"), 40, derive(3, "reading"))
     return {d.prompt: d.answer for d in made if d.kind == "questions"}
 
 
 def test_only_exact_answers_count(right):
     world = get_environment("countdown")
-    assert reading(Reader(right.__getitem__), [world], 3, each=40) == {"countdown questions": 1.0}
-    assert reading(Reader(lambda text: right[text] + " "), [world], 3, each=40) == {"countdown questions": 0.0}
+    assert measure_reading(Reader(right.__getitem__), [world], 3, each=40) == {"countdown questions": 1.0}
+    assert measure_reading(Reader(lambda text: right[text] + " "), [world], 3, each=40) == {"countdown questions": 0.0}
 
 
 def test_questions_with_several_answers_do_not_count_and_long_prompts_are_not_asked(right):
@@ -65,10 +65,10 @@ def test_questions_with_several_answers_do_not_count_and_long_prompts_are_not_as
         return "what?" if text.rpartition("\n")[2].startswith("how") else right[text]
 
     reader = Reader(fails_at_how, context_limit=190)
-    assert reading(reader, [world], 3, each=40) == {"countdown questions": 1.0}
+    assert measure_reading(reader, [world], 3, each=40) == {"countdown questions": 1.0}
     assert 0 < len(reader.asked) < 40 and max(map(len, reader.asked)) < 150
 
 
 def test_it_is_asked_what_the_corpus_does_not_have(right):
-    made = {d.prompt for d in documents(get_environment("countdown"), 40, 3) if d.kind == "questions"}
+    made = {d.prompt for d in make_documents(get_environment("countdown"), 40, 3) if d.kind == "questions"}
     assert len(right.keys() & made) < 0.02 * len(right)

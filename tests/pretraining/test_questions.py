@@ -9,7 +9,7 @@ import pytest
 from reading_aloud import is_right, places_of, spelled_out
 
 from tacit.core.types import PLAIN, Observation
-from tacit.pretraining.corpus import entries, questions, random_action, reading_contexts
+from tacit.pretraining.corpus import expand_entries, list_contexts, make_questions, random_action
 from tacit.worlds import get_environment
 
 FIELDS = {"field", "first", "next", "in", "how", "can"}
@@ -18,7 +18,7 @@ FIELDS = {"field", "first", "next", "in", "how", "can"}
 def turns(name: str, episodes: int, seed: int):
     """(what is read, what is seen) in random play, in all contexts"""
     world, rng = get_environment(name), Random(seed)
-    contexts = [context for context, _ in reading_contexts(world)]
+    contexts = [context for context, _ in list_contexts(world)]
     for i, task in enumerate(world.tasks("train", episodes, seed)):
         live, reader = world.make(), contexts[i % len(contexts)].begin(task, PLAIN)
         observation, done = live.reset(task), False
@@ -40,7 +40,7 @@ def turns(name: str, episodes: int, seed: int):
 def test_the_answers_are_right(name, kinds):
     world, rng, asked = get_environment(name), Random(5), Counter()
     for text, observation in turns(name, 140, seed=41):
-        for question, answer in questions(rng, text, observation, world.questions):
+        for question, answer in make_questions(rng, text, observation, world.questions):
             kind, right = is_right(question, answer, text, observation.actions)
             assert right, f"{text}\n{question}? {answer}"
             asked[kind] += 1
@@ -51,7 +51,7 @@ def test_the_answers_are_right(name, kinds):
 def test_both_answers_of_yes_and_no_are_given():
     said, rng = Counter(), Random(6)
     for text, observation in turns("alfworld", 60, seed=42):
-        for question, answer in questions(rng, text, observation, None):
+        for question, answer in make_questions(rng, text, observation, None):
             if answer in ("yes", "no"):
                 said["can" if question.startswith("can ") else "in", answer] += 1
     assert len(said) == 4 and min(said.values()) > 20, said
@@ -72,7 +72,7 @@ def test_both_answers_of_yes_and_no_are_given():
     ],
 )
 def test_a_list_read_out(value, names):
-    assert entries(value) == names
+    assert expand_entries(value) == names
     if "(" not in value:
         assert spelled_out(value) == names or value == "2 of 3"
 
@@ -89,22 +89,22 @@ def test_any_list_of_numbered_things_is_read_out():
                 numbers.append(str(first) if at == first else f"{first}-{at}")
                 names += [f"{kind} {n}" for n in range(first, at + 1)]
             parts.append(" ".join([kind, *numbers]))
-        assert entries(", ".join(parts)) == names == spelled_out(", ".join(parts))
+        assert expand_entries(", ".join(parts)) == names == spelled_out(", ".join(parts))
 
 
 def test_what_lies_nowhere_is_not_asked_for():
     for now in ("drawer 1: nothing >", "fridge 1 open: nothing >"):
         for seed in range(20):
-            asked = questions(Random(seed), f"put a pan in fridge.\n{now}", Observation(now, ("look",)), None)
+            asked = make_questions(Random(seed), f"put a pan in fridge.\n{now}", Observation(now, ("look",)), None)
             assert not [question for question, _ in asked if question.startswith("where")]
 
 
 def test_what_lies_in_two_places_is_not_asked_for():
     now = "kitchen | table: knife, apple; counter: apple; floor: apple | west"
-    asked = {q for s in range(60) for q, _ in questions(Random(s), now, Observation(now, ("look",)), None)}
+    asked = {q for s in range(60) for q, _ in make_questions(Random(s), now, Observation(now, ("look",)), None)}
     assert "where knife" in asked and "where apple" not in asked
     assert places_of(now) == {"table": ["knife", "apple"], "counter": ["apple"], "floor": ["apple"]}
 
 
 def test_nothing_to_do_nothing_to_ask():
-    assert questions(Random(0), "", Observation(""), None) == []
+    assert make_questions(Random(0), "", Observation(""), None) == []

@@ -13,7 +13,7 @@ from parsed import Page
 from written import HOSTILE
 
 from tacit.evaluation.plots import COLOURS, Arrivals, Point, Series, Spread
-from tacit.report.charts import MOST_POINTS, _round, draw_arrivals, draw_chart, draw_spreads, thin_points
+from tacit.report.charts import MAX_POINTS, _round, draw_arrivals, draw_chart, draw_spreads, thin_points
 
 
 def line(*values: float, name: str = "a", colour: int = 0) -> Series:
@@ -47,9 +47,9 @@ def test_whatever_the_values_the_drawing_holds_them(values, share, floor):
 def test_thinning_keeps_the_mean_and_the_end():
     points = [Point(i, float(i)) for i in range(1, 1001)]
     few = thin_points(points)
-    assert len(few) <= MOST_POINTS and few[-1].x == 1000 and few[0].y == pytest.approx(3.0)
+    assert len(few) <= MAX_POINTS and few[-1].x == 1000 and few[0].y == pytest.approx(3.0)
     assert "each point is the mean of 5 neighbours" in draw_chart("t", [Series("a", points)])
-    assert thin_points(points[:MOST_POINTS]) == points[:MOST_POINTS]
+    assert thin_points(points[:MAX_POINTS]) == points[:MAX_POINTS]
 
 
 def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():

@@ -10,7 +10,7 @@ from parsed import Page
 
 from tacit.cli.main import main
 from tacit.report.page import format_interval, format_percent
-from tacit.report.run_page import READINGS
+from tacit.report.run_page import CHARTED
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
 
@@ -55,7 +55,7 @@ def test_every_evaluation_is_on_the_page(run, page):
 def test_every_chart_is_of_a_number_that_runs_record(run, page):
     recorded = {name for record in read_metrics(run / "metrics.jsonl") for name in record}
     rounds = {"relabel_agreement", "relabel_success"}  # of imitation in rounds: tests/training/test_relabelling.py
-    assert set(READINGS) <= recorded | rounds, set(READINGS) - recorded
+    assert set(CHARTED) <= recorded | rounds, set(CHARTED) - recorded
     told = [str(svg["aria-label"]) for svg in page.all("svg")]
     assert any(t.startswith("KL to the reference, nats/token. ") for t in told), told
 

@@ -10,7 +10,7 @@ from written import write_comparison, write_run
 
 from tacit.credit.step_relative import pace_metrics, partition_metrics
 from tacit.report.comparison_page import render_comparison
-from tacit.report.method_sections import DIAGNOSTICS, MOST_POINTS
+from tacit.report.method_sections import DIAGNOSTICS, MAX_POINTS
 from tacit.report.run_page import render_run
 
 
@@ -103,7 +103,7 @@ def test_long_runs_are_drawn_as_means_of_neighbours(compared):
     text = render_comparison(compared)
     assert "each point is the mean of 4 neighbours" in Page(text).text
     figure = next(svg for svg in Page(text).all("svg") if str(svg["aria-label"]).startswith("Matched pairs"))
-    assert [len(line["points"]) for line in json.loads(str(figure["data-chart"]))["series"]] == [50, 3] and MOST_POINTS == 60
+    assert [len(line["points"]) for line in json.loads(str(figure["data-chart"]))["series"]] == [50, 3] and MAX_POINTS == 60
 
 
 def test_a_comparison_without_step_credit_has_no_such_section(tmp_path):
