@@ -23,7 +23,7 @@ from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import Behaviour, describe_ending
-from tacit.report.dictionary import DictionaryReport, EStep, DictionaryHistory, inspect_dictionary, plot_dictionary
+from tacit.report.dictionary import DictionaryHistory, DictionaryReport, EStep, inspect_dictionary, plot_dictionary
 
 # Terminal output: phrases with their counts, metrics by step, episodes split into phrases.
 
