@@ -50,9 +50,7 @@ def test_tasks_that_the_world_does_not_know_are_said(known):
     notices: list[str] = []
     told = build_behavior([Episodes("rl", 7, [episode(1, False)])], known, notices)
     assert told["failures"][2] == [["out of steps", "100.0%"]]
-    assert notices == [
-        "The world's version has changed and some recorded tasks no longer exist; failures are not labelled."
-    ]
+    assert notices == ["The world's version has changed and some recorded tasks no longer exist; failures are not labelled."]
 
 
 def test_reading_load_is_over_the_episodes_that_came_so_far():
