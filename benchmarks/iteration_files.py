@@ -1,6 +1,6 @@
 """How much code one RL iteration executes: distinct files and functions of tacit/.
 
-    python benchmarks/iteration_files.py [--list]
+    python benchmarks/iteration_files.py [--fast auto|off] [--list]
 
 Runs GRPO in Countdown with a tiny model on the CPU. The first iteration warms up caches; the second is counted, from
 the start of `Loop.iterate` to its end, in this thread and those it starts.
@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 import tacit
 from tacit.core.method import Schedule
@@ -27,12 +27,12 @@ from tacit.worlds import get_environment
 PACKAGE = Path(tacit.__file__).parent
 
 
-def executed_functions() -> dict[str, set[str]]:
+def executed_functions(fast: Literal["auto", "off"] = "auto") -> dict[str, set[str]]:
     """File (relative to tacit/) -> names of the functions that ran. A comprehension or lambda counts with its function."""
     world = get_environment("countdown")
     schedule = Schedule(groups=2, group_size=4, iterations=2, lr=1e-4)
     method = GRPO(schedule=schedule).with_prompt(wording="terse", style="bare").build(world)
-    policy = load_policy("tiny", EngineSettings(device="cpu", threads=1), 0, lambda: world.example_texts(0))
+    policy = load_policy("tiny", EngineSettings(device="cpu", threads=1, fast=fast), 0, lambda: world.example_texts(0))
     policy.freeze_reference()
     loop = Loop([Collector(method, world.tasks("train", 8, 0), InProcessPool(world.make), 12, 3)], policy, 0, 2)
     loop.iterate(1)
@@ -61,8 +61,9 @@ def executed_functions() -> dict[str, set[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="also list the functions of each file")
+    parser.add_argument("--fast", choices=("auto", "off"), default="auto", help="as --engine.fast; off is the reference path")
     arguments = parser.parse_args()
-    found = executed_functions()
+    found = executed_functions(arguments.fast)
     for path, functions in sorted(found.items()):
         print(f"{len(functions):4d}  {path}")
         if arguments.list:

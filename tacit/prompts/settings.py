@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
-from tacit.core.bounds import AtLeastOne, Bound
+from tacit.core.bounds import AtLeastOne, Basic, Bound
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.resources import Base
@@ -21,7 +21,7 @@ Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -
 class PromptSettings:
     """A method declares the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=5)`."""
 
-    history: Turns = 2
+    history: Basic[Turns] = 2
     """past turns in the prompt; -1 is all of them"""
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
@@ -29,9 +29,9 @@ class PromptSettings:
     """form of the state block: full, or another the world has (alfworld: text, no_places, paper; cooking: text, no_places)"""
     bound: AtLeastOne = 4000
     """most characters of a prompt with a state block; a longer one stops the run and says why"""
-    wording: str = "full"
+    wording: Basic[str] = "full"
     """how the world is told: full, for language models, or terse, for tiny policies"""
-    style: ActionStyle = "tags"
+    style: Basic[ActionStyle] = "tags"
     """how actions are written: tags (<think>…</think><action>…</action>), bare, or tools (calls in the model's template)"""
     chat: bool = False
     """tell the episode as a conversation in the model's own template, past turns as messages; always so with tools"""
