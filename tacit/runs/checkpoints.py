@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, the newest few and the best kept, and never worse off for a failed write."""
+"""Checkpoints: written atomically; the newest few, the best, and the last of each stage are kept."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Checkpoint:
 
     @property
     def policy(self) -> Path:
-        """Where the trained one was saved."""
+        """Directory of the trained policy."""
         return self.path / POLICY
 
     def load(self, policy: Policy, beside: Mapping[str, Policy], companions: Mapping[str, Companion]) -> None:
-        """Everybody as they were saved. Companions and further policies are found by name."""
+        """Restore the policy, further policies (`beside`) and companions, the latter two by name."""
         policy.load(self.policy)
         for name, other in beside.items():
             other.load(self._place(POLICIES, name, "policy"))
@@ -46,7 +46,7 @@ class Checkpoint:
             companion.load(self._place(COMPANIONS, name, "companion"))
 
     def companion(self, name: str) -> Path:
-        """Where a companion was saved."""
+        """Directory of a companion."""
         return self._place(COMPANIONS, name, "companion")
 
     def _place(self, folder: str, name: str, what: str) -> Path:
@@ -67,7 +67,7 @@ class Checkpoints:
         self._directory, self._stages, self._keep = directory, stages, keep
 
     def clear_leftovers(self) -> None:
-        """A process that was killed mid-write leaves its temporary directory behind. For the run's only writer."""
+        """Delete temporary directories of killed writes. Only for the run's writer."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for leftover in self._directory.glob(".*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -136,7 +136,7 @@ class Checkpoints:
         return next((c for c in self.all() if c.path.name == name), None) or self.find("newest")
 
     def _prune(self) -> None:
-        """Keep the newest `keep`, the best, and the last of every stage but the present one."""
+        """Delete all but the newest `keep`, the best, and the last of every stage."""
         found = self.all()
         wanted = {c.path for c in found[max(0, len(found) - self._keep) :]} | {
             c.path for c in found if c.path.name == self.best_name()

@@ -1,4 +1,4 @@
-"""The run directory: everything a run was told, did and became.
+"""The run directory.
 
 settings.json    the resolved configuration        versions.json   code, libraries, machine, git state
 metrics.jsonl    one line per step                 tensorboard/    the same as events
@@ -28,7 +28,7 @@ from tacit.runs.metrics import Metrics
 STAGES = ("sft", "rl")
 SETTINGS, SUMMARY = "settings.json", "summary.json"
 UNSTARTED_FILES = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}
-"""what a run may have before it has settings"""
+"""files of a run that stopped before it wrote its settings"""
 
 
 class Run:
@@ -63,7 +63,7 @@ class Run:
 
 
 def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
-    """The checkpoints of a run, which may be alive: looking at them changes nothing."""
+    """The checkpoints of a run, which may be running; read-only."""
     return Checkpoints(path / "checkpoints", STAGES, keep)
 
 
@@ -74,11 +74,11 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 MOST_NAMED = 5
-"""runs that a message names"""
+"""runs named in a message"""
 
 
 def describe_directory(path: Path) -> str:
-    """In place of a run, as a sentence; where there are runs below it, they are named."""
+    """What is at a path that is not a run, as a sentence; names runs below it."""
     if path.is_file():
         return "it is a file."
     if not path.is_dir():
@@ -91,7 +91,7 @@ def describe_directory(path: Path) -> str:
 
 
 def find_runs(path: Path) -> list[str]:
-    """A few of the runs in this directory, or in the `runs` of it."""
+    """Up to MOST_NAMED runs in this directory or its `runs` directory."""
     found = sorted(p.parent for pattern in ("*", "runs/*") for p in path.glob(f"{pattern}/{SETTINGS}"))
     return [str(run) for run in found[:MOST_NAMED]]
 
@@ -101,7 +101,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def find_summary(path: Path) -> dict[str, Any] | None:
-    """None where the run has not finished, or where its summary is damaged: resuming writes it anew."""
+    """None if the run has not finished or its summary is damaged; resuming writes it again."""
     try:
         found = read_summary(path)
     except TacitError:
@@ -120,7 +120,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
 
 
 def _lock(path: Path):
-    """Two processes writing one run would ruin both."""
+    """Lock the run for this process."""
     path.mkdir(parents=True, exist_ok=True)
     file = (path / ".lock").open("w")
     try:
@@ -148,7 +148,7 @@ def versions() -> dict[str, Any]:
 
 @cache
 def code_version() -> str:
-    """`0.1.0`; from a checkout with its commit, `0.1.0+8f47c37d2a1b`, and `.changed` where the code was edited since."""
+    """`0.1.0`; in a checkout with its commit, `0.1.0+8f47c37d2a1b`, and `.changed` if the code was edited since."""
     git = _git_state()
     if git is None:
         return tacit.__version__

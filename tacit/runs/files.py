@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic file writes, and disk errors in plain words."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ REFUSALS = {
     errno.EROFS: ("read-only disk", "make it writable"),
     errno.EACCES: (os.strerror(errno.EACCES), "make it writable"),
 }
-"""what is said, and what to do"""
+"""errno -> (reason, remedy)"""
 
 
 class DiskError(TacitError):
-    """A disk that refuses. Whoever knows the command that goes on from there names it."""
+    """A failed write. `naming` adds the command that continues the run."""
 
     def __init__(self, path: Path, error: OSError, command: str = "") -> None:
         self.path, self.error = path, error
@@ -41,7 +41,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` in one move: a reader, or a crash, sees the old file or the new one."""
+    """Replace `path` atomically: a reader or a crash sees the old file or the new one."""
     with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -55,7 +55,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write a directory under a temporary name, then move it into place in one step."""
+    """Let `fill` write a directory under a temporary name, then move it into place atomically."""
     with explain_disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         previous = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
@@ -67,7 +67,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
                 if file.is_file():
                     _sync(file)
             if path.exists():
-                # Out of the way in one move too: a crash in the middle of deleting would leave half of it under its name.
+                # Moved away, not deleted in place: a crash while deleting would leave half of it.
                 os.replace(path, previous)
             os.replace(temporary, path)
         finally:
@@ -79,12 +79,12 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Say a full or read-only disk plainly. What was there before is still there."""
+    """Turn a full or read-only disk into a DiskError."""
     try:
         yield
     except OSError as error:
         raise DiskError(path, error) from error
-    except TacitError as error:  # of an engine that could not write its part
+    except TacitError as error:  # from an engine's own write
         refused = _refused(error.__cause__)
         if refused is None or refused.errno not in REFUSALS:
             raise
@@ -92,7 +92,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def _refused(error: BaseException | None) -> OSError | None:
-    """What the disk said, also where a library that is not Python has only its words: `… (os error 28)`."""
+    """The OSError behind an error, also if a native library only reports `… (os error 28)`."""
     if isinstance(error, OSError):
         return error
     number = re.search(r"\(os error (\d+)\)", str(error))

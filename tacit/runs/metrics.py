@@ -1,4 +1,4 @@
-"""Numbers of a run: JSON lines first, TensorBoard beside them, W&B where asked."""
+"""Metrics of a run: JSON lines, TensorBoard, and W&B if requested."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tacit.runs.files import explain_disk_errors, write_text
 
 
 class Metrics:
-    """Append-only, one record per step of a stage. `rewind` drops what lies after a checkpoint, so that a resumed run writes
-    the same file as one that was never killed (but for its times)."""
+    """Append-only, one record per step of a stage. `rewind` drops records after a checkpoint, so that a resumed run writes the
+    same file as an uninterrupted one, except for times."""
 
     def __init__(self, directory: Path, wandb_project: str = "", run_name: str = "") -> None:
         self._path = directory / "metrics.jsonl"
@@ -43,14 +43,14 @@ class Metrics:
             self._wandb.log({f"{stage}/{name}": value for name, value in values.items()})
 
     def _writer(self, stage: str, step: int) -> Any:
-        """A folder per stage: `purge_step` drops what a killed run wrote from this step on, in *every* curve of its folder."""
+        """One folder per stage: `purge_step` drops later steps of *every* curve in its folder."""
         from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(str(self._tensorboard_directory / stage), purge_step=step, flush_secs=30)
 
     def close(self) -> None:
         for writer in self._tensorboard.values():
-            # On a full disk its last numbers are lost; metrics.jsonl has them, and what stopped the run must be heard.
+            # On a full disk the last events are lost, but metrics.jsonl has them; do not hide the original error.
             with suppress(OSError):
                 writer.close()
         if self._wandb is not None:
@@ -58,7 +58,7 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole record; the half line of a killed write is passed over."""
+    """All complete records; a partial line of a killed write is skipped."""
     records = []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -70,7 +70,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _plain(value: float) -> float | None:
-    """JSON has no NaN; six digits are plenty."""
+    """Rounded to six digits; None if not finite, since JSON has no NaN."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""Many threads ask at once: each is answered as if it had asked alone, and nothing is lost when the desk closes."""
+"""Many threads ask at once: each is answered as if it had asked alone, and nothing is lost when the query_queue closes."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ def test_every_query_is_answered_as_a_single_search_would(workers):
     queries = [f"where is thing {i % 45}" for i in range(240)]
     alone = {q: retrieve(bank, EMBED, [q], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
-    with QueryQueue(lambda asked: retrieve(bank, remembered, asked, 1, Diversity(), count=False), 16, 0.005, workers) as desk:
+    with QueryQueue(
+        lambda asked: retrieve(bank, remembered, asked, 1, Diversity(), count=False), 16, 0.005, workers
+    ) as query_queue:
 
         def ask(i: int) -> None:
             for n in range(i, len(queries), 24):
-                answers[n] = desk.ask(queries[n]).result(timeout=30)
+                answers[n] = query_queue.ask(queries[n]).result(timeout=30)
 
         in_threads(24, ask)
     assert [answers[n] for n in range(len(queries))] == [alone[q] for q in queries]
-    assert sum(desk.batches) == len(queries) and max(desk.batches) > 1 and max(desk.batches) <= 16
+    assert sum(query_queue.batches) == len(queries) and max(query_queue.batches) > 1 and max(query_queue.batches) <= 16
 
 
 def test_a_batch_is_full_or_waits_no_longer_than_said():
@@ -57,23 +59,23 @@ def test_a_batch_is_full_or_waits_no_longer_than_said():
         searched.append(len(asked))
         return asked
 
-    with QueryQueue(search, size=4, wait_s=60.0, workers=1) as desk:
-        futures = [desk.ask(str(i)) for i in range(8)]
+    with QueryQueue(search, size=4, wait_s=60.0, workers=1) as query_queue:
+        futures = [query_queue.ask(str(i)) for i in range(8)]
         assert [f.result(timeout=30) for f in futures] == [str(i) for i in range(8)] and searched == [4, 4]
-    with QueryQueue(search, size=1000, wait_s=0.01, workers=1) as desk:
+    with QueryQueue(search, size=1000, wait_s=0.01, workers=1) as query_queue:
         began = time.monotonic()
-        assert desk.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
+        assert query_queue.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
 
 
 def test_nothing_is_lost_when_it_closes():
-    desk = QueryQueue(lambda asked: [time.sleep(0.002) or q for q in asked], size=3, wait_s=0.0, workers=3)
+    query_queue = QueryQueue(lambda asked: [time.sleep(0.002) or q for q in asked], size=3, wait_s=0.0, workers=3)
     taken: list[Future[str]] = []
     begun = threading.Event()
 
     def ask(i: int) -> None:
         for n in range(200):
             try:
-                taken.append(desk.ask(f"{i}/{n}"))
+                taken.append(query_queue.ask(f"{i}/{n}"))
             except TacitError:
                 return
             if n == 20:
@@ -83,32 +85,32 @@ def test_nothing_is_lost_when_it_closes():
     for asker in askers:
         asker.start()
     begun.wait(30)
-    desk.close()
+    query_queue.close()
     for asker in askers:
         asker.join()
     assert len(taken) >= 20 and all(future.done() and "/" in future.result() for future in taken)
     with pytest.raises(TacitError, match="closed"):
-        desk.ask("too late")
+        query_queue.ask("too late")
 
 
 def test_closing_does_not_wait_for_a_batch_to_fill():
-    desk = QueryQueue(lambda asked: asked, size=1000, wait_s=60.0, workers=2)
-    future = desk.ask("one")
+    query_queue = QueryQueue(lambda asked: asked, size=1000, wait_s=60.0, workers=2)
+    future = query_queue.ask("one")
     began = time.monotonic()
-    desk.close()
+    query_queue.close()
     assert future.result(timeout=0) == "one" and time.monotonic() - began < 30
 
 
 def test_whoever_leaves_does_not_wait_for_one_who_never_answers():
     never, begun = threading.Event(), threading.Event()
-    desk = QueryQueue(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
-    stuck, waiting = desk.ask("stuck"), desk.ask("waiting")
+    query_queue = QueryQueue(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
+    stuck, waiting = query_queue.ask("stuck"), query_queue.ask("waiting")
     begun.wait(30)
     began = time.monotonic()
-    desk.abandon(patience_s=0.2)
+    query_queue.abandon(patience_s=0.2)
     assert time.monotonic() - began < 20 and not stuck.done() and waiting.cancelled()
     with pytest.raises(TacitError, match="closed"):
-        desk.ask("too late")
+        query_queue.ask("too late")
     never.set()
     assert stuck.result(timeout=30) is True
 
@@ -119,12 +121,12 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
             raise ValueError("no such thing")
         return asked
 
-    with QueryQueue(search, size=1, wait_s=0.0, workers=2) as desk:
-        bad, good = desk.ask("bad"), desk.ask("good")
+    with QueryQueue(search, size=1, wait_s=0.0, workers=2) as query_queue:
+        bad, good = query_queue.ask("bad"), query_queue.ask("good")
         assert good.result(timeout=30) == "good"
         with pytest.raises(ValueError, match="no such thing"):
             bad.result(timeout=30)
-        assert desk.ask("later").result(timeout=30) == "later", "and the desk goes on"
+        assert query_queue.ask("later").result(timeout=30) == "later", "and the query_queue goes on"
 
 
 def test_of_what_is_remembered_only_the_oldest_goes():
