@@ -93,10 +93,10 @@ def test_different_seeds_differ_and_equal_seeds_agree(llama, tokenizer):
     assert a.tokens.tolist() == b.tokens.tolist() != c.tokens.tolist()
 
 
-@pytest.mark.parametrize("lean", [True, False])
-def test_identical_prompts_are_prefilled_once(lean, llama, tokenizer):
+@pytest.mark.parametrize("llama_decoder", [True, False])
+def test_identical_prompts_are_prefilled_once(llama_decoder, llama, tokenizer):
     a, b = make_prompts(2)
-    sampler = LocalSampler(llama, tokenizer, "cpu", lean=lean)
+    sampler = LocalSampler(llama, tokenizer, "cpu", use_llama_decoder=llama_decoder)
     sampler.sample(make_requests([a, b, a, a, b]), Sampling(max_tokens=2))
     assert sampler.prefilled_tokens == len(a) + len(b)
 
@@ -144,11 +144,11 @@ def test_generation_settings_may_name_more_end_tokens(tokenizer):
     assert all(7 not in c.tokens[:-1] for c in completions)
 
 
-@pytest.mark.parametrize("lean", [True, False])
-def test_a_stop_string_may_span_tokens_and_is_kept(lean, llama, tokenizer):
+@pytest.mark.parametrize("llama_decoder", [True, False])
+def test_a_stop_string_may_span_tokens_and_is_kept(llama_decoder, llama, tokenizer):
     """What is written with a stop string is what is written without it, cut after the first token that completes it."""
     requests = make_requests(make_prompts(12))
-    sampler = LocalSampler(llama, tokenizer, "cpu", lean=lean)
+    sampler = LocalSampler(llama, tokenizer, "cpu", use_llama_decoder=llama_decoder)
     free = sampler.sample(requests, Sampling(max_tokens=16))
     stop = next(c.text[4:6] for c in free if c.text[4:6].isascii() and c.text[4:6].isalnum())
     cut = sampler.sample(requests, Sampling(max_tokens=16, stop=(stop, "never appears")))

@@ -42,22 +42,22 @@ def test_greedy_is_what_generate_does(family, tokenizer):
 @pytest.mark.parametrize("family", LEAN)
 def test_llama_and_generic_decoders_agree(family, tokenizer):
     model = make_model(family)
-    lean, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", use_llama_decoder=False)
+    llama, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", use_llama_decoder=False)
     requests = make_requests(make_prompts(7))
     sampling = Sampling(max_tokens=10)
-    for a, b in zip(lean.sample(requests, sampling, 2), generic.sample(requests, sampling, 2), strict=True):
+    for a, b in zip(llama.sample(requests, sampling, 2), generic.sample(requests, sampling, 2), strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-    assert lean._llama is not None and generic._llama is None
+    assert llama._llama is not None and generic._llama is None
 
 
 def test_sliding_window_uses_the_generic_decoder(tokenizer):
-    """Within the window the lean path is exact; beyond it only the model's own forward pass is."""
+    """Within the window the Llama decoder is exact; beyond it only the model's own forward pass is."""
     sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
-    sampler.refresh()
-    assert sampler.decoder(8) is sampler._llama
-    assert sampler.decoder(9) is sampler._generic
+    sampler.refresh_weights()
+    assert sampler.select_decoder(8) is sampler._llama
+    assert sampler.select_decoder(9) is sampler._generic
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
@@ -120,10 +120,10 @@ def test_active_adapter_is_used(told, tokenizer, monkeypatch):
     lora_B.weight = torch.nn.Parameter(2 * lora_B.weight.detach())
     check()
     assert seen[0] != seen[1] and seen[0] == seen[2] and seen[3] not in seen[:3] and seen[4] not in seen[:4]
-    sampler.refresh()
+    sampler.refresh_weights()
     with monkeypatch.context() as patch:  # as long as nothing has changed, nothing is looked for
         patch.setattr(projections, "parts_of", lambda *_: pytest.fail("looked for"))
-        sampler.refresh()
+        sampler.refresh_weights()
 
 
 def test_unsupported_adapter_uses_the_generic_decoder(tokenizer):

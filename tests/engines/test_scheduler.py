@@ -61,14 +61,14 @@ def assert_same(a: Completion, b: Completion) -> None:
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["llama", "qwen3", "as on a gpu", "not lean", "gpt2", "gpt-neox", "mistral-sliding"])
+@pytest.mark.parametrize("way", ["llama", "qwen3", "as on a gpu", "generic", "gpt2", "gpt-neox", "mistral-sliding"])
 @pytest.mark.parametrize("max_batch", [256, 5])
 def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypatch):
-    model = make_model("llama" if way in ("as on a gpu", "not lean") else way)
+    model = make_model("llama" if way in ("as on a gpu", "generic") else way)
     if way == "as on a gpu":
         sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=max_batch)
     else:
-        sampler = LocalSampler(model, tokenizer, "cpu", max_batch=max_batch, use_llama_decoder=way != "not lean")
+        sampler = LocalSampler(model, tokenizer, "cpu", max_batch=max_batch, use_llama_decoder=way != "generic")
     lines, sampling = make_chains(8, 3), Sampling(stop=("a",))
     alone = LocalSampler(model, tokenizer, "cpu")
     seen = []
@@ -81,7 +81,7 @@ def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypa
         assert seen != sorted(seen, key=lambda place: place[1]), "nobody ran ahead of the others"
 
 
-@pytest.mark.parametrize("way", ["exact", "as on a gpu", "not lean"])
+@pytest.mark.parametrize("way", ["exact", "as on a gpu", "generic"])
 def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
     def play(sampler: LocalSampler) -> list:
         return [
