@@ -126,7 +126,7 @@ def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
         expected = [f"{('one', 'two')[i % 2]} {i}" for i in range(20)]
         assert [(await answer).text for answer in (first, *rest)] == expected
         assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.schedulers == two.schedulers == 0
-        await batching.call(lambda: batching.forget(one))
+        await batching.call(lambda: batching.release(one))
         assert (await batching.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
 
     within(work)
@@ -192,7 +192,7 @@ def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_
         asked = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2), (alone, 3))]
         answers = asyncio.gather(*asked, return_exceptions=True)
         await asyncio.sleep(0.05)
-        calls = asyncio.gather(*(batching.call(lambda maker=maker: batching.forget(maker)) for maker in (one, alone)))
+        calls = asyncio.gather(*(batching.call(lambda maker=maker: batching.release(maker)) for maker in (one, alone)))
         await asyncio.sleep(0.05)
         engine.echo.held.set()
         lost, kept, also_lost = await asyncio.wait_for(answers, 10)
@@ -264,10 +264,10 @@ def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
         await asyncio.sleep(0.01)
         echo.held.set()
         assert (await answer).text == "0"
-        with pytest.raises(RequestError, match="has ended") as refused:
+        with pytest.raises(RequestError, match="ended with an error") as refused:
             await asyncio.wait_for(late, 10)
         assert refused.value.status == 500 and not batching.alive
-        with pytest.raises(RequestError, match="has ended"):
+        with pytest.raises(RequestError, match="ended with an error"):
             await asyncio.wait_for(batching.sample(echo, Sampling(), request(2)), 10)
 
     within(work)
@@ -277,7 +277,7 @@ def test_health_says_that_nobody_asks_the_model() -> None:
     service = Service([], ServingSettings())
     service.ready = True
     answer = TestClient(make_app(service, None), base_url="http://127.0.0.1").get("/health")
-    assert (answer.status_code, answer.json()["status"]) == (503, "the model's thread has ended")
+    assert (answer.status_code, answer.json()["status"]) == (503, "the batching thread has ended")
 
 
 def test_too_many_and_too_slow_are_refused() -> None:

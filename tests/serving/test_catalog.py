@@ -99,7 +99,7 @@ def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path
     assert main(["serve", str(shelf.parent / "nowhere"), "--port", "0"]) == 2
     assert "there is no directory" in capsys.readouterr().err
     assert main(["serve", str(modules), "--host", "0.0.0.0", "--no-token"]) == 2
-    assert "--no-token is for this machine alone" in capsys.readouterr().err
+    assert "--no-token needs a local host" in capsys.readouterr().err
     assert main(["serve", str(modules), "--fallback", "cook", "--port", "0"]) == 2
     assert "fallback 'cook' is not one of the modules" in capsys.readouterr().err
     assert main(["serve", str(modules), "--sessions", "0"]) == 2

@@ -68,7 +68,7 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
             now, effective = transition.observation, transition.effective
 
         refused = await client.call_tool("observe", seen)
-        assert refused.is_error and "is over: success" in refused.content[0].text
+        assert refused.is_error and "has ended: success" in refused.content[0].text
         refused = await client.call_tool("begin", {"goal": "x", "family": "nope"})
         assert refused.is_error and "unknown family 'nope'" in refused.content[0].text
 
@@ -183,7 +183,7 @@ async def held_to_limits(client: Client) -> None:
         ("begin", {"goal": "x", "family": "heat", "seed": -1}, "greater than or equal to 0"),
         ("observe", {**seen, "observation": long}, "at most 16384 characters"),
         ("observe", {**seen, "session": long}, "at most 200 characters"),
-        ("alfworld_heat", {"number": 512}, "tasks are counted from 0 to 511"),
+        ("alfworld_heat", {"number": 512}, "task numbers are 0 to 511"),
     ):
         refused = await client.call_tool(tool, asked)
         assert refused.is_error and says in refused.content[0].text, (tool, refused)

@@ -62,7 +62,7 @@ def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> No
     assert server.refusal(f"{path}/observe", {"observation": "Other.", "turn": 1})[0] == 409
     assert server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 3}) == (
         409,
-        "turn 3 is out of order; the next one is turn 2.",
+        "turn 3 is out of order; the next turn is 2.",
     )
     for end in ("done", "success"):
         status, message = server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 1, end: True})
@@ -78,7 +78,7 @@ def test_the_end_is_told_and_stays(server: Served) -> None:
     assert (last["action"], last["open"], last["outcome"], last["final"]) == (None, False, "success", "Done.")
     for what, body in (("observe", {"observation": SEEN}), ("end", {}), ("step", {})):
         status, message = server.refusal(f"{path}/{what}", body)
-        assert status == 410 and "is over: success. Begin a new one." in message
+        assert status == 410 and "has ended: success. Begin a new one." in message
     told = {session["session"]: session for session in server.get("/sessions")["sessions"]}
     assert told[path.rpartition("/")[2]]["outcome"] == "success"
 
@@ -141,7 +141,7 @@ def test_limits_are_kept_and_said(modules: Path) -> None:
         while server.get(second)["open"] and time.monotonic() < deadline:
             time.sleep(0.2)
         status, message = server.refusal(f"{second}/observe", {"observation": SEEN})
-        assert status == 410 and "expired (nobody spoke to it for 1.5 s)" in message
+        assert status == 410 and "expired (no request for 1.5 s)" in message
         server.begin(GOAL, "heat")
 
 

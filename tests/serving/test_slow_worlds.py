@@ -47,7 +47,7 @@ def test_a_session_whose_world_has_not_begun_is_busy(modules: Path, tmp_path: Pa
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         for body in ({}, {"action": "look"}, {"alternatives": 3}):
             refused = await client.post(f"{path}/step", json=body)
-            assert refused.status_code == 409 and "its world is still beginning" in refused.text
+            assert refused.status_code == 409 and "its world is still starting" in refused.text
         (tmp_path / "go").touch()
         assert (await begin).status_code == 201
         assert (await client.post(f"{path}/step", json={"action": "look"})).json()["next"]["turn"] == 2
@@ -60,7 +60,7 @@ def test_one_that_is_ended_meanwhile_is_not_begun(modules: Path, tmp_path: Path)
         assert (await client.post(f"{path}/end")).status_code == 200
         (tmp_path / "go").touch()
         refused = await begin
-        assert refused.status_code == 410 and "was ended while its world began" in refused.text
+        assert refused.status_code == 410 and "was ended while its world started" in refused.text
         assert (await client.get(path)).json()["outcome"] == "abandoned"
 
     meanwhile(modules, tmp_path, asks)
