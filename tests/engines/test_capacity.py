@@ -131,7 +131,7 @@ def test_it_takes_what_tacit_plan_says(tmp_path, size, rank, recompute) -> None:
 def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could_be(tmp_path, said) -> None:
     path = published(SIZES["8B"], tmp_path)
     with pytest.raises(
-        NoRoom, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies .* 23\.0 GiB free"
+        NoRoom, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies.* 23\.0 GiB free"
     ):
         said(path, 23 * GIB)
     whole = said(path, 79 * GIB)
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could
     assert "set --engine.lora-rank 64 --engine.gradient-checkpointing, which takes 20.1 GiB" in said(path, 31 * GIB)
     assert "To train adapters of rank 32 takes" in said(path, 27 * GIB, lora_rank=32)
     assert "to train it set --engine.gradient-checkpointing, which" in said(path, 27 * GIB, lora_rank=32)
-    assert "to train it take a larger GPU, or several" in said(path, 24 * GIB, lora_rank=1024)
+    assert "to train it use a larger GPU, or several" in said(path, 24 * GIB, lora_rank=1024)
 
 
 def test_adapters_of_a_small_model_stand_beside_copies_of_its_weights(tmp_path, said) -> None:

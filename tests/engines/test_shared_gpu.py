@@ -218,7 +218,7 @@ def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", cannot)
     with pytest.raises(RuntimeError, match="out of memory"):
-        fast_compiled._CompiledOp(fast_compiled.gated)(torch.zeros(2, 4))
+        fast_compiled._CompiledOp(fast_compiled.swiglu)(torch.zeros(2, 4))
     assert not fast_compiled._CompiledOp.failed
 
 
