@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_scheduler import alike, chains
+from test_scheduler import assert_same, make_chains
 
 from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
@@ -49,11 +49,11 @@ def sample_shared(policies: list[LocalPolicy], lines: list[list[Request]]) -> di
 
 
 def test_completion_equals_one_of_its_adapter_alone(policies):
-    lines = chains(9, 3)
+    lines = make_chains(9, 3)
     found = sample_shared(policies, lines)
     assert len(found) == 27
     for (line, turn), completion in found.items():
-        alike(completion, policies[line % 3].sample([lines[line][turn]], WARM)[0])
+        assert_same(completion, policies[line % 3].sample([lines[line][turn]], WARM)[0])
 
 
 def test_shared_prompt_is_prefilled_per_adapter(policies):
@@ -61,7 +61,7 @@ def test_shared_prompt_is_prefilled_per_adapter(policies):
     found = sample_shared(policies, [[request]] * 6)
     assert len({tuple(found[n, 0].logprobs.tolist()) for n in range(3)}) == 3, "else this test shows nothing"
     for (line, _), completion in found.items():
-        alike(completion, policies[line % 3].sample([request], WARM)[0])
+        assert_same(completion, policies[line % 3].sample([request], WARM)[0])
 
 
 def test_adapter_update_restarts_sequences(policies, rows):
@@ -76,11 +76,11 @@ def test_adapter_update_restarts_sequences(policies, rows):
         late |= {request_ids[request_id]: completion for request_id, completion in finished}
     assert early.isdisjoint(late) and len(early) + len(late) == 6 and {i % 3 for i in late} == {0, 1, 2}
     for i, completion in late.items():
-        alike(completion, policies[i % 3].sample([requests[i]], WARM)[0])
+        assert_same(completion, policies[i % 3].sample([requests[i]], WARM)[0])
 
 
 def test_removing_an_adapter_keeps_the_others(policies):
-    lines = chains(3, 2)
+    lines = make_chains(3, 2)
     before = sample_shared(policies, lines)
     engine = policies[0].engine
     scheduler = engine.open_shared_scheduler(WARM)
@@ -88,7 +88,7 @@ def test_removing_an_adapter_keeps_the_others(policies):
     engine.remove_adapter(policies[2].name)
     other = engine.sampler._llama.forward._layers[0].qkv._by_adapter
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
-    alike(dict(scheduler.wait())[first], before[0, 0])
+    assert_same(dict(scheduler.wait())[first], before[0, 0])
     scheduler.submit(lines[2][0], policies[2].name)
     with pytest.raises(UnsupportedModule, match="adapter 'two' does not exist any more"):  # instead of sampling from the base
         scheduler.wait()
