@@ -40,7 +40,7 @@ from tacit.core.protocols import ModelSource, Sampling
 from tacit.core.types import PLAIN, Completion, Condition, Group, IterationInfo, Task
 from tacit.engines import get_engine
 from tacit.methods import get_method
-from tacit.prompts.search_and_ask import ASK, Asking
+from tacit.prompts.search_and_ask import ASK, SearchAndAsk
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
@@ -123,7 +123,7 @@ def main() -> int:
         return Experience(lambda: manager, asked=QuerySettings(refined=False))
 
     calm, beside = experience(False), experience(True)
-    asking = Asking(context, calm.ask, ("experience",), brief=True)
+    asking = SearchAndAsk(context, calm.ask, ("experience",), brief=True)
 
     def play(conditions: Any, told: Any = context, player: Any = policy) -> list[Group]:
         return rollout_groups(

@@ -78,7 +78,7 @@ def _methods() -> str:
     parts = ["# Methods\n\nGenerated from the code. Only settings that GRPO does not have, or has with another default.\n"]
     for name in REGISTRY.names:
         method = get_method(name)
-        summary = " ".join((method.__doc__ or "").strip().split())
+        summary = " ".join((method.__doc__ or "").strip().split("\n\n")[0].split())
         own = [option for option in options_of(method) if shared.get(option.name, ...) != option.default]
         parts += [f"## `{name}`\n\n{summary}\n", _rows(own) if own else ""]
     return "\n".join(parts)

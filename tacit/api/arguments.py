@@ -14,7 +14,7 @@ from tacit.config.flags import NAMES_ELSEWHERE, method_options, methods_with, se
 from tacit.config.recipe import METHOD_TABLES
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
-from tacit.core.registry import NOWHERE, Registry
+from tacit.core.registry import IN_MEMORY, Registry
 from tacit.core.world import Environment
 from tacit.methods import REGISTRY as METHODS
 from tacit.worlds import REGISTRY as WORLDS
@@ -125,8 +125,8 @@ def _name_object(registry: Registry, found: Any, plain: str) -> str:
     own = getattr(found, "name", plain)
     if own in registry.names and registry.get(own) is found:
         return own
-    name = next(_places(found), None) or f"{NOWHERE}:{plain}"
-    registry.lend(name, found)
+    name = next(_places(found), None) or f"{IN_MEMORY}:{plain}"
+    registry.register(name, found)
     return name
 
 

@@ -25,8 +25,8 @@ from tacit.config.recipe import (
     run_recipe,
 )  # fmt: skip
 from tacit.config.running import run_training
-from tacit.core.errors import TacitError, install, unknown
-from tacit.core.progress import after, number_of
+from tacit.core.errors import TacitError, install_command, unknown
+from tacit.core.progress import format_stage, pluralize
 from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
@@ -71,7 +71,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
         import pandas
     except ImportError as error:
         raise TacitError(
-            f"tables are pandas', which is not installed: {install('tables')}; `rows=True` does without."
+            f"tables are pandas', which is not installed: {install_command('tables')}; `rows=True` does without."
         ) from error
     return pandas.DataFrame(list(rows))
 
@@ -106,11 +106,11 @@ class OpenRun:
             return f"{self.path}: {'nothing was measured' if self.finished else 'not finished'}"
         final, peak = final_and_peak(measured)
         low, high = final["interval"]
-        told = f"{final['success']:.1%} [{100 * low:.1f}, {100 * high:.1f}] of {number_of(final['episodes'], 'episode')}"
-        earlier = {e["stage"]: f"{after(e)} {e['success']:.1%}" for e in measured if e["stage"] != final["stage"]}
+        told = f"{final['success']:.1%} [{100 * low:.1f}, {100 * high:.1f}] of {pluralize(final['episodes'], 'episode')}"
+        earlier = {e["stage"]: f"{format_stage(e)} {e['success']:.1%}" for e in measured if e["stage"] != final["stage"]}
         before = f"; before: {', '.join(earlier.values())}" if earlier else ""
-        best = f"; peak {peak['success']:.1%} {after(peak)}" if peak["success"] > final["success"] else ""
-        return f"{self.path}: success {told} {after(final)} on {final['panel']}{before}{best}"
+        best = f"; peak {peak['success']:.1%} {format_stage(peak)}" if peak["success"] > final["success"] else ""
+        return f"{self.path}: success {told} {format_stage(final)} on {final['panel']}{before}{best}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -257,9 +257,12 @@ def train(
 def resume_run(path: Path, said: Mapping[str, Any], callbacks: Callback | Sequence[Callback], quiet: bool) -> None:
     """Run the rest of the run at `path`; `said` are settings that a resumed run may change."""
     stored = read_settings(path)
-    before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, parse_settings(said, method_name(stored))))
-    if not is_finished(path, before, after):
-        run_training(prepare(replace(after, out=path)), True, reporter_for(quiet), check_callbacks(callbacks))
+    before, resumed = (
+        Recipe.from_json(stored),
+        Recipe.from_json(override(stored, parse_settings(said, method_name(stored)))),
+    )
+    if not is_finished(path, before, resumed):
+        run_training(prepare(replace(resumed, out=path)), True, reporter_for(quiet), check_callbacks(callbacks))
 
 
 def _apply_arguments(

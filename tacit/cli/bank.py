@@ -16,7 +16,7 @@ from tacit.companions.experience.files import export_lines, find_bank, import_li
 from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.resources import Encode
 from tacit.runs.files import write_text
 
@@ -134,7 +134,7 @@ def export(argv: Sequence[str]) -> int:
         sys.stdout.write(lines)
         return 0
     write_text(Path(arguments.file), lines)
-    say(make_console(), f"{arguments.file}: {number_of(len(bank), 'entry', 'entries')}")
+    say(make_console(), f"{arguments.file}: {pluralize(len(bank), 'entry', 'entries')}")
     return 0
 
 
@@ -157,7 +157,7 @@ def bring_in(argv: Sequence[str]) -> int:
         say(console, f"{arguments.file}, line {number}: {problem}", "red")
     more = f" ({len(taken.bad) - MOST_TOLD} more)" if len(taken.bad) > MOST_TOLD else ""
     counts = (
-        f"added {taken.added}; {taken.known} were there already; {number_of(len(taken.bad), 'line')} could not be read{more}"
+        f"added {taken.added}; {taken.known} were there already; {pluralize(len(taken.bad), 'line')} could not be read{more}"
     )
     say(console, f"{counts}. {len(bank)} are in the bank. {GOES_BACK}")
     return 1 if taken.bad else 0
@@ -245,9 +245,9 @@ def _show(told: dict[str, Any]) -> None:
                 f"{came}{f' in {where}' if where else ''}, episode seed {origin['episode']}, iteration {origin['step']}",
             ),
             ("state", f"retired: {told['retired']}{after}" if told["retired"] else "living"),
-            ("handed out", number_of(counts["retrieved"], "time")),
-            ("guided", f"{number_of(len(guided), 'episode')}: {won} won, {len(guided) - won} lost"),
-            ("trained on", number_of(counts["trained"], "time")),
+            ("handed out", pluralize(counts["retrieved"], "time")),
+            ("guided", f"{pluralize(len(guided), 'episode')}: {won} won, {len(guided) - won} lost"),
+            ("trained on", pluralize(counts["trained"], "time")),
         ],
     )
     for old in told["replaced"]:

@@ -19,7 +19,7 @@ from tacit.comparison.results import Results
 from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_of
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
-from tacit.core.progress import duration, number_of
+from tacit.core.progress import format_duration, pluralize
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
@@ -65,7 +65,7 @@ def run(argv: Sequence[str]) -> int:
     if failed:
         say(
             console,
-            f"{len(failed)} of {number_of(len(wanted), 'run')} failed, each as its {LOG} says; the same command tries them "
+            f"{len(failed)} of {pluralize(len(wanted), 'run')} failed, each as its {LOG} says; the same command tries them "
             "again.",
             style="bold red",
         )
@@ -100,7 +100,7 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
     pairs = [("methods", ", ".join(plan.methods)), ("worlds", ", ".join(plan.worlds))]
     pairs += [("seeds", ", ".join(map(str, plan.seeds)))]
     pairs += [
-        ("start", f"{s.world}: {number_of(s.document['sft']['steps'], 'step')} of imitation, once, seed {s.seed}")
+        ("start", f"{s.world}: {pluralize(s.document['sft']['steps'], 'step')} of imitation, once, seed {s.seed}")
         for s in plan.starts
     ]
     pairs += [("note", note) for note in plan.notes]
@@ -134,7 +134,7 @@ def show_differences(console: Console, plan: Plan, world: str) -> None:
 def show_event(console: Console, event: RunEvent) -> None:
     text = f"{event.run.label} {event.kind}"
     if event.kind in ("finished", "failed"):
-        text += f" after {duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
+        text += f" after {format_duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
         text += f", success {percent(event.success)}" if event.success is not None else ""
         text += f" ({event.running} running, {event.left} to go)"
     say(console, text, style="red" if event.kind == "failed" else "")

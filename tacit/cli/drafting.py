@@ -14,7 +14,7 @@ from tacit.config.checks import check_model, open_world
 from tacit.config.flags import Parser
 from tacit.config.recipe import PolicyRecipe, absolute_name
 from tacit.core.errors import TacitError, unknown
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.types import Prompt
 from tacit.core.world import FULL_BLOCK
 from tacit.modules.drafting.checks import CheckReport
@@ -63,7 +63,7 @@ def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report:
             f"and {len(logs.unusable) - MOST_LINES} more{f', all of them in {report}' if report else ''}",
             style="yellow",
         )
-    say(console, f"{number_of(len(logs.episodes), 'episode')} can be used, {number_of(len(logs.unusable), 'line')} cannot")
+    say(console, f"{pluralize(len(logs.episodes), 'episode')} can be used, {pluralize(len(logs.unusable), 'line')} cannot")
     columns = ("family", "episodes", "won", "turns to imitate", "")
     rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
     console.print(table("", columns, rows, numbers=columns[1:4]))

@@ -38,7 +38,7 @@ from tacit.config.measuring import EvaluationResult, PanelEvaluation, check_toke
 from tacit.config.recipe import Overrides
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
-from tacit.core.progress import after, duration, heard, number_of, reminded
+from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.resources import Prices
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.behaviour import Behaviour, describe_ending
@@ -98,7 +98,7 @@ class EvalProgress(RolloutProgress):
             if not self._live:
                 trouble = f"; {self._trouble()}" if self._trouble() else ""
                 lines.append(f"eval: {', '.join(self.status())}{trouble}")
-            if not all(heard(partial(say, self._console), line) for line in lines):
+            if not all(try_say(partial(say, self._console), line) for line in lines):
                 return
 
     def _render(self) -> RenderableType:
@@ -143,7 +143,7 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
         for use in uses
     ]
     console.print()
-    console.print(table(f"Tokens of the same {number_of(own.turns, 'turn')}", columns, rows, numbers=columns[1:]))
+    console.print(table(f"Tokens of the same {pluralize(own.turns, 'turn')}", columns, rows, numbers=columns[1:]))
     say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
 
 
@@ -172,7 +172,7 @@ def _outcomes(score: PanelScore) -> Pairs:
             pairs += [
                 (
                     f"{name}{k}",
-                    f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {number_of(k, 'try', 'tries')}",
+                    f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {pluralize(k, 'try', 'tries')}",
                 )
             ]
     return pairs
@@ -213,7 +213,7 @@ def _failures(how: Behaviour) -> Pairs:
 
 
 def _crashes(measured: EvaluationResult) -> Pairs:
-    crashed = number_of(sum(t.stop.crashed for t in measured.played), "episode")
+    crashed = pluralize(sum(t.stop.crashed for t in measured.played), "episode")
     if not (first := first_crash(measured.played)):
         return []
     return [("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}")]
@@ -232,7 +232,7 @@ def _broken(target: Target, score: PanelScore) -> Pairs:
         return []
     first = next(iter(getattr(target.policy, "broken", ())), "")
     why = f" The first: {first}" if first else ""
-    return [("unusable", f"{number_of(score.unusable, 'answer')}, each a turn that does not parse.{why}")]
+    return [("unusable", f"{pluralize(score.unusable, 'answer')}, each a turn that does not parse.{why}")]
 
 
 def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
@@ -243,14 +243,14 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     else:
         other = "NOT the same: other weights, number format, library versions or hardware"
         verdict = "the same" if measured.result["equals_run"] else other
-        pairs = [("the run said", f"{percent(earlier['success'])} {after(earlier)}: {verdict}")]
+        pairs = [("the run said", f"{percent(earlier['success'])} {format_stage(earlier)}: {verdict}")]
     summary = find_summary(target.run)
     if summary is None:
         why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
         return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}` goes on with it")]
     final, peak = final_and_peak([in_world(e, target.recipe.world) for e in summary["evaluations"]])
-    pairs += [("its final", f"{percent(final['success'])} {after(final)}")]
-    return [*pairs, ("its peak", f"{percent(peak['success'])} {after(peak)}")]
+    pairs += [("its final", f"{percent(final['success'])} {format_stage(final)}")]
+    return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]
 
 
 def _families(score: PanelScore) -> Table:
@@ -275,7 +275,7 @@ def run(argv: Sequence[str]) -> int:
     ks, prices = _ks(arguments.k), _prices(arguments)
     meant = with_panel(said, arguments.panel, arguments.target)
     console, opened = make_console(), arguments.target or arguments.endpoint
-    with reminded(partial(say, console), lambda spent: f"eval: loading {opened}, {duration(spent)}"):
+    with report_elapsed(partial(say, console), lambda spent: f"eval: loading {opened}, {format_duration(spent)}"):
         target = _open(arguments, meant)
     if arguments.tokens:
         check_tokens(target)

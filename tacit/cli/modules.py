@@ -18,7 +18,7 @@ from tacit.config.checks import open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
 from tacit.config.recipe import Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.modules.archive import pack
 from tacit.modules.carrying import PackagedDraft
@@ -403,11 +403,11 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
 def _taught(taught: Mapping[str, Any]) -> str:
     """`taught from 22 logged episodes alone, never practised or played; does as they did at 71.0% of 40 turns kept back`"""
     practised = "then practised" if taught["practised"] else "never practised or played"
-    said = f"taught from {number_of(taught['episodes'], 'logged episode')} alone, {practised}"
+    said = f"taught from {pluralize(taught['episodes'], 'logged episode')} alone, {practised}"
     if not taught.get("kept_turns"):
         return said
     return (
-        f"{said}; does as they did at {percent(taught['same_action'])} of {number_of(taught['kept_turns'], 'turn')} kept back"
+        f"{said}; does as they did at {percent(taught['same_action'])} of {pluralize(taught['kept_turns'], 'turn')} kept back"
     )
 
 

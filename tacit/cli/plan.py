@@ -14,7 +14,7 @@ from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of
 from tacit.config.recipe import DEFAULT_METHOD, Overrides, Recipe, override
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
-from tacit.core.progress import duration
+from tacit.core.progress import format_duration
 from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
 from tacit.planning.settings import PlanSettings
 from tacit.planning.shapes import SIZES
@@ -129,7 +129,11 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
             say(console, f"  {remedy}")
         return
     hourly = 3600 / plan.iteration
-    say(console, f"\n{_division(plan, cluster)}: {duration(plan.iteration)} an iteration, {hourly:,.0f} an hour", style="bold")
+    say(
+        console,
+        f"\n{_division(plan, cluster)}: {format_duration(plan.iteration)} an iteration, {hourly:,.0f} an hour",
+        style="bold",
+    )
     say_pairs(console, _seconds(cluster, work, plan))
     say(console, f"\nmemory of a rank, {total(plan.memory) / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
     say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
@@ -218,7 +222,7 @@ def _scene(work: Workload, plan: Plan, settings: PlanSettings, overlap: int, gat
 def _told(outcome: Outcome) -> tuple[str, ...]:
     died = f"{outcome.server_deaths} servers, {outcome.world_deaths} worlds"
     return (
-        duration(outcome.iteration_s),
+        format_duration(outcome.iteration_s),
         percent(outcome.ranks_wait),
         percent(outcome.servers_wait),
         f"{outcome.rows:.1f}",

@@ -15,7 +15,7 @@ from tacit.config.flags import Parser
 from tacit.config.measuring import episode_at
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
 from tacit.evaluation.behaviour import describe_ending
@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
     task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label
     say(console, f"{who} plays {task.id}", style="bold")
-    say(console, f"{task.goal}  ({task.family}, at most {number_of(target.rules.max_steps, 'step')})")
+    say(console, f"{task.goal}  ({task.family}, at most {pluralize(target.rules.max_steps, 'step')})")
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
     watch = PrintingPool(make_worlds(target.world, target.recipe.train), console, delay)
     context, agent = target.route.agent(name)
@@ -171,7 +171,7 @@ class RecordingPolicy:
 
 
 def _show_end(console: Console, played: Trajectory) -> None:
-    turns = number_of(len(played), "step")
+    turns = pluralize(len(played), "step")
     if played.success:
         say(console, f"success in {turns}", style="bold green")
         return

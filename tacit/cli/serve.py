@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tacit.cli.terminal import make_console, say
 from tacit.config.flags import Parser, options_of, section_options
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import PackagedDraft
 from tacit.serving.settings import ServingSettings
@@ -26,7 +26,7 @@ def run(argv: Sequence[str]) -> int:
         from tacit.serving.server import find_token, serve
         from tacit.serving.service import Service
     except ImportError as error:
-        raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
+        raise TacitError(f"`tacit serve` needs {error.name}: {install_command('serve')}.") from error
 
     def may_run_draft(name: str, draft: PackagedDraft) -> bool:
         """Answered by --yes: stdout may carry a protocol, and modules reload without a user present."""

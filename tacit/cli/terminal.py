@@ -21,7 +21,7 @@ from tacit.config.checks import RULE_AGENT
 from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, section_options
 from tacit.config.measuring import run_of
 from tacit.config.recipe import DEFAULT_METHOD, method_name
-from tacit.core.progress import after
+from tacit.core.progress import format_stage
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
@@ -110,11 +110,11 @@ def interval(low_high: Sequence[float]) -> str:
 def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     """(stage, success, interval, episodes) of the last evaluation per stage, and of the best in RL if it was not the last."""
     last = {e["stage"]: e for e in evaluations}
-    rows = [(after(e), e) for e in last.values()]
+    rows = [(format_stage(e), e) for e in last.values()]
     practised = [e for e in evaluations if e["stage"] == "rl"]
     peak = max(practised, key=lambda e: e["success"], default=None)
     if peak is not None and peak["success"] > last["rl"]["success"]:
-        rows.append((f"peak, {after(peak)}", peak))
+        rows.append((f"peak, {format_stage(peak)}", peak))
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
 
 

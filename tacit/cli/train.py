@@ -43,7 +43,7 @@ from tacit.config.recipe import (
     run_recipe,
 )
 from tacit.core.errors import TacitError
-from tacit.core.progress import duration, number_of
+from tacit.core.progress import format_duration, pluralize
 from tacit.core.types import PLAIN
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
@@ -181,20 +181,20 @@ def show_header(console: Console, prepared: Prepared) -> None:
         pairs.append(
             (
                 "sft",
-                f"{number_of(train.sft.steps, 'step')} of {number_of(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}",
+                f"{pluralize(train.sft.steps, 'step')} of {pluralize(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}",
             )
         )
     if train.sft.rounds:
-        rounds = number_of(train.sft.rounds, "round")
+        rounds = pluralize(train.sft.rounds, "round")
         pairs.append(
             (
                 "relabel",
-                f"{rounds} of {number_of(train.sft.round_tasks, 'task')} and {number_of(train.sft.round_steps, 'step')}",
+                f"{rounds} of {pluralize(train.sft.round_tasks, 'task')} and {pluralize(train.sft.round_steps, 'step')}",
             )
         )
     if schedule.iterations:
-        size = f"{number_of(schedule.groups, 'task')} × {number_of(schedule.group_size, 'episode')}"
-        pairs.append(("rl", f"{number_of(schedule.iterations, 'iteration')} of {size}, lr {schedule.lr:g}"))
+        size = f"{pluralize(schedule.groups, 'task')} × {pluralize(schedule.group_size, 'episode')}"
+        pairs.append(("rl", f"{pluralize(schedule.iterations, 'iteration')} of {size}, lr {schedule.lr:g}"))
     for world, place in zip(worlds, recipe.places, strict=True):
         if not world.playable:
             continue
@@ -222,13 +222,13 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     for alarm in read_alarms(path):
         say(console, f"warning at rl {alarm.step}: {alarm}", style="yellow")
     seed = summary["settings"].get("seed", 0)
-    spent = f"{number_of(summary['episodes'], 'episode')}, {number_of(summary['generated_tokens'], 'token')}"
+    spent = f"{pluralize(summary['episodes'], 'episode')}, {pluralize(summary['generated_tokens'], 'token')}"
     say_pairs(
         console,
         [
             *([("panel", f"{summary['panel']} (hash {summary['panel_hash']})")] if measured else []),
             ("seed", str(seed)),
-            ("time", f"{duration(summary['wall_s'])}, {spent}"),
+            ("time", f"{format_duration(summary['wall_s'])}, {spent}"),
             ("weights", summary["digest"][:16]),
             ("run", str(path)),
         ],
@@ -310,7 +310,7 @@ class LiveReporter:
         now = pack_lines(self._now.split(", "), width) if self._now else []
         if not self._name:
             return _lines(now)
-        counts = [f"{self._step}/{self._total}", *([f"{duration(left)} left"] if left is not None else [])]
+        counts = [f"{self._step}/{self._total}", *([f"{format_duration(left)} left"] if left is not None else [])]
         numbers = format_metrics(self._metrics)
         room = width - len(self._name) - len("  ".join(counts)) - 4
         if room < 10:  # a bar that has no room is left out; the numbers are not

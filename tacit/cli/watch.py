@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tacit.cli.terminal import make_console, say
 from tacit.config.flags import Parser
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.report.live import find_watched_runs
 from tacit.report.viewer import MAX_TRAJECTORIES
 from tacit.serving.settings import ServingSettings
@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
         from tacit.serving.live import make_app
         from tacit.serving.server import run_server
     except ImportError as error:
-        raise TacitError(f"`tacit watch` needs {error.name}: {install('serve')}.") from error
+        raise TacitError(f"`tacit watch` needs {error.name}: {install_command('serve')}.") from error
     console = make_console()
 
     def announce(address: str) -> None:

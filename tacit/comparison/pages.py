@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.comparison.plan import Difference
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.evaluation.plots import PLAIN, Arrivals, draw_arrivals, draw_lines, mean_series, name_ends
 
 Found = dict[str, Any]
@@ -204,7 +204,7 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
     series = [s for (i, m), own in zip(methods, curves, strict=True) if (s := mean_series(m, own, i)).points]
     draw_lines(axes, series, marks=True)
     seeds = len({c["seed"] for c in cells})
-    told = f"{world}: mean of {number_of(seeds, 'seed')}; each seed thin"
+    told = f"{world}: mean of {pluralize(seeds, 'seed')}; each seed thin"
     axes.set(xlabel="iteration", ylabel="success on the panel, %", title=told)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.grid(axis="y")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tacit.config.checks import find_world
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.world import Environment
 from tacit.engines import REGISTRY as ENGINES
 from tacit.engines import get_engine
@@ -82,7 +82,7 @@ def panels(names: Iterable[str]) -> list[tuple[str, str, str]]:
                 rows.append((f"{name}/{split}", "-", f"not available: {error}"))
                 continue
             usual = ", measured on where none is named" if split == world.panel_split else ""
-            rows.append((panel.name, panel.hash, f"{number_of(len(panel.tasks), 'task')} of split {split}{usual}"))
+            rows.append((panel.name, panel.hash, f"{pluralize(len(panel.tasks), 'task')} of split {split}{usual}"))
     return rows
 
 

@@ -14,7 +14,7 @@ from tacit.config.recipe import METHOD_TABLES, Document, Recipe, WorldRecipe
 from tacit.config.resources import RunResources, describe_model, prefix_errors
 from tacit.config.values import to_data
 from tacit.core.bounds import check_bounds
-from tacit.core.errors import TacitError, install, unknown
+from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.engines import all_engines, get_engine
@@ -173,7 +173,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
                 "without practice (--iterations 0, --sft.rounds 0)."
             )
     if train.wandb and importlib.util.find_spec("wandb") is None:
-        raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
+        raise TacitError(f"wandb is not installed; {install_command('wandb')}, or leave --wandb out.")
     recipe = _fill_choices(recipe, worlds)
     resources = RunResources(recipe, worlds)
     methods = []

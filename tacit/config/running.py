@@ -10,7 +10,7 @@ from tacit.config.agents import as_policy
 from tacit.config.checks import AGENTS, Prepared, prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import EngineLost
-from tacit.core.progress import duration, reminded
+from tacit.core.progress import format_duration, report_elapsed
 from tacit.core.protocols import Policy
 from tacit.rollout.encoding import check_chat_support
 from tacit.runs.directory import SETTINGS, Run, open_checkpoints, read_settings
@@ -60,7 +60,7 @@ def _run_once(
 ) -> dict[str, Any]:
     recipe, reporter = prepared.recipe, make_reporter()
     try:
-        with reminded(reporter.now, lambda spent: f"loading {recipe.model}, {duration(spent)}"):
+        with report_elapsed(reporter.now, lambda spent: f"loading {recipe.model}, {format_duration(spent)}"):
             policy, setups = _load(prepared)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)

@@ -100,7 +100,7 @@ class Tags:
         before = f"<think>{thought}</think>" if self.thinks or thought else ""
         return f"{before}<{kind}>{inside}</{kind}>"
 
-    def said(self, action: str) -> str:
+    def write_past(self, action: str) -> str:
         """The action in its tag alone: what a past turn shows of it."""
         kind, _, inside = action.partition(" ")
         if len(self.kinds) > 1:
@@ -176,7 +176,7 @@ class Calls:
 class AfterThought:
     """An answer in another format, after a thought that the model's own template has room for."""
 
-    answer: ActionFormat
+    answer_message: ActionFormat
     thinks: bool = True
 
     @property
@@ -193,16 +193,16 @@ class AfterThought:
         return self.answer.write(action)
 
 
-def answer(form: ActionFormat, action: str, past: bool = False) -> Message:
+def answer_message(form: ActionFormat, action: str, past: bool = False) -> Message:
     """The assistant's message that means `action`, as a demonstration; or, told as a past turn, without room for a thought."""
     inner = form.answer if isinstance(form, AfterThought) else form
     message = getattr(inner, "message", None)
     if message is not None:
         return message(action)
-    return Message("assistant", inner.said(action) if past and isinstance(inner, Tags) else inner.write(action))
+    return Message("assistant", inner.write_past(action) if past and isinstance(inner, Tags) else inner.write(action))
 
 
-def tools_of(form: ActionFormat) -> tuple[Tool, ...]:
+def get_tools(form: ActionFormat) -> tuple[Tool, ...]:
     """What can be called; nothing where actions are no calls."""
     return getattr(form.answer if isinstance(form, AfterThought) else form, "tools", ())
 

@@ -84,7 +84,7 @@ class Chat:
     tools: tuple[Tool, ...] = ()
     thinking: bool = False
 
-    def told(self, as_text: bool = False) -> list[dict[str, Any]]:
+    def to_dicts(self, as_text: bool = False) -> list[dict[str, Any]]:
         """The messages as templates take them; with the arguments of calls `as_text`, as endpoints do."""
         found: list[dict[str, Any]] = []
         for number, message in enumerate(self.messages):

@@ -27,7 +27,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
     return TacitError(f"unknown {noun} {name!r}{of}{whole}.{hint} Known: {', '.join(names)}.")
 
 
-def check_asked(world: str, splits: Sequence[str], split: str, count: int) -> None:
+def check_split_and_count(world: str, splits: Sequence[str], split: str, count: int) -> None:
     """Refuse a split that a world has not, or fewer than no tasks."""
     if split not in splits:
         raise unknown(f"split of world {world!r}", split, splits)
@@ -35,12 +35,12 @@ def check_asked(world: str, splits: Sequence[str], split: str, count: int) -> No
         raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The command that brings what an extra of the distribution has."""
     return f"`pip install '{DISTRIBUTION}[{extra}]'`"
 
 
-def told_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`KeyError: 'lamp' (my_world.py, line 12)`: what was raised, and which line of the user's own code it came from, if any
     did."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -56,7 +56,7 @@ def _is_users(path: Path) -> bool:
     return path.suffix == ".py" and not any(path.is_relative_to(other) for other in others)
 
 
-class NoRoom(TacitError):
+class OutOfGPUMemory(TacitError):
     """The GPU has too little memory for something now. Whatever was to go there is sound, and fits elsewhere or later."""
 
 

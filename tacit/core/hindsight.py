@@ -29,14 +29,14 @@ class Measure(Protocol):
     def signals(self, before, after) -> Mapping[str, float]: ...
 
 
-def transitions(trajectory: Trajectory) -> Iterator[tuple[str, Transition]]:
+def iter_transitions(trajectory: Trajectory) -> Iterator[tuple[str, Transition]]:
     """The actions of an episode and what the world answered."""
     for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
         last = step is trajectory.steps[-1]
         yield step.action, Transition(after, last, last and trajectory.success, effective=step.effective, label=step.label)
 
 
-def measured(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, float]]:
+def tracker_signals(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, float]]:
     """What a tracker makes of each step, whatever the agent itself read."""
     if not trajectory.steps:
         return []
@@ -46,7 +46,7 @@ def measured(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, floa
 def tracker_states(trajectory: Trajectory, tracker: Measure) -> list[Any]:
     """The tracker's state before each step and at the end of an episode with at least one step."""
     states = [tracker.start(trajectory.task, trajectory.steps[0].observation)]
-    for action, transition in transitions(trajectory):
+    for action, transition in iter_transitions(trajectory):
         states.append(tracker.update(states[-1], action, transition))
     return states
 
@@ -64,7 +64,7 @@ def critical_steps(
     were refused, repeated or counted as an error, with what the expert would have done instead, having read no more than the
     agent. What is said once is not said again.
     """
-    signals = measured(trajectory, tracker)
+    signals = tracker_signals(trajectory, tracker)
     advised = [adviser.act(step.observation) for step in trajectory.steps]
     found: dict[int, str] = {}
     for t, step in enumerate(trajectory.steps):
@@ -140,7 +140,7 @@ class Teacher(Protocol):
 PROGRESS, ERROR = "progress", "error"
 
 
-def summed(progress: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float]:
+def sum_signals(progress: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float]:
     """The signals of one step, from what each rule gave; rules that gave nothing are left out. Errors are positive amounts."""
     signals = {PROGRESS: float(sum(progress.values())), ERROR: float(sum(errors.values()))}
     for name, worth in progress.items():
@@ -152,7 +152,7 @@ def summed(progress: Mapping[str, float], errors: Mapping[str, float]) -> dict[s
     return signals
 
 
-def counted(events: Iterable[str], table: Mapping[str, float]) -> dict[str, float]:
+def score_events(events: Iterable[str], table: Mapping[str, float]) -> dict[str, float]:
     """What each event was worth, those that happened twice counted twice."""
     worth: dict[str, float] = {}
     for event in events:

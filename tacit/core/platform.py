@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 
 OWN = "local"
 """the address that stands for a Ray of one's own, on this machine"""
@@ -30,7 +30,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise TacitError(f"{setting} {address} needs Ray, which is not installed: {install('cluster')}.") from error
+        raise TacitError(f"{setting} {address} needs Ray, which is not installed: {install_command('cluster')}.") from error
     if ray.is_initialized():
         if _joined and _joined != address:
             raise TacitError(

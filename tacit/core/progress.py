@@ -14,7 +14,7 @@ EVERY_S = 5.0
 _COUNTED = re.compile(r"(\d+)/(\d+) \[")
 
 
-def heard(say: Callable[[str], None], line: str) -> bool:
+def try_say(say: Callable[[str], None], line: str) -> bool:
     """Say it from a thread of its own. Where nobody reads any more (`| head`), that is for the command itself to find out, and
     no error of the thread's."""
     try:
@@ -25,12 +25,12 @@ def heard(say: Callable[[str], None], line: str) -> bool:
 
 
 @contextmanager
-def reminded(say: Callable[[str], None], line: Callable[[float], str]) -> Iterator[None]:
+def report_elapsed(say: Callable[[str], None], line: Callable[[float], str]) -> Iterator[None]:
     """Every few seconds the `line` for the seconds it has taken; none for what is over sooner."""
     began, over = time.monotonic(), threading.Event()
 
     def remind() -> None:
-        while not over.wait(EVERY_S) and heard(say, line(time.monotonic() - began)):
+        while not over.wait(EVERY_S) and try_say(say, line(time.monotonic() - began)):
             pass
 
     thread = threading.Thread(target=remind, daemon=True)
@@ -43,10 +43,10 @@ def reminded(say: Callable[[str], None], line: Callable[[float], str]) -> Iterat
 
 
 @contextmanager
-def said_while(say: Callable[[str], None], what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
+def report_while(say: Callable[[str], None], what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Say `what` now, and every few seconds how far it is (where that is known) and how long it has taken."""
     say(what)
-    with reminded(say, lambda spent: "  " + ", ".join(part for part in (how_far(), f"{spent:.0f} s") if part)):
+    with report_elapsed(say, lambda spent: "  " + ", ".join(part for part in (how_far(), f"{spent:.0f} s") if part)):
         yield
 
 
@@ -69,17 +69,17 @@ class Bar(io.StringIO):
 # Amounts and moments as a person says them.
 
 
-def number_of(count: int, one: str, many: str = "") -> str:
+def pluralize(count: int, one: str, many: str = "") -> str:
     """
-    >>> number_of(1, "episode"), number_of(2, "episode"), number_of(0, "family", "families"), number_of(12345, "turn")
+    >>> pluralize(1, "episode"), pluralize(2, "episode"), pluralize(0, "family", "families"), pluralize(12345, "turn")
     ('1 episode', '2 episodes', '0 families', '12345 turns')
     """
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """
-    >>> duration(4.2), duration(59.7), duration(75), duration(7500)
+    >>> format_duration(4.2), format_duration(59.7), format_duration(75), format_duration(7500)
     ('4.2 s', '1 min 00 s', '1 min 15 s', '2 h 05 min')
     """
     if round(seconds) < 60:
@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def after(evaluation: Mapping[str, Any]) -> str:
+def format_stage(evaluation: Mapping[str, Any]) -> str:
     """When in a run it was: `untrained`, `after sft 200`, `after rl 20`."""
     stage, step = evaluation["stage"], evaluation["step"]
     return stage if stage == "untrained" else f"after {stage} {step}"

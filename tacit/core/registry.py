@@ -20,13 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tacit.core.errors import TacitError, told_of, unknown
+from tacit.core.errors import TacitError, describe_error, unknown
 
 # Things of the user's own, named on the command line (`package.module:NAME` or `path/to/file.py:NAME`), and files of theirs,
 # named by an environment variable.
 
 
-def path_named_by(variable: str, missing: str) -> Path:
+def path_from_env(variable: str, missing: str) -> Path:
     """Where the user's files lie. Where the variable names nothing, `missing` is said: what is not there, and what to set."""
     value = os.environ.get(variable, "")
     if not value:
@@ -34,7 +34,7 @@ def path_named_by(variable: str, missing: str) -> Path:
     return Path(value).expanduser()
 
 
-def find(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str) -> Any:
+def import_object(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str) -> Any:
     """The object `name` means. `kind` is what to call it when it cannot be had, `known` the names that need no place; what does
     not fit is refused as not being what it `must_be`."""
     place, colon, attribute = name.rpartition(":")
@@ -63,7 +63,7 @@ def _told(error: BaseException) -> str:
     """The error, and where in the user's code it came up; an import that failed says enough by itself."""
     if isinstance(error, ImportError | SyntaxError):
         return str(error)
-    return told_of(error)
+    return describe_error(error)
 
 
 def _import_file(kind: str, path: Path) -> ModuleType:
@@ -91,7 +91,7 @@ def _import_file(kind: str, path: Path) -> ModuleType:
     return module
 
 
-NOWHERE = "<python>"
+IN_MEMORY = "<python>"
 """the place of what was given as an object and cannot be found again: `<python>:guess`"""
 
 
@@ -106,22 +106,22 @@ class Registry:
     fits: Callable[[Any], bool]
     must_be: str
     """what an object of the user's must be, where it does not fit"""
-    lent: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """name -> what it stands for in this process: objects that a program of the user's handed in"""
 
     @cached_property
-    def offered(self) -> Mapping[str, EntryPoint]:
+    def plugins(self) -> Mapping[str, EntryPoint]:
         """What other packages bring. Nobody takes a name of the house's own."""
         return {point.name: point for point in entry_points(group=self.group) if point.name not in self.own}
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.own, *sorted(self.offered))
+        return (*self.own, *sorted(self.plugins))
 
-    def lend(self, name: str, found: Any) -> None:
+    def register(self, name: str, found: Any) -> None:
         """From now on `name` means this very object here."""
         self.check(found)
-        self.lent[name] = found
+        self.registered[name] = found
 
     def check(self, found: Any) -> None:
         """Refuse an object that is none of this kind."""
@@ -129,9 +129,9 @@ class Registry:
             raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
 
     def get(self, name: str) -> Any:
-        if name in self.lent:
-            return self.lent[name]
-        if name.startswith(f"{NOWHERE}:"):
+        if name in self.registered:
+            return self.registered[name]
+        if name.startswith(f"{IN_MEMORY}:"):
             raise TacitError(
                 f"the {self.kind} {name.partition(':')[2]!r} was given as an object by a Python program and cannot be found by "
                 f"name. Open the run there: tacit.open_run(PATH, {self.kind}=…); or define it in a module or a file."
@@ -139,13 +139,13 @@ class Registry:
         if name in self.own:
             module, _, attribute = self.own[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
-        if name not in self.offered:
-            return find(self.kind, name, self.names, self.fits, self.must_be)
-        point = self.offered[name]
+        if name not in self.plugins:
+            return import_object(self.kind, name, self.names, self.fits, self.must_be)
+        point = self.plugins[name]
         try:
             found = point.load()
         except (Exception, SystemExit) as error:
-            raise TacitError(f"cannot load the {self.kind} {name!r} of {_package(point)}: {told_of(error)}.") from error
+            raise TacitError(f"cannot load the {self.kind} {name!r} of {_package(point)}: {describe_error(error)}.") from error
         if not self.fits(found):
             raise TacitError(f"{name!r} of {_package(point)} ({point.value}) is no {self.kind}: it must be {self.must_be}.")
         return found

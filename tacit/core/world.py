@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
-from tacit.core.errors import TacitError, install, unknown
+from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.hindsight import Skills
 from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
 
@@ -356,7 +356,7 @@ class Environment:
     def remedy(self) -> str:
         """What would make it ready: `needs nle: pip install …`; empty where nothing is missing."""
         missing = self.missing
-        command = install(self.extra) if self.extra else f"`pip install {' '.join(missing)}`"
+        command = install_command(self.extra) if self.extra else f"`pip install {' '.join(missing)}`"
         modules = f"{' and '.join(missing)}: {command}" if missing else ""
         parts = [part for part in (modules, self.lacks() if self.lacks else "") if part]
         return f"needs {', and '.join(parts)}" if parts else ""

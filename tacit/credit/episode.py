@@ -20,7 +20,7 @@ from tacit.core.types import Group, IterationInfo, flat_steps
 Std = Literal["population", "sample"] | None
 
 
-def standardise(values: np.ndarray, pool: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
+def standardize(values: np.ndarray, pool: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
     """A = (values − mean pool) / (std pool + δ); `std=None` only subtracts the mean.
 
     Zeros where the pool has one member or no spread: there is nothing to compare with.
@@ -65,7 +65,7 @@ class EpisodeRelative(CreditTerm):
                 continue
             scores_N = step_scores(reward)
             pool = reward.outcomes_G() if self.over == "trajectories" else scores_N
-            credits.append(Credit.per_step(group, standardise(scores_N, pool, self.std, self.delta)))
+            credits.append(Credit.per_step(group, standardize(scores_N, pool, self.std, self.delta)))
         given_T = np.concatenate([np.zeros(0), *(credit.tokens_T for credit in credits)])
         return Explained(credits, {"episode_credit_magnitude": float(np.abs(given_T).mean()) if len(given_T) else 0.0})
 
@@ -126,7 +126,7 @@ class BatchRelative(CreditTerm):
                 scores_N = scores_N - reward.outcomes_G().mean()
             raw.append(np.repeat(scores_N, group.tokens_per_step))
         tokens_T = np.concatenate(raw) - self.kl * kl
-        tokens_T = standardise(tokens_T, tokens_T, "population", self.delta)
+        tokens_T = standardize(tokens_T, tokens_T, "population", self.delta)
         ends = np.cumsum([g.tokens_per_step.sum() for g in groups])[:-1].astype(int)
         return [Credit(g, part) for g, part in zip(groups, np.split(tokens_T, ends), strict=True)]
 

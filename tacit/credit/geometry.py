@@ -27,7 +27,7 @@ class Geometry:
     epsilon: float | None = None
 
 
-def settle(told: Geometry, embedder: str, base: Base, adaptive: bool) -> tuple[Geometry, tuple[str, ...]]:
+def choose_geometry(told: Geometry, embedder: str, base: Base, adaptive: bool) -> tuple[Geometry, tuple[str, ...]]:
     """The geometry a run uses, and notes on what was decided for the user. A calibrated radius belongs to its layer and pooling
     and is not used with others; an adaptive one is left open, to be found on the first iteration."""
     if base.calibrated is None:

@@ -23,9 +23,9 @@ from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Key, key_texts
-from tacit.credit.episode import Std, standardise, step_scores
+from tacit.credit.episode import Std, standardize, step_scores
 from tacit.credit.partitions import by_history
-from tacit.credit.step_relative import cluster_relative, explain, partition_metrics, spread
+from tacit.credit.step_relative import cluster_relative, explain_credit, has_spread, partition_metrics
 
 
 def hierarchy(
@@ -71,7 +71,7 @@ class HistoryHierarchy(CreditTerm):
             returns_N = reward.returns_N(self.gamma)
             weighted_N, weight_N = hierarchy(returns_N, levels, self.alpha, self.std, self.delta)
             if self.base and len(group) > 1:
-                weighted_N += standardise(step_scores(reward), reward.outcomes_G(), self.std, self.delta)
+                weighted_N += standardize(step_scores(reward), reward.outcomes_G(), self.std, self.delta)
                 weight_N += float(np.ptp(reward.outcomes_G()) > 0)
             steps.append(weighted_N / np.where(weight_N > 0, weight_N, 1.0))
             first.append(levels[0])
@@ -80,7 +80,7 @@ class HistoryHierarchy(CreditTerm):
         used = np.concatenate(depths) if depths else np.zeros(0)
         metrics = {**partition_metrics(first), "hgpo_depths": float(used.mean()) if len(used) else 0.0}
         metrics["step_credit_seconds"] = time.perf_counter() - began
-        return explain(groups, steps, first, metrics, {"return": returns})
+        return explain_credit(groups, steps, first, metrics, {"return": returns})
 
     def _levels(self, group: Group) -> list[np.ndarray]:
         deepest = int(group.lengths.max(initial=1))
@@ -94,5 +94,5 @@ def _compared(returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
     compared_N = np.zeros(len(cluster_N))
     inside = np.flatnonzero(cluster_N >= 0)
     if len(inside):
-        compared_N[inside] = spread(returns_N[inside], cluster_N[inside])[cluster_N[inside]]
+        compared_N[inside] = has_spread(returns_N[inside], cluster_N[inside])[cluster_N[inside]]
     return compared_N

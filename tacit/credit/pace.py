@@ -23,8 +23,8 @@ from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo, Step
 from tacit.credit.episode import Std
-from tacit.credit.partitions import Partition, SameObservation, by_key
-from tacit.credit.step_relative import explain, pace_metrics, partition_metrics
+from tacit.credit.partitions import Partition, SameKey, by_key
+from tacit.credit.step_relative import explain_credit, pace_metrics, partition_metrics
 
 Form = Literal["q", "difference", "q-style", "diff-peer"]
 ActionKey = Literal["tag", "tokens", "action-tag", "first-token"]
@@ -81,7 +81,7 @@ class ActionPeers(CreditTerm):
     """w · PACE's advantage of each step. `std` divides it by the cluster's deviation; Eqs. 4–7 do not. Form and key may also
     be given by the paper's names."""
 
-    partition: Partition = field(default_factory=SameObservation)
+    partition: Partition = field(default_factory=SameKey)
     form: Form = "q"
     key: ActionKey = "tag"
     key_tokens: int = 8
@@ -122,7 +122,7 @@ class ActionPeers(CreditTerm):
         parsed = [np.array([step.valid for step in group.steps], bool) for group in groups]
         metrics = {**partition_metrics(clusters), **pace_metrics(clusters, keys, columns["branch"], parsed)}
         metrics["step_credit_seconds"] = time.perf_counter() - began
-        return explain(groups, steps, clusters, metrics, columns)
+        return explain_credit(groups, steps, clusters, metrics, columns)
 
     def _divided(self, values_N: np.ndarray, returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
         if self.std is None or not len(values_N):

@@ -24,7 +24,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import MethodPiece
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
-from tacit.credit.embedders import Embedder
+from tacit.credit.embedders import Embedder, Key, key_texts
 
 ROUNDING = 1e-6
 """what a cosine in single precision may be off by: equal features are within any radius, 0 included"""
@@ -139,11 +139,13 @@ class Partition(MethodPiece, ABC):
 
 
 @dataclass(frozen=True)
-class SameObservation(Partition):
-    """Steps that saw exactly the same text (never history, never the list of actions)."""
+class SameKey(Partition):
+    """Steps with equal key texts: by default the same observation."""
+
+    key: Key = "observation"
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
-        return [by_key([step.observation.text for step in group.steps]) for group in groups]
+        return [by_key(key_texts(group.steps, self.key)) for group in groups]
 
 
 @dataclass(frozen=True)

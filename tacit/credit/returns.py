@@ -12,7 +12,7 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.method import Column, CreditTerm
 from tacit.core.protocols import VALUES, Critic, Policy
 from tacit.core.types import Group, IterationInfo, flat_steps
-from tacit.credit.episode import Std, standardise
+from tacit.credit.episode import Std, standardize
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StepReturns(CreditTerm):
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
             returns_N = reward.returns_N(self.gamma)
-            credits.append(Credit.per_step(group, standardise(returns_N, returns_N, self.std, self.delta)))
+            credits.append(Credit.per_step(group, standardize(returns_N, returns_N, self.std, self.delta)))
         return credits
 
 
@@ -83,7 +83,7 @@ def gae(rewards_T: np.ndarray, values_T: np.ndarray, gamma: float, lam: float) -
 
 
 @dataclass(frozen=True)
-class GeneralisedAdvantage(CreditTerm):
+class GeneralizedAdvantage(CreditTerm):
     """PPO's credit, standardised over the steps of the batch unless `whiten` is off."""
 
     gamma: float = 0.99

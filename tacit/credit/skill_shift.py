@@ -121,7 +121,7 @@ def _metrics(shifts: Sequence[np.ndarray], told: Sequence[np.ndarray], credits: 
 
 
 @dataclass(frozen=True)
-class Modulated(CreditTerm):
+class ModulatedCredit(CreditTerm):
     credit: CreditTerm
     """A"""
     teacher: Teacher
@@ -141,13 +141,13 @@ class Modulated(CreditTerm):
             return Explained(list(plain), {**known, "modulation": 0.0})
         shifts = skill_shifts(groups, [self.teacher.prompts(group, policy) for group in groups], policy)
         credits = [
-            Credit(group, modulated(own.tokens_T, shift_T, share, self.bound))
+            Credit(group, modulate(own.tokens_T, shift_T, share, self.bound))
             for group, own, shift_T in zip(groups, plain, shifts, strict=True)
         ]
         return Explained(credits, {**known, "modulation": share})
 
 
-def modulated(credit_T: np.ndarray, ahead_T: np.ndarray, share: float, bound: float) -> np.ndarray:
+def modulate(credit_T: np.ndarray, ahead_T: np.ndarray, share: float, bound: float) -> np.ndarray:
     """`ahead` is log q(a) − log p(a)."""
     factor_T = np.clip(np.exp(np.sign(credit_T) * ahead_T), 1 - bound, 1 + bound)
     return credit_T * ((1 - share) + share * factor_T)

@@ -16,9 +16,8 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
-from tacit.credit.embedders import Key, key_texts
 from tacit.credit.episode import Std
-from tacit.credit.partitions import Partition, SameObservation, by_key
+from tacit.credit.partitions import Partition, SameKey
 
 # What a partition left to learn from, in numbers: the singleton tax of BiPACE's section 4.2 and appendix L.
 
@@ -88,12 +87,12 @@ def cluster_relative(returns_N: np.ndarray, cluster_N: np.ndarray, std: Std = "p
     if std is not None:
         freedom_K = np.maximum(count_K - (std == "sample"), 1)
         scale = np.sqrt(np.bincount(cluster, weights=centred * centred) / freedom_K)[cluster] + delta
-    differs = spread(returns, cluster)[cluster]
+    differs = has_spread(returns, cluster)[cluster]
     advantages_N[inside[differs]] = centred[differs] / scale[differs]
     return advantages_N
 
 
-def spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+def has_spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
     """[K] whether the members of each cluster differ at all: exactly, where a computed variance would leave dust."""
     low_K, high_K = np.full(cluster.max() + 1, np.inf), np.full(cluster.max() + 1, -np.inf)
     np.minimum.at(low_K, cluster, returns)
@@ -102,20 +101,10 @@ def spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Same(Partition):
-    """Steps that are equal in what the key names; by observation it is `SameObservation`."""
-
-    key: Key = "observation"
-
-    def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
-        return [by_key(key_texts(group.steps, self.key)) for group in groups]
-
-
-@dataclass(frozen=True)
 class StepRelative(CreditTerm):
     """w · (R − mean_C R) / (std_C R + δ), with R the discounted return of the step."""
 
-    partition: Partition = field(default_factory=SameObservation)
+    partition: Partition = field(default_factory=SameKey)
     weight: float = 1.0
     gamma: float = 0.95
     std: Std = "population"
@@ -140,10 +129,10 @@ class StepRelative(CreditTerm):
             for returns_N, cluster_N in zip(returns, clusters, strict=True)
         ]
         metrics = {**partition_metrics(clusters), "step_credit_seconds": time.perf_counter() - began}
-        return explain(groups, steps, clusters, metrics, {"return": returns})
+        return explain_credit(groups, steps, clusters, metrics, {"return": returns})
 
 
-def explain(
+def explain_credit(
     groups: Sequence[Group],
     steps: Sequence[np.ndarray],
     clusters: Sequence[np.ndarray],

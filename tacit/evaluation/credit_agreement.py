@@ -22,9 +22,9 @@ from tacit.credit.episode import EpisodeRelative
 from tacit.credit.geometry import search_radius
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Fixed, Partition
+from tacit.credit.partitions import Clusters, Fixed, Partition, SameKey
 from tacit.credit.returns import StepReturns
-from tacit.credit.step_relative import Same, StepRelative, partition_metrics
+from tacit.credit.step_relative import StepRelative, partition_metrics
 from tacit.evaluation.credit_truth import Truth
 from tacit.rewards.outcome import Outcome
 
@@ -72,7 +72,11 @@ def partitions(
     groups: Sequence[Group], policy: Encoder | None, geometries: Sequence[Geometry]
 ) -> tuple[dict[str, Partition], dict[str, float]]:
     """(partitions by name, searched radii): exact, n-gram, and hidden states by geometry."""
-    found: dict[str, Partition] = {"exact observation": Same(), "exact state": Same("state"), "exact prompt": Same("prompt")}
+    found: dict[str, Partition] = {
+        "exact observation": SameKey(),
+        "exact state": SameKey("state"),
+        "exact prompt": SameKey("prompt"),
+    }
     searched: dict[str, float] = {}
 
     def cluster(name: str, features: CachedEmbedder, epsilon: float | None) -> None:

@@ -30,7 +30,7 @@ from tacit.core.protocols import Scorer, Tokenizer
 from tacit.core.types import Observation, Prompt, Task
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.statistics import t_interval
-from tacit.prompts.conversation import teach
+from tacit.prompts.conversation import insert_lesson
 from tacit.rollout.encoding import encode_action, fit_prompt
 from tacit.rollout.replay import play_episode, render_turns
 
@@ -103,7 +103,7 @@ def probe(policy: Reader, context: Context, found: Sequence[ProbeTurn], seed: in
     for place in PLACES:
         for kind, texts in hints.items():
             lessons = [Lesson(**{place: text}) for text in texts]
-            hinted = [teach(prompt, lesson) for prompt, lesson in zip(plain, lessons, strict=True)]
+            hinted = [insert_lesson(prompt, lesson) for prompt, lesson in zip(plain, lessons, strict=True)]
             results.append(_summed(kind, place, _scores(policy, hinted, right) - bare, tasks))
             if kind == "false":
                 results.append(_summed(FOLLOWED, place, _scores(policy, hinted, wrong) - bare_wrong, tasks))

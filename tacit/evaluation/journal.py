@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.protocols import ChatTokenizer, Request, Sampling, Scheduler
 from tacit.core.types import PLAIN, Completion, Trajectory
 from tacit.evaluation.panels import Panel, Rules
@@ -235,7 +235,7 @@ class Journal:
             self._append([], newline=not lines[-1].endswith("\n"))
         self.turns.read()
         if found:
-            self.notes.append(f"played before: {number_of(len(found), 'episode')}, in {self.path} (--fresh plays anew)")
+            self.notes.append(f"played before: {pluralize(len(found), 'episode')}, in {self.path} (--fresh plays anew)")
         return found
 
     def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:
@@ -247,10 +247,10 @@ class Journal:
     def finish(self, lost: int) -> None:
         """The panel is done, except for `lost` episodes, which keep their turns for next time."""
         if self.turns.used:
-            self.notes.append(f"kept from episodes that were not over: {number_of(self.turns.used, 'turn')}")
+            self.notes.append(f"kept from episodes that were not over: {pluralize(self.turns.used, 'turn')}")
         if lost:
             self.notes.append(
-                f"not kept, since they broke off: {number_of(lost, 'episode')}; the same command plays them again"
+                f"not kept, since they broke off: {pluralize(lost, 'episode')}; the same command plays them again"
             )
         else:
             self.turns.drop()

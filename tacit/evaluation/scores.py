@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.resources import Prices
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel, Rules
@@ -151,7 +151,7 @@ class PanelScore:
     def __str__(self) -> str:
         low, high = self.interval
         under = "" if self.condition["name"] == PLAIN.name else f" under condition {self.condition['name']}"
-        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {number_of(self.episodes, 'episode')}{under}"
+        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {pluralize(self.episodes, 'episode')}{under}"
 
 
 def score_panel(

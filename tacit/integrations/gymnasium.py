@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, tell_now
 from tacit.integrations.episode import Episode, Pays, Turn, clip_score, make_environment
@@ -26,7 +26,7 @@ try:
     import gymnasium
     from gymnasium import spaces
 except ImportError as error:
-    raise TacitError(f"this integration needs the `gymnasium` package: {install('gymnasium')}.") from error
+    raise TacitError(f"this integration needs the `gymnasium` package: {install_command('gymnasium')}.") from error
 
 LONGEST = 65_536
 """characters of an observation or an action"""

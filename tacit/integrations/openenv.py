@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
 from tacit.integrations.episode import Episode, Pays, clip_score, make_environment
@@ -28,7 +28,7 @@ try:
     from openenv.core.env_server.types import Action, EnvironmentMetadata, State
     from openenv.core.env_server.types import Observation as Shown
 except ImportError as error:
-    raise TacitError(f"this integration needs the `openenv-core` package: {install('openenv')}.") from error
+    raise TacitError(f"this integration needs the `openenv-core` package: {install_command('openenv')}.") from error
 
 SESSIONS = 64
 """concurrent episodes of one server"""

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from tacit.core.actions import ActionFormat, Parsed
-from tacit.core.errors import TacitError, install, unknown
+from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Environment, format_of, tell_now
 from tacit.integrations.episode import Episode, Pays, PlainWording, clip_score, make_environment
@@ -32,7 +32,7 @@ try:
     vf.MultiTurnEnv  # noqa: B018 (later versions do not have it)
 except (ImportError, AttributeError) as error:
     raise TacitError(
-        f"this integration needs `verifiers` 0.1.14 to 0.3.0, which have MultiTurnEnv: {install('verifiers')} ({error})."
+        f"this integration needs `verifiers` 0.1.14 to 0.3.0 (with MultiTurnEnv): {install_command('verifiers')} ({error})."
     ) from error
 
 __all__ = ["TacitMultiTurnEnv", "verifiers_environment"]

@@ -33,7 +33,7 @@ Support = Literal["student", "teacher"]
 
 
 @dataclass(frozen=True)
-class TaughtPrompts(Column):
+class TeacherPrompts(Column):
     """H(h, s) of every step; the plain prompt where there is no skill: then the teacher knows no more than its student."""
 
     teacher: Teacher
@@ -43,7 +43,7 @@ class TaughtPrompts(Column):
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None
     ) -> list[np.ndarray]:
-        return taught_or_plain(groups, self.teacher, policy)
+        return teacher_prompts(groups, self.teacher, policy)
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class TeacherLogprobs(Column):
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None
     ) -> list[np.ndarray]:
         completions = [step.completion.tokens for group in groups for step in group.steps]
-        return policy.logprobs(taught_or_plain(groups, self.teacher, policy), completions, self.temperature)
+        return policy.logprobs(teacher_prompts(groups, self.teacher, policy), completions, self.temperature)
 
 
-def taught_or_plain(groups: Sequence[Group], teacher: Teacher, policy: Policy) -> list[np.ndarray]:
+def teacher_prompts(groups: Sequence[Group], teacher: Teacher, policy: Policy) -> list[np.ndarray]:
     found = []
     for group in groups:
         for step, told in zip(group.steps, teacher.prompts(group, policy), strict=True):

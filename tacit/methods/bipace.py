@@ -26,7 +26,7 @@ from tacit.core.method import CreditTerm, Schedule
 from tacit.core.resources import Base, Resources
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
-from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, settle
+from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, choose_geometry
 from tacit.credit.pace import ActionKey, ActionPeers, Form
 from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative
@@ -68,7 +68,7 @@ class BiGPO(GRPO):
             raise TacitError(
                 f"epsilon = {self.epsilon} is given, and adaptive would search for another; leave one of them out."
             )
-        phi = self.fingerprint(resources)
+        phi = self.build_embedder(resources)
         adaptive = AdaptiveRadius(phi) if self.adaptive else None
         radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
         sampled = [phi.layer] if isinstance(phi, ActorHidden) and phi.pooling == "last" else []  # the prefill has it already
@@ -81,10 +81,10 @@ class BiGPO(GRPO):
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         settings, notes = super().fit_to_model(base, said)
         told = Geometry(self.layer, self.pooling, self.epsilon)
-        found, more = settle(told, self.embedder, base, self.adaptive)
+        found, more = choose_geometry(told, self.embedder, base, self.adaptive)
         return replace(settings, layer=found.layer, pooling=found.pooling, epsilon=found.epsilon), (*notes, *more)
 
-    def fingerprint(self, resources: Resources) -> Embedder:
+    def build_embedder(self, resources: Resources) -> Embedder:
         """φ, what a step is compared by."""
         if self.embedder == "actor":
             layer = PUBLISHED_LAYER if self.layer is None else self.layer

@@ -76,7 +76,7 @@ class CombinedMethod(GRPO):
 
     def _check_seen(self, wished: Mapping[str, Sequence[Part]]) -> None:
         """Refuse what would change nothing: credit that no loss reads."""
-        for blind in (name for name, cls in self.made_of.items() if cls.blind):
+        for blind in (name for name, cls in self.made_of.items() if cls.ignores_rewards):
             for other, parts in wished.items():
                 if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):
                     lost = "what the other does to rewards or credit would be lost"

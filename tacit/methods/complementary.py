@@ -40,7 +40,7 @@ from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
 from tacit.credit.halves import within_conditions
 from tacit.methods.grpo import GRPO
-from tacit.prompts.search_and_ask import Asking
+from tacit.prompts.search_and_ask import SearchAndAsk
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Complementary(GRPO):
         writes = self.extraction != "offline"
         made = partial(Experience, self.manager(world, resources), self.merge_every, asked, writes, critic)
         experience = resources.shared("experience", self.shared(), made)
-        may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.prompt.wording == "terse")
+        may_ask = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=self.prompt.wording == "terse")
         inner = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
@@ -183,7 +183,7 @@ class Complementary(GRPO):
                 "extractor", "It can only write: add --extraction static, or name a model that is trained here."
             )
         place = resources.directory("experience") / "bank.sqlite"
-        embedding = self.vectors(resources)
+        embedding = self.build_embedding(resources)
 
         def opened() -> ExperienceManager:
             extractor = Extractor(
@@ -208,7 +208,7 @@ class Complementary(GRPO):
 
         return opened
 
-    def vectors(self, resources: Resources) -> Embedding:
+    def build_embedding(self, resources: Resources) -> Embedding:
         if self.embedding == "sentence":
             return SentenceEmbedding(self.encoder, resources.sentences(self.encoder))
         if self.embedding == "endpoint":

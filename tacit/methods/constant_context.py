@@ -31,7 +31,7 @@ from tacit.losses.regularizers import ReferenceKL
 from tacit.losses.surrogates import PolicyGradient, SampledPenalty
 from tacit.methods.grpo import GRPO
 from tacit.prompts.settings import PromptSettings
-from tacit.rewards.outcome import StepSignals, spelled_out
+from tacit.rewards.outcome import StepSignals, resolve_components
 
 STEP_COST = "step_cost"
 """the one component of the reward that is no rule of a tracker"""
@@ -85,10 +85,10 @@ class ConstantContext(GRPO):
             adds("rewards", "signals", self.signals(world)),
             replaces("credits", "episode credit", StepReturns(self.gamma, std)),
             replaces("losses", "surrogate", PolicyGradient()),
-            *self.penalised(),
+            *self.reference_parts(),
         )
 
-    def penalised(self) -> Sequence[Part]:
+    def reference_parts(self) -> Sequence[Part]:
         """The second term of Eq. 9, or what may stand in its place."""
         if not self.kl:
             return ()
@@ -106,6 +106,6 @@ class ConstantContext(GRPO):
     def signals(self, world: Environment) -> RewardTerm:
         """r_prog − r_err of Eq. 7, and what each step costs."""
         weights = (("progress", self.progress_weight), ("error", -self.error_weight))
-        without = spelled_out(self.without, world.name, (*world.tracker_of(self.prompt.block).components, STEP_COST))
+        without = resolve_components(self.without, world.name, (*world.tracker_of(self.prompt.block).components, STEP_COST))
         cost = 0.0 if STEP_COST in without else self.step_cost
         return StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))

@@ -19,15 +19,15 @@ from tacit.core.composition import Part, adds, replaces
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
-from tacit.credit.skill_shift import Modulated
+from tacit.credit.skill_shift import ModulatedCredit
 from tacit.losses.distillation import (
     Divergence,
     GatedLikelihood,
     SampledReverseKL,
     SkillK3,
     Support,
-    TaughtPrompts,
     TeacherLogprobs,
+    TeacherPrompts,
 )
 from tacit.methods.grpo import GRPO
 
@@ -37,7 +37,7 @@ class OPSD(GRPO):
     """The policy learns from itself with a skill in its prompt; outcomes are not looked at."""
 
     name: ClassVar[str] = "opsd"
-    blind: ClassVar[bool] = True
+    ignores_rewards: ClassVar[bool] = True
 
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""
@@ -60,7 +60,7 @@ class OPSD(GRPO):
                 "losses", "surrogate", SampledReverseKL(self.distillation_weight)
             )
         loss = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
-        return adds("columns", "teacher", TaughtPrompts(teacher)), replaces("losses", "surrogate", loss)
+        return adds("columns", "teacher", TeacherPrompts(teacher)), replaces("losses", "surrogate", loss)
 
 
 # GRPO+OPSD: the outcome and the self-teacher together, as SDAR's release has it (it is a baseline there), or as a divergence.
@@ -98,7 +98,7 @@ class GRPOwithOPSD(GRPO):
             loss = GatedLikelihood(self.distillation_weight, beta=0.0)
             return adds("columns", "teacher", column), adds("losses", "distillation", loss)
         apart = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
-        return adds("columns", "teacher", TaughtPrompts(teacher)), adds("losses", "distillation", apart)
+        return adds("columns", "teacher", TeacherPrompts(teacher)), adds("losses", "distillation", apart)
 
 
 # Skill-SD: skill-conditioned self-distillation (Wang et al., 2026).
@@ -151,7 +151,7 @@ class RLSD(GRPO):
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         teacher = load_handbook(world, self.handbook)
-        credit = Modulated(episode, teacher, self.modulation, self.modulation_bound, self.modulation_iterations)
+        credit = ModulatedCredit(episode, teacher, self.modulation, self.modulation_bound, self.modulation_iterations)
         return (replaces("credits", "episode credit", credit),)
 
 

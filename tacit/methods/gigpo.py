@@ -18,8 +18,8 @@ from tacit.core.errors import TacitError
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.embedders import Key
-from tacit.credit.partitions import Partition, SimilarObservation
-from tacit.credit.step_relative import Same, StepRelative
+from tacit.credit.partitions import Partition, SameKey, SimilarObservation
+from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
 
 Similarity = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1, where observations must be equal")]
@@ -45,6 +45,6 @@ class GiGPO(GRPO):
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.similarity < 1.0 and self.key != "observation":
             raise TacitError(f"similarity = {self.similarity} compares observations; leave key = {self.key} out, or it.")
-        same: Partition = Same(self.key) if self.similarity == 1.0 else SimilarObservation(self.similarity)
+        same: Partition = SameKey(self.key) if self.similarity == 1.0 else SimilarObservation(self.similarity)
         std = None if self.step_std == "none" else self.step_std
         return (adds("credits", "step credit", StepRelative(same, self.step_weight, self.gamma, std)),)

@@ -21,7 +21,7 @@ from tacit.credit.episode import EpisodeRelative
 from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs
 from tacit.losses.surrogates import ClippedSurrogate
 from tacit.prompts.settings import PromptSettings
-from tacit.rewards.outcome import InvalidPenalty, RewardSource, outcome_of
+from tacit.rewards.outcome import InvalidPenalty, RewardSource, build_outcome
 
 ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]
 ClipHigh = Annotated[float, Bound(lambda v: v > 0, "must be above 0: the ratio is clipped to 1 + clip_high")]
@@ -34,7 +34,7 @@ class GRPO:
     name: ClassVar[str] = "grpo"
     leads: ClassVar[bool] = False
     """added to others (methods/combine.py), its own values of the settings they share hold"""
-    blind: ClassVar[bool] = False
+    ignores_rewards: ClassVar[bool] = False
     """no loss of it reads credit, so what others do to rewards and credit would be lost"""
 
     outcome: RewardSource = "success"
@@ -66,7 +66,7 @@ class GRPO:
     def parts(self, world: Environment) -> Sequence[Part]:
         """What GRPO is made of."""
         return (
-            adds("rewards", "outcome", outcome_of(world, self.outcome, self.success_reward)),
+            adds("rewards", "outcome", build_outcome(world, self.outcome, self.success_reward)),
             adds("rewards", "invalid penalty", *([InvalidPenalty(self.invalid_penalty)] if self.invalid_penalty else [])),
             adds("credits", "episode credit", EpisodeRelative(None if self.std == "none" else self.std, self.over)),
             adds("columns", "reference", *([ReferenceLogprobs(self.schedule.temperature)] if self.kl else [])),

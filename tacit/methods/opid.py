@@ -60,12 +60,12 @@ class OPID(GRPO):
         if not self.skill_weight:
             return ()
         prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
-        hindsight = Hindsight(self.looking_back(world, resources), prices)
+        hindsight = Hindsight(self.build_analyzer(world, resources), prices)
         teacher = RoutedSkills(hindsight, self.routing)
         shift = SkillShift(teacher, self.skill_weight, self.normalise_shift, self.clip_shift)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
-    def looking_back(self, world: Environment, resources: Resources) -> Analyzer:
+    def build_analyzer(self, world: Environment, resources: Resources) -> Analyzer:
         most = self.critical_steps or world.critical_steps
         if self.analyzer == "rule":
             return RuleAnalyzer.of(world, most)

@@ -16,7 +16,7 @@ from tacit.core.bounds import NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
-from tacit.credit.returns import GeneralisedAdvantage, Returns
+from tacit.credit.returns import GeneralizedAdvantage, Returns
 from tacit.losses.regularizers import ValueLoss
 from tacit.methods.grpo import GRPO
 
@@ -42,7 +42,7 @@ class PPO(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (
-            replaces("credits", "episode credit", GeneralisedAdvantage(self.gamma, self.lam)),
+            replaces("credits", "episode credit", GeneralizedAdvantage(self.gamma, self.lam)),
             adds("columns", "returns", Returns(self.gamma)),
             adds("losses", "value", ValueLoss(self.value_coefficient)),
         )

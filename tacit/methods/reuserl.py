@@ -25,7 +25,7 @@ from tacit.core.method import Schedule
 from tacit.core.resources import Base, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
-from tacit.rewards.segmentation import SegmentationCost, affordable, world_alphabet, world_horizon
+from tacit.rewards.segmentation import SegmentationCost, cap_efficiency, world_alphabet, world_horizon
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ReuseRL(GRPO):
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         settings, notes = super().fit_to_model(base, said)
-        efficiency, note = affordable(self.efficiency, self.success_reward, said)
+        efficiency, note = cap_efficiency(self.efficiency, self.success_reward, said)
         return replace(settings, efficiency=efficiency), (*notes, *note)
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
@@ -84,7 +84,7 @@ class RoundLength(GRPO):
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         settings, notes = super().fit_to_model(base, said)
-        efficiency, note = affordable(self.efficiency, self.success_reward, said)
+        efficiency, note = cap_efficiency(self.efficiency, self.success_reward, said)
         return replace(settings, efficiency=efficiency), (*notes, *note)
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:

@@ -34,7 +34,7 @@ from tacit.core.method import Context
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Prompt, Task
 from tacit.core.world import Environment
-from tacit.prompts.conversation import teach
+from tacit.prompts.conversation import insert_lesson
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.replay import play_episode, render_turns
@@ -161,11 +161,11 @@ def add_note(rng: Random, prompt: Prompt, taken: str, possible: Sequence[str], m
     named = {"true": [taken], "idle": others, "impossible": elsewhere}[kind] or [taken]
     chosen = rng.choice(named)
     if rng.random() >= AFTER_THE_TASK:
-        return teach(prompt, Lesson(step=chosen))
+        return insert_lesson(prompt, Lesson(step=chosen))
     beside = rng.sample(list(met), min(len(met), rng.randint(0, 2)))
     steps = [_NOTE_NUMBERS.sub("", action) for action in (*beside, chosen)]
     rng.shuffle(steps)
-    return teach(prompt, Lesson(task=", ".join(steps)))
+    return insert_lesson(prompt, Lesson(task=", ".join(steps)))
 
 
 PRETRAINING = "pretraining"

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import re
 
-from tacit.core.actions import ActionFormat, AfterThought, answer, tools_of
+from tacit.core.actions import ActionFormat, AfterThought, answer_message, get_tools
 from tacit.core.chat import Conversation, Exchange, Message, split_thought
 from tacit.core.hindsight import Lesson
 from tacit.core.types import ActionStyle, Observation, Prompt
 from tacit.core.world import Wording, format_of
 
 
-def form_of(wording: Wording, style: ActionStyle, thinking: bool) -> ActionFormat:
+def build_format(wording: Wording, style: ActionStyle, thinking: bool) -> ActionFormat:
     """The format of an answer, with room for a thought where the model's own is asked for; tags have a thought of theirs."""
     own = format_of(wording, style)
     return AfterThought(own) if thinking and not own.thinks else own
 
 
-def ask(wording: Wording, style: ActionStyle) -> str:
+def render_request(wording: Wording, style: ActionStyle) -> str:
     return wording.tool_request if style == "tools" else wording.request(style)
 
 
-def say(
+def render_observation(
     wording: Wording, form: ActionFormat, number: int, observation: Observation, admissible: bool, before: Exchange | None
 ) -> str:
     """What is seen, as a message of its own, below what is to be said of the answer in the exchange before it."""
-    seen, tools = wording.message(number, observation, admissible), tools_of(form)
+    seen, tools = wording.message(number, observation, admissible), get_tools(form)
     if before is None or not tools or before.answer.call is not None:
         return seen
     # The world, which heard words it does not know, cannot say what was wrong with them.
@@ -33,7 +33,7 @@ def say(
     return f"Your last answer called no tool that you have. Call {named}.\n{seen}"
 
 
-def exchange(
+def build_exchange(
     wording: Wording,
     form: ActionFormat,
     number: int,
@@ -44,12 +44,12 @@ def exchange(
 ) -> Exchange:
     """A past turn; the actions that were admissible then are not said again. `wrote`: what was said instead of an action, which
     is told as it was: a model that reads its words turned into a call would copy a call that it never made."""
-    said = answer(form, action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
-    return Exchange(say(wording, form, number, observation, False, before), said)
+    said = answer_message(form, action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
+    return Exchange(render_observation(wording, form, number, observation, False, before), said)
 
 
 def conversation(form: ActionFormat, past: tuple[Exchange, ...], thinking: bool) -> Conversation:
-    return Conversation(past, tools_of(form), thinking)
+    return Conversation(past, get_tools(form), thinking)
 
 
 # Notes put into a prompt: delimited, bounded, and unable to close their own delimiter. Their text is data.
@@ -69,7 +69,7 @@ _DELIMITERS = re.compile(
 """also with attributes, closed in itself, or as wide as a Chinese character: whoever reads it would take it for one"""
 
 
-def frame(note: str, limit: int = LONGEST_NOTE) -> str:
+def frame_note(note: str, limit: int = LONGEST_NOTE) -> str:
     """`note` between delimiters, cut to `limit` characters; one that says nothing stays empty."""
     text = note.strip()[:limit]
     # Removing one delimiter can join two halves into another, so repeat until none is left (of a text already cut short).
@@ -79,10 +79,10 @@ def frame(note: str, limit: int = LONGEST_NOTE) -> str:
     return f"{OPEN}\n{text}\n{CLOSE}" if text else ""
 
 
-def teach(prompt: Prompt, lesson: Lesson) -> Prompt:
+def insert_lesson(prompt: Prompt, lesson: Lesson) -> Prompt:
     """H: the same prompt with a lesson in it, beside whatever notes it had."""
 
     def beside(there: str, note: str) -> str:
-        return prompt.separator.join(text for text in (there, frame(note)) if text)
+        return prompt.separator.join(text for text in (there, frame_note(note)) if text)
 
     return prompt.with_notes(beside(prompt.task_note, lesson.task), beside(prompt.step_note, lesson.step))

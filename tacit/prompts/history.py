@@ -13,7 +13,14 @@ from tacit.core.chat import Exchange
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Wording, tell_now
-from tacit.prompts.conversation import ask, conversation, exchange, form_of, frame, say
+from tacit.prompts.conversation import (
+    build_exchange,
+    build_format,
+    conversation,
+    frame_note,
+    render_observation,
+    render_request,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class History(Context):
 
     @property
     def format(self) -> ActionFormat:
-        return form_of(self.wording, self.style, self.thinking)
+        return build_format(self.wording, self.style, self.thinking)
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         return _HistoryReader(self, task, condition)
@@ -37,7 +44,7 @@ class _HistoryReader(PromptReader):
     def __init__(self, context: History, task: Task, condition: Condition) -> None:
         self._context = context
         self._task = context.wording.task(task)
-        self._note = frame(condition.note)
+        self._note = frame_note(condition.note)
         self._past: list[str] = []
         self._exchanges: list[Exchange] = []
         self._observation = Observation("")
@@ -66,8 +73,10 @@ class _HistoryReader(PromptReader):
             task=self._task,
             task_note=self._note,
             history=past,
-            now=say(wording, context.format, len(self._past) + 1, self._observation, context.admissible, self._before),
-            request=ask(wording, context.style),
+            now=render_observation(
+                wording, context.format, len(self._past) + 1, self._observation, context.admissible, self._before
+            ),
+            request=render_request(wording, context.style),
             separator=wording.separator,
             conversation=conversation(context.format, exchanges, context.thinking),
         )
@@ -80,6 +89,6 @@ class _HistoryReader(PromptReader):
         context, number = self._context, len(self._past) + 1
         if context.chat:
             seen, before = self._observation, self._before
-            self._exchanges.append(exchange(context.wording, context.format, number, seen, action, raw_text, before))
+            self._exchanges.append(build_exchange(context.wording, context.format, number, seen, action, raw_text, before))
         self._past.append(context.wording.turn(number, self._observation, action))
         return {}

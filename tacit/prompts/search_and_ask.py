@@ -17,7 +17,7 @@ from typing import Protocol
 from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
 from tacit.core.method import Context, Pending, PromptReader
 from tacit.core.types import Condition, Observation, Prompt, Task, Transition
-from tacit.prompts.conversation import frame
+from tacit.prompts.conversation import frame_note
 
 ASK = "search_and_ask"
 ASKED, ENTRY = "asked", "asked_entry"
@@ -29,21 +29,21 @@ _QUESTION = re.compile(rf"\s*{ASK}(?![\w-])[\s:=(\[\"']*(.*)", re.IGNORECASE | r
 
 
 @dataclass(frozen=True)
-class Told:
+class SearchResult:
     """What came of a question."""
 
     text: str = ""
     entry: int | None = None
 
 
-class Answer(Protocol):
-    def result(self) -> Told: ...
+class PendingAnswer(Protocol):
+    def result(self) -> SearchResult: ...
 
 
-def question_of(action: str) -> str | None:
+def parse_question(action: str) -> str | None:
     """What is asked; None where the action is another. One line of plain characters, of bounded length, whatever was written.
 
-    >>> question_of("search_and_ask: where do eggs lie?"), question_of("go to fridge 1")
+    >>> parse_question("search_and_ask: where do eggs lie?"), parse_question("go to fridge 1")
     ('where do eggs lie?', None)
     """
     asked = _QUESTION.fullmatch(action)
@@ -54,11 +54,11 @@ def question_of(action: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Asking(Context):
+class SearchAndAsk(Context):
     """Another context, in which episodes of some conditions may ask."""
 
     inner: Context
-    ask: Callable[[str], Answer] = field(repr=False, compare=False)
+    ask: Callable[[str], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
     """names of those"""
     brief: bool = False
@@ -84,7 +84,7 @@ class Asking(Context):
             return f"ask: {ASK} ..."
         form, asked = self.format, f"{ASK} your question"
         inside = form.answer if isinstance(form, AfterThought) else form
-        written = inside.said(asked) if isinstance(inside, Tags) else asked
+        written = inside.write_past(asked) if isinstance(inside, Tags) else asked
         return (
             f"At any turn you may ask instead of acting: `{written}` searches the experience of earlier episodes, and the "
             "answer is shown to you next. Say where you stand and what stops you."
@@ -99,7 +99,7 @@ def asking_format(form: ActionFormat) -> ActionFormat:
 
 
 class _AskingReader(PromptReader):
-    def __init__(self, context: Asking, inner: PromptReader) -> None:
+    def __init__(self, context: SearchAndAsk, inner: PromptReader) -> None:
         self._context, self._inner = context, inner
         self._last = Transition(Observation(""))
         self._note = ""
@@ -114,21 +114,21 @@ class _AskingReader(PromptReader):
         return prompt.with_notes(beside(prompt.task_note, self._context.invitation), beside(prompt.step_note, self._note))
 
     def ask(self, action: str) -> Pending | None:
-        question = question_of(action)
+        question = parse_question(action)
         if question is None:
             return None
         return _Hearing(self, question, self._context.ask(question) if question else None)
 
-    def hear(self, question: str, told: Told) -> Transition:
+    def hear(self, question: str, told: SearchResult) -> Transition:
         """The world as it was, and the answer beside it from now on."""
-        self._note = frame(f"{question}\n{told.text or NOTHING}")
+        self._note = frame_note(f"{question}\n{told.text or NOTHING}")
         found = {} if told.entry is None else {ENTRY: float(told.entry)}
         # whoever pays for signals finds them on every step
         signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
         return replace(self._last, done=False, success=False, effective=True, label=ASKED, reward=0.0, signals=signals)
 
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
-        if question_of(action) is not None:
+        if parse_question(action) is not None:
             return {}
         self._last = transition
         return self._inner.record(action, transition, raw_text)
@@ -138,7 +138,7 @@ class _AskingReader(PromptReader):
 class _Hearing:
     reader: _AskingReader
     question: str
-    answer: Answer | None
+    answer: PendingAnswer | None
 
     def result(self) -> Transition:
-        return self.reader.hear(self.question, self.answer.result() if self.answer is not None else Told())
+        return self.reader.hear(self.question, self.answer.result() if self.answer is not None else SearchResult())

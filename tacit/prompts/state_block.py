@@ -23,7 +23,14 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Tracker, Wording, tell_now
-from tacit.prompts.conversation import ask, conversation, exchange, form_of, frame, say
+from tacit.prompts.conversation import (
+    build_exchange,
+    build_format,
+    conversation,
+    frame_note,
+    render_observation,
+    render_request,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class StateBlock(Context):
 
     @property
     def format(self) -> ActionFormat:
-        return form_of(self.wording, self.style, self.thinking)
+        return build_format(self.wording, self.style, self.thinking)
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         return _StateBlockReader(self, task, condition)
@@ -55,7 +62,7 @@ class _StateBlockReader(PromptReader):
     def __init__(self, context: StateBlock, task: Task, condition: Condition) -> None:
         self._context, self._task = context, task
         self._statement = context.wording.task(task)
-        self._note = frame(condition.note)
+        self._note = frame_note(condition.note)
         self._observation = Observation("")
         self._state: Any = None
         self._before = ""
@@ -72,7 +79,10 @@ class _StateBlockReader(PromptReader):
         past = (self._before,) if context.one_step and self._before else ()
         block = self.block = context.tracker.render(self._state) if context.block else ""
         if context.chat:
-            now, alone = say(wording, context.format, self._turns + 1, observation, context.admissible, self._exchange), ""
+            now, alone = (
+                render_observation(wording, context.format, self._turns + 1, observation, context.admissible, self._exchange),
+                "",
+            )
         else:
             now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
         talked = (self._exchange,) if past and self._exchange else ()
@@ -84,7 +94,7 @@ class _StateBlockReader(PromptReader):
             task=self._statement,
             history=past,
             now=below(now),
-            request=ask(wording, context.style),
+            request=render_request(wording, context.style),
             separator=wording.separator,
             now_alone=below(alone) if alone else "",
             conversation=conversation(context.format, talked, context.thinking) if context.chat else None,
@@ -97,7 +107,7 @@ class _StateBlockReader(PromptReader):
         self._turns += 1
         if context.chat:
             seen, before = self._observation, self._exchange
-            self._exchange = exchange(context.wording, context.format, self._turns, seen, action, raw_text, before)
+            self._exchange = build_exchange(context.wording, context.format, self._turns, seen, action, raw_text, before)
         self._before = context.wording.turn(self._turns, self._observation, action)
         before, self._state = self._state, context.tracker.update(self._state, action, transition)
         return context.tracker.signals(before, self._state)

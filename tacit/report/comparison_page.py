@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread, mean_series
 from tacit.report.charts import draw_arrivals, draw_chart, draw_spreads
 from tacit.report.method_sections import compare_diagnostics
@@ -73,7 +73,7 @@ def build_comparison_viewer(found: Comparison, most: int, notices: list[str]) ->
         return {"lead": "No trajectories were recorded, or none can be read."}
     chosen = [episode for played in worlds for episode in choose_telling(played)[: -(-most // len(worlds))]][:most]
     return {
-        "lead": LEAD.format(number_of(len(chosen), "episode"), format_count(total)),
+        "lead": LEAD.format(pluralize(len(chosen), "episode"), format_count(total)),
         "data": embed_episodes(chosen) if chosen else None,
     }
 
@@ -174,7 +174,7 @@ def describe_missing(found: Comparison) -> list[str]:
     for world in found.worlds:
         cells = [cell for cell in found.cells if cell["world"] == world]
         if cells and all(cell["status"] == "missing" for cell in cells):
-            told.append(f"Nothing of {world} was ever begun ({number_of(len(cells), 'run')}).")
+            told.append(f"Nothing of {world} was ever begun ({pluralize(len(cells), 'run')}).")
             continue
         absent: dict[str, list[str]] = {}
         for cell in cells:

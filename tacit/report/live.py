@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Series
 from tacit.report.charts import draw_chart
 from tacit.report.page import DASH, Live, is_number, render
@@ -225,8 +225,8 @@ def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int,
         "watch",
         notices,
         live,
-        title=number_of(len(runs), "run"),
-        name=number_of(len(runs), "run"),
+        title=pluralize(len(runs), "run"),
+        name=pluralize(len(runs), "run"),
         what=f"{finished} finished",
         names=[Markup('<a href="{}">{}</a>').format(link, run.name) for run, link in zip(runs, links, strict=True)],
         rows=_rows(found),

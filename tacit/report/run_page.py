@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.types import PLAIN, Step, Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour, describe_ending
 from tacit.evaluation.plots import COLOURS, Point, Series
@@ -123,7 +123,7 @@ def draw_prompt_lengths(found: Sequence[Episodes]) -> list[Markup]:
         if len(series.points) > 1:
             begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
             left = sum(len(r["turns"]) >= last for r in episodes.records)
-            reached = f"{left} of {number_of(begun, 'episode')} reached turn {format_short(last)}"
+            reached = f"{left} of {pluralize(begun, 'episode')} reached turn {format_short(last)}"
             note = f"{episodes.title}: {reached}; line: mean; band: middle 80%"
             charts.append(draw_chart("Prompt tokens by turn", [series], "turn", note=note, floor=0.0))
     return charts

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.core.method import Context
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.types import PLAIN, Prompt
 from tacit.evaluation.behaviour import describe_ending
 from tacit.report.method_sections import FIELDS, embed_skills
@@ -78,7 +78,7 @@ def build_viewer(found: Sequence[Episodes], known: WorldInfo, most: int) -> dict
     if not chosen:
         return {"lead": f"No trajectories were requested; {format_count(total)} are available."}
     sources = ("; " if len(found) > 2 else " and ").join(f"{format_count(len(e.records))} of {e.title}" for e in found)
-    lead = Markup("{}, chosen from {}").format(number_of(len(chosen), "episode"), sources)
+    lead = Markup("{}, chosen from {}").format(pluralize(len(chosen), "episode"), sources)
     if total > len(chosen):
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
         lead += more.format(format_count(total - len(chosen)))

@@ -38,7 +38,7 @@ class Outcome(RewardTerm):
         ]
 
 
-def outcome_of(world: Environment, of: RewardSource, scale: float) -> Outcome:
+def build_outcome(world: Environment, of: RewardSource, scale: float) -> Outcome:
     """Refused where the world pays nothing for steps: every reward would be 0, and nothing would be learned."""
     if of == "steps" and not world.step_rewards:
         raise TacitError(
@@ -96,7 +96,7 @@ class StepSignals(RewardTerm):
         return worth
 
 
-def spelled_out(names: Sequence[str], world: str, components: Sequence[str]) -> tuple[str, ...]:
+def resolve_components(names: Sequence[str], world: str, components: Sequence[str]) -> tuple[str, ...]:
     """Each name as the tracker of `world` spells it: `subgoal` is `progress.subgoal`; `progress` and `error` stay as they are.
 
     One that is not among `components` is an error that says which there are.

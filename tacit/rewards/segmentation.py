@@ -63,7 +63,7 @@ def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...
     return sequence
 
 
-def affordable(efficiency: float, success: float, said: frozenset[str]) -> tuple[float, tuple[str, ...]]:
+def cap_efficiency(efficiency: float, success: float, said: frozenset[str]) -> tuple[float, tuple[str, ...]]:
     """λ where a success earns so much, and what to say of it. Added to a method whose success is worth less than λ, a long
     success would cost more than failing; so λ is then what a success is worth, unless somebody said otherwise."""
     if "efficiency" in said or efficiency <= success:

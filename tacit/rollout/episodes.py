@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
-from tacit.core.errors import TacitError, told_of
+from tacit.core.errors import TacitError, describe_error
 from tacit.core.method import Conditions, Context, Pending, PromptReader
-from tacit.core.progress import duration, number_of
+from tacit.core.progress import format_duration, pluralize
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import (
@@ -258,7 +258,7 @@ class _Episode:
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
-            self.stop, self.detail = StopReason.WORLD_ERROR, f"{doing}: {told_of(error)}"
+            self.stop, self.detail = StopReason.WORLD_ERROR, f"{doing}: {describe_error(error)}"
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None
@@ -317,18 +317,18 @@ class RolloutProgress(RolloutObserver):
     @property
     def played(self) -> str:
         """`31 turns`"""
-        return number_of(self._turns, "turn")
+        return pluralize(self._turns, "turn")
 
     def status(self) -> list[str]:
         """`2 of 4 episodes`, `31 turns`, `210 tok/s`, `about 3 min 20 s left`"""
         spent, ended = self._clock() - self._began, self._before + self._done
         # Dynamic sampling may play more episodes than planned.
-        total = number_of(self._episodes, "episode")
-        found = [f"{ended} of {total}" if ended <= self._episodes else number_of(ended, "episode"), self.played]
+        total = pluralize(self._episodes, "episode")
+        found = [f"{ended} of {total}" if ended <= self._episodes else pluralize(ended, "episode"), self.played]
         if (written := max(self._written() - self._written_before, self._tokens)) and spent > 0:
             found.append(f"{written / spent:.3g} tok/s")
         if not self._turns:
-            found.append(f"waiting for the first answer, {duration(spent)}")
+            found.append(f"waiting for the first answer, {format_duration(spent)}")
         elif left := self._time_left(spent):
             found.append(left)
         late = getattr(self._worlds, "late", None)
@@ -342,7 +342,7 @@ class RolloutProgress(RolloutObserver):
             return ""
         limit = self._max_steps - (self._turns - self._turns_of_done) / running if self._max_steps else math.inf
         each = min(self._turns / self._done, limit) if self._done else limit
-        return f"{'about' if self._done else 'at most'} {duration(spent / self._turns * running * each)} left"
+        return f"{'about' if self._done else 'at most'} {format_duration(spent / self._turns * running * each)} left"
 
     def _written(self) -> int:
         return getattr(self._policy, "written_tokens", 0)
@@ -352,7 +352,7 @@ def describe_completion(what: str, completion: Completion, valid: bool) -> str:
     text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
     parses = "" if valid else ", which does not parse"
     cut = ", cut off at the longest completion" if completion.finish == "length" else ""
-    return f"{what}, of {number_of(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
+    return f"{what}, of {pluralize(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
 
 
 @dataclass(frozen=True)

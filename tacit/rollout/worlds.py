@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from tacit.core.errors import TacitError, told_of
-from tacit.core.progress import duration, number_of
+from tacit.core.errors import TacitError, describe_error
+from tacit.core.progress import format_duration, pluralize
 from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Adviser, Expert, World, as_observation, as_transition
@@ -41,8 +41,8 @@ class SlowWorld:
 
     def __str__(self) -> str:
         return (
-            f"world {self.task.world!r} has not answered for {duration(self.seconds)} in task {self.task.id!r}; its episode "
-            f"ends at {duration(self.limit_s)} (--world-timeout-s)"
+            f"world {self.task.world!r} has not answered for {format_duration(self.seconds)} in task {self.task.id!r}; its "
+            f"episode ends at {format_duration(self.limit_s)} (--world-timeout-s)"
         )
 
 
@@ -154,7 +154,7 @@ class InProcessPool:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including sys.exit() in a world
-            failure = WorldFailure(StopReason.WORLD_ERROR, told_of(error))
+            failure = WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
         finally:
             self._running = None
         self._drop(slot)
@@ -295,7 +295,7 @@ class SlotWorlds:
         except BaseException as error:
             with contextlib.suppress(Exception, SystemExit):
                 self._worlds.pop(slot).close()
-            return WorldFailure(StopReason.WORLD_ERROR, told_of(error))
+            return WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
 
     def close(self) -> None:
         for world in self._worlds.values():
@@ -324,7 +324,7 @@ def describe_crashes(played: Sequence[Trajectory]) -> str:
     crashed = sum(t.stop.crashed for t in played)
     if not crashed:
         return ""
-    all_of = number_of(len(played), "episode")
+    all_of = pluralize(len(played), "episode")
     share = (
         f"{crashed} of {all_of}" if crashed < len(played) else f"each of the {all_of}" if crashed > 1 else "the only episode"
     )

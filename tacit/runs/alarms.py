@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.runs.files import write_text
 
 Record = Mapping[str, Any]
@@ -173,7 +173,7 @@ def _crashed(records: Sequence[Record], t: Thresholds) -> str:
     crashed, episodes = (records[-1].get(name) or 0 for name in ("crashed", "episodes"))
     if not crashed:
         return ""
-    share = f"{crashed:.0f} of {number_of(round(episodes), 'episode')}"
+    share = f"{crashed:.0f} of {pluralize(round(episodes), 'episode')}"
     return f"{share} ended because the world broke; they count as failures and teach nothing"
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.runs.files import explain_disk_errors, write_text
 
 
@@ -78,5 +78,5 @@ def _start_wandb(project: str, name: str, directory: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.") from error
+        raise TacitError(f"wandb is not installed; {install_command('wandb')}, or leave --wandb out.") from error
     return wandb.init(project=project, name=name, dir=str(directory), resume="allow", id=name.replace("/", "-"))

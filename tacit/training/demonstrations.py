@@ -15,15 +15,15 @@ import numpy as np
 
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import render_critic_prompt, render_distill_prompt
-from tacit.core.errors import TacitError, told_of
+from tacit.core.errors import TacitError, describe_error
 from tacit.core.hindsight import Lesson, Skills
 from tacit.core.method import Context
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.protocols import Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, Observation, Step, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
-from tacit.prompts.conversation import teach
+from tacit.prompts.conversation import insert_lesson
 from tacit.rollout.encoding import encode_action, fit_prompt
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout
 from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
@@ -59,8 +59,8 @@ class Demonstrations:
 
     def __str__(self) -> str:
         broke = f", {self.broken} broke" if self.broken else ""
-        dropped = f"; dropped {number_of(self.too_long, 'turn')} longer than the model's context" if self.too_long else ""
-        return f"{number_of(len(self), 'turn')} of {number_of(self.won, 'won episode')} (of {self.episodes}{broke}){dropped}"
+        dropped = f"; dropped {pluralize(self.too_long, 'turn')} longer than the model's context" if self.too_long else ""
+        return f"{pluralize(len(self), 'turn')} of {pluralize(self.won, 'won episode')} (of {self.episodes}{broke}){dropped}"
 
 
 def demonstrate(
@@ -95,7 +95,7 @@ def demonstrate(
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
-            broken.append(f"{told_of(error)}, in task {task.id!r}")
+            broken.append(f"{describe_error(error)}, in task {task.id!r}")
             live = world.make()
             continue
         if success:
@@ -224,7 +224,7 @@ class NoteWriter:
             if t in notes:
                 astray = bool(other) and rng.random() < self.astray
                 note = rng.choice(sorted(other.values())) if astray else notes[t]
-                taught = replace(turn, prompt=teach(turn.prompt, Lesson(step=note)), action=expert.intended[t])
+                taught = replace(turn, prompt=insert_lesson(turn.prompt, Lesson(step=note)), action=expert.intended[t])
                 shown.append(make_sample(taught, context, tokenizer))
         return shown
 
@@ -339,7 +339,7 @@ class RelabeledEpisodes:
     def __str__(self) -> str:
         lost = f"; in {len(self.broken)} the expert broke, the first: {self.broken[0]}" if self.broken else ""
         crashed = f"; {text}" if (text := describe_crashes(self.played)) else ""
-        played = f"{number_of(len(self.turns), 'turn')} of {number_of(len(self.played), 'episode')} ({self.won} won)"
+        played = f"{pluralize(len(self.turns), 'turn')} of {pluralize(len(self.played), 'episode')} ({self.won} won)"
         return f"{played}, the expert agrees with {self.agreement:.1%}{lost}{crashed}"
 
 
@@ -369,7 +369,7 @@ def relabel(
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
-            found.broken.append(told_of(error))
+            found.broken.append(describe_error(error))
         found.played.append(trajectory)
         found.advice.append(actions)
     return found

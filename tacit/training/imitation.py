@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.credit import Batch
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.protocols import Learner, Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.losses.regularizers import Imitation
@@ -104,12 +104,12 @@ def collect_demonstrations(
     tasks, limit_s = setup.tasks.training[: settings.tasks], setup.settings.world_timeout_s
     experts = {name: partial(TimedExpert, make, limit_s) for name, make in world.experts.items()}
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
-    say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
+    say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
     if settings.noted or settings.step_notes or settings.entries:
         more = demonstrate_notes(world, tasks, context, tokenizer, world.max_steps, settings, seed)
-        say(f"imitation: and {number_of(len(more), 'sample')} of how notes are read and entries written")
+        say(f"imitation: and {pluralize(len(more), 'sample')} of how notes are read and entries written")
         shown = Demonstrations.joined([shown, more])
     return shown
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from tacit.core.chat import OPEN_THOUGHT, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
-from tacit.core.progress import is_unicode, number_of
+from tacit.core.progress import is_unicode, pluralize
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, World
@@ -224,18 +224,18 @@ class Reading:
     def notes(self) -> list[str]:
         found = []
         if self.unusable:
-            found.append(f"{number_of(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
+            found.append(f"{pluralize(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
         if self.differing:
-            told = number_of(len(self.differing), "episode")
+            told = pluralize(len(self.differing), "episode")
             found.append(f"told as recorded, since they do not come out again: {told}, {_some(self.differing)}")
         found.append(
-            f"{number_of(self.again, 'episode')} came out again as recorded, {self.unknown} are of tasks this run does not "
+            f"{pluralize(self.again, 'episode')} came out again as recorded, {self.unknown} are of tasks this run does not "
             f"know, {self.lost} were lost and teach nothing"
         )
         if self.belied:
             found.append(f"{len(self.belied)} of the lost ones are said to be won and are not: {_some(self.belied)}")
         if self.others:
-            found.append(f"left out, since they are of other families: {number_of(self.others, 'episode')}")
+            found.append(f"left out, since they are of other families: {pluralize(self.others, 'episode')}")
         return found
 
 

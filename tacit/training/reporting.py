@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO
 
-from tacit.core.progress import EVERY_S, duration, heard
+from tacit.core.progress import EVERY_S, format_duration, try_say
 from tacit.rollout.episodes import RolloutProgress
 
 
@@ -47,7 +47,7 @@ class PlainReporter:
             return
         self._last = now
         left = (now - self._began) / max(1, step - self._done) * (self._total - step)
-        self.say(f"{self._name} {step}/{self._total}  {'  '.join(format_metrics(metrics))}  {duration(left)} left")
+        self.say(f"{self._name} {step}/{self._total}  {'  '.join(format_metrics(metrics))}  {format_duration(left)} left")
 
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
@@ -96,7 +96,7 @@ class HeartbeatReporter:
             now, status = time.monotonic(), self._status
             if now >= max(sent, self._last) + self._every_s:
                 sent = now
-                if status is not None and not heard(self._reporter.now, status(now - self._last)):
+                if status is not None and not try_say(self._reporter.now, status(now - self._last)):
                     return
 
 
@@ -115,7 +115,7 @@ class RolloutStatus(RolloutProgress):
     def line(self, silence: float) -> str:
         if not self._ended:
             return f"{self._what}: {', '.join(self.status())}"
-        return f"{self._what}: learning from {self.played}, {duration(self._clock() - self._ended)}"
+        return f"{self._what}: learning from {self.played}, {format_duration(self._clock() - self._ended)}"
 
 
 SHOWN = {

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tacit.core.credit import Iteration
-from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
+from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
 from tacit.core.method import Companion, Method, companions_of
-from tacit.core.progress import duration, number_of
+from tacit.core.progress import format_duration, pluralize
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
@@ -149,7 +149,7 @@ class Trainer:
         if first >= settings.all_steps:
             return
         several = len(self.setups) > 1
-        self.reporter.set_status(lambda silence: f"imitation: still collecting, {duration(silence)}")
+        self.reporter.set_status(lambda silence: f"imitation: still collecting, {format_duration(silence)}")
         shown = Demonstrations.joined(
             [collect_demonstrations(setup, self.policy, seed, several, self.reporter.say) for setup in self.setups]
         )
@@ -174,7 +174,7 @@ class Trainer:
         settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
         ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
-        self.reporter.set_status(lambda silence: f"sft: step {self.progress.step + 1} has taken {duration(silence)}")
+        self.reporter.set_status(lambda silence: f"sft: step {self.progress.step + 1} has taken {format_duration(silence)}")
         for step, metrics in steps:
             metrics, first_metrics = {**metrics, **(first_metrics or {})}, None
             self.run.metrics.write("sft", step, metrics)
@@ -275,7 +275,7 @@ class Trainer:
             return
         if (best := self.progress.best_before(patience)) is not None:
             self.progress.stopped = "patience"
-            last = f"no improvement over {best:.1%} in the last {number_of(patience, 'evaluation')}"
+            last = f"no improvement over {best:.1%} in the last {pluralize(patience, 'evaluation')}"
             self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
 
     # Evaluation.
@@ -371,7 +371,7 @@ class Trainer:
             state = newest.state()
             try:
                 newest.load(self.policy, self.other_policies, self._companions() if newest.stage == "rl" else {})
-            except NoRoom:
+            except OutOfGPUMemory:
                 raise  # the checkpoint is fine
             except TacitError as error:
                 raise TacitError(f"{error} To resume from an earlier checkpoint, delete {newest.path}.") from error

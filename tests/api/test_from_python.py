@@ -21,7 +21,7 @@ from tacit.core.composition import adds
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import RewardTerm
-from tacit.core.registry import NOWHERE
+from tacit.core.registry import IN_MEMORY
 from tacit.methods.grpo import GRPO
 from tacit.runs.metrics import read_metrics
 
@@ -284,7 +284,7 @@ def test_names_find_the_object_again(tmp_path):
     assert name_method(GRPO) == ("grpo", {}) and name_method(GRPO(kl=0.5)) == ("grpo", {"kl": 0.5})
     hidden = replace(SAME, name="hidden")
     run = small(tmp_path / "run", hidden, iterations=1)
-    assert run.settings["world"] == f"{NOWHERE}:hidden"
+    assert run.settings["world"] == f"{IN_MEMORY}:hidden"
     code = f"import tacit; tacit.open_run({str(run.path)!r}).evaluate()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert "tacit.open_run(PATH, world=…)" in done.stderr

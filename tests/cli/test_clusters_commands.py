@@ -23,7 +23,7 @@ from tacit.config.credit_quality import credit_as_trained, rollout_setup
 from tacit.config.recipe import Recipe
 from tacit.config.resources import calibration_path, describe_model
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.credit.embedders import ActorHidden, HashNgram
 from tacit.credit.geometry import search_radius
 from tacit.evaluation.clusters import ClusterStep, partition, returns_of, value_steps
@@ -103,7 +103,7 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
     first = shown.split("cluster 0:")[1].split("cluster 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
     told = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
-    assert seen == set(told) and f"{number_of(len(told), 'step')}, {number_of(len(seen), 'observation')}, " in first
+    assert seen == set(told) and f"{pluralize(len(told), 'step')}, {pluralize(len(seen), 'observation')}, " in first
     assert main(["inspect", "clusters", str(trained / "run"), "--iteration", "1", "--group", "0", "--json"]) == 0
     recorded = json.loads(capsys.readouterr().out)
     assert recorded["by"] == "recorded" and recorded["file"].endswith("rl-000001.jsonl.gz")

@@ -13,7 +13,7 @@ from tacit.cli.main import main
 from tacit.cli.terminal import make_console, say, say_pairs, score_rows, table
 from tacit.cli.train import LiveReporter, format_metrics, make_reporter, pack_lines
 from tacit.core.errors import TacitError
-from tacit.core.progress import duration
+from tacit.core.progress import format_duration
 from tacit.training.reporting import PlainReporter
 
 METRICS = {"success": 0.4375, "reward": 4.31, "loss": -0.0123, "tokens_per_s": 12345.0, "unwatched": 1.0}
@@ -150,7 +150,7 @@ def test_pack():
 
 
 def test_duration():
-    assert [duration(s) for s in (0.04, 9.96, 59, 75, 3600, 7500)] == [
+    assert [format_duration(s) for s in (0.04, 9.96, 59, 75, 3600, 7500)] == [
         "0.0 s", "10.0 s", "59 s", "1 min 15 s", "1 h 00 min", "2 h 05 min",
     ]  # fmt: skip
 

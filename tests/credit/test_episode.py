@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scripted import make_group
 
 from tacit.core.credit import Rewards
-from tacit.credit.episode import EpisodeRelative, LeaveOneOut, leave_one_out, standardise, step_scores
+from tacit.credit.episode import EpisodeRelative, LeaveOneOut, leave_one_out, standardize, step_scores
 
 numbers = st.lists(st.floats(-100, 100, allow_nan=False, width=32), min_size=1, max_size=8)
 
@@ -32,24 +32,24 @@ def per_step(credit) -> list[float]:
 
 def test_standardise_by_hand():
     pool = np.array([1.0, 3.0])
-    np.testing.assert_allclose(standardise(pool, pool, delta=0.0), [-1.0, 1.0])
-    np.testing.assert_allclose(standardise(pool, pool, "sample", delta=0.0), [-1 / math.sqrt(2), 1 / math.sqrt(2)])
-    np.testing.assert_allclose(standardise(pool, pool, None), [-1.0, 1.0])
-    np.testing.assert_allclose(standardise(pool, pool, delta=1.0), [-0.5, 0.5])
+    np.testing.assert_allclose(standardize(pool, pool, delta=0.0), [-1.0, 1.0])
+    np.testing.assert_allclose(standardize(pool, pool, "sample", delta=0.0), [-1 / math.sqrt(2), 1 / math.sqrt(2)])
+    np.testing.assert_allclose(standardize(pool, pool, None), [-1.0, 1.0])
+    np.testing.assert_allclose(standardize(pool, pool, delta=1.0), [-0.5, 0.5])
     # values need not be of the pool: (5 − 2) / 1
-    np.testing.assert_allclose(standardise(np.array([5.0]), pool, delta=0.0), [3.0])
+    np.testing.assert_allclose(standardize(np.array([5.0]), pool, delta=0.0), [3.0])
 
 
 @pytest.mark.parametrize("std", ["population", "sample", None])
 @pytest.mark.parametrize("pool", [[4.0], [2.0, 2.0, 2.0], []])
 def test_nothing_to_compare_with_gives_zeros(std, pool):
-    assert standardise(np.array([1.0, 2.0]), np.array(pool), std).tolist() == [0.0, 0.0]
+    assert standardize(np.array([1.0, 2.0]), np.array(pool), std).tolist() == [0.0, 0.0]
 
 
 @given(numbers)
 def test_standardised_values_have_mean_zero_and_at_most_unit_spread(values):
     pool = np.array(values)
-    result = standardise(pool, pool)
+    result = standardize(pool, pool)
     assert abs(result.mean()) < 1e-6 and result.std() <= 1 + 1e-9
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scripted import make_group
 
 from tacit.core.credit import Rewards
-from tacit.credit.returns import GeneralisedAdvantage, Returns, gae
+from tacit.credit.returns import GeneralizedAdvantage, Returns, gae
 
 unit = st.floats(-10, 10, allow_nan=False, width=32)
 episodes = st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(unit, min_size=n, max_size=n)] * 2))
@@ -55,7 +55,7 @@ def test_equals_the_sum_written_out(episode, gamma, lam):
 def test_episodes_do_not_leak_into_each_other():
     groups = [make_group([[1, 2], [1]]), make_group([[], [1]])]
     rewards = [Rewards.per_step(groups[0], np.array([0.0, 8.0, 2.0])), Rewards.per_step(groups[1], np.array([1.0]))]
-    term = GeneralisedAdvantage(gamma=0.5, lam=0.5, whiten=False)
+    term = GeneralizedAdvantage(gamma=0.5, lam=0.5, whiten=False)
     first, second = term(groups, rewards, Values([2.0, 4.0, 1.0, 1.0]))
     assert [a.tolist() for a in first.steps()] == [[1.0], [4.0, 4.0], [1.0]]
     assert second.tokens_T.tolist() == [0.0]
@@ -65,26 +65,26 @@ def test_a_penalty_is_blamed_on_no_earlier_turn():
     group = make_group([[1, 1]])
     rewards = Rewards.per_step(group, np.array([0.0, 1.0])) + Rewards.local(group, np.array([0.0, -0.5]))
     values = Values([0.0, 0.0])
-    (credit,) = GeneralisedAdvantage(gamma=1.0, lam=1.0, whiten=False)([group], [rewards], values)
+    (credit,) = GeneralizedAdvantage(gamma=1.0, lam=1.0, whiten=False)([group], [rewards], values)
     assert credit.tokens_T.tolist() == [1.0, 0.5] == rewards.returns_N(1.0).tolist()
 
 
 def test_whitened_over_the_steps_of_the_batch():
     groups = [make_group([[5]]), make_group([[1]])]
     rewards = [Rewards.per_step(groups[0], np.array([3.0])), Rewards.per_step(groups[1], np.array([1.0]))]
-    first, second = GeneralisedAdvantage()(groups, rewards, Values([0.0, 0.0]))
+    first, second = GeneralizedAdvantage()(groups, rewards, Values([0.0, 0.0]))
     np.testing.assert_allclose(first.tokens_T, [1.0] * 5)
     np.testing.assert_allclose(second.tokens_T, [-1.0])
 
 
 def test_whitening_nothing_but_equals_gives_zeros():
     group = make_group([[1], [1]])
-    (credit,) = GeneralisedAdvantage()([group], [Rewards.zeros(group)], Values([3.0, 3.0]))
+    (credit,) = GeneralizedAdvantage()([group], [Rewards.zeros(group)], Values([3.0, 3.0]))
     assert credit.tokens_T.tolist() == [0.0, 0.0]
 
 
 def test_no_groups_no_credit():
-    assert GeneralisedAdvantage()([], [], Values([])) == []
+    assert GeneralizedAdvantage()([], [], Values([])) == []
 
 
 def test_returns_are_one_number_per_row_of_the_batch():

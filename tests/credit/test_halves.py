@@ -20,7 +20,7 @@ from tacit.credit.halves import WithinConditions
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed
-from tacit.credit.step_relative import StepRelative, explain
+from tacit.credit.step_relative import StepRelative, explain_credit
 from tacit.methods import get_method
 from tacit.worlds import get_environment
 
@@ -72,7 +72,7 @@ def test_who_is_in_no_part_has_no_label_in_the_group_either():
     group = told(seen("xy", "xy", "xy", "xy"), (0, 2))
 
     def last_alone(groups, rewards, policy, moment):
-        return explain(groups, [np.zeros(4)] * 2, [np.array([-1, 0, -1, 1])] * 2, {}, {})
+        return explain_credit(groups, [np.zeros(4)] * 2, [np.array([-1, 0, -1, 1])] * 2, {}, {})
 
     given_ = applied(WithinConditions(last_alone), group, outcomes(group, [1, 0, 1, 0]))
     assert given_.marks[0]["part"] == [-1, 0, -1, 2, -1, 1, -1, 3]

@@ -14,7 +14,7 @@ from tacit.credit.geometry import median_cluster_size, search_radius
 from tacit.credit.partitions import (
     Clusters,
     Fixed,
-    SameObservation,
+    SameKey,
     SimilarObservation,
     by_cosine,
     by_history,
@@ -30,7 +30,7 @@ def test_labels_count_in_order_of_appearance():
 
 def test_the_same_observation_is_its_text_alone():
     group = make_group([[make_step("x", "go"), make_step("y")], [make_step("x", "look")]])
-    assert SameObservation()([group])[0].tolist() == [0, 1, 0]
+    assert SameKey()([group])[0].tolist() == [0, 1, 0]
 
 
 def test_similar_texts_join_the_first_part_whose_first_member_they_resemble():
@@ -126,7 +126,7 @@ def test_a_similarity_that_is_no_share_is_refused(threshold):
 def test_one_axis_per_observation_and_radius_zero_is_the_exact_partition(members):
     group = seen(*members)
     (clusters,) = Clusters(Identity(), Fixed(0.0))([group], None)
-    assert clusters.tolist() == SameObservation()([group])[0].tolist()
+    assert clusters.tolist() == SameKey()([group])[0].tolist()
 
 
 def test_hidden_states_come_with_the_completion():

@@ -11,7 +11,7 @@ from scripted import make_group
 from tacit.core.credit import Rewards
 from tacit.core.hindsight import Lesson
 from tacit.core.types import IterationInfo
-from tacit.credit.skill_shift import Modulated, SkillShift, modulated, skill_shifts
+from tacit.credit.skill_shift import ModulatedCredit, SkillShift, modulate, skill_shifts
 
 
 class Scores:
@@ -106,7 +106,7 @@ def test_several_groups_keep_apart():
 def test_rlsd_by_hand():
     advantage, ahead = np.array([2.0, 2.0, -2.0, -2.0, 0.0]), np.array([0.1, -5.0, 0.1, -5.0, 3.0])
     factors = np.array([np.exp(0.1), 0.8, np.exp(-0.1), 1.2, 1.0])
-    np.testing.assert_allclose(modulated(advantage, ahead, 0.5, 0.2), advantage * (0.5 + 0.5 * factors))
+    np.testing.assert_allclose(modulate(advantage, ahead, 0.5, 0.2), advantage * (0.5 + 0.5 * factors))
 
 
 def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
@@ -118,7 +118,7 @@ def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
         return [Credit(g, np.array([1.0, 1.0, -1.0, -1.0])) for g in groups]
 
     def given(longer, iteration=1):
-        term = Modulated(episode, Teaching(longer), share=0.5, bound=0.2, until=10)
+        term = ModulatedCredit(episode, Teaching(longer), share=0.5, bound=0.2, until=10)
         return term([group], [Rewards.zeros(group)], Scores(), IterationInfo(0, iteration, 20))[0].tokens_T
 
     np.testing.assert_array_equal(given([0, 0]), [1.0, 1.0, -1.0, -1.0])

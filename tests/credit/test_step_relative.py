@@ -24,7 +24,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.types import Prompt
 from tacit.credit.embedders import HashNgram, Identity
-from tacit.credit.episode import EpisodeRelative, standardise, step_scores
+from tacit.credit.episode import EpisodeRelative, standardize, step_scores
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import (
     BRANCHES,
@@ -37,8 +37,8 @@ from tacit.credit.pace import (
     action_peers,
     action_values,
 )
-from tacit.credit.partitions import Clusters, Fixed, SameObservation
-from tacit.credit.step_relative import Same, StepRelative, cluster_relative, pace_metrics, partition_metrics
+from tacit.credit.partitions import Clusters, Fixed, SameKey
+from tacit.credit.step_relative import StepRelative, cluster_relative, pace_metrics, partition_metrics
 
 records = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24
@@ -166,9 +166,9 @@ def told(saw: str, block: str, before: str = "", did: str = "act"):
 def test_steps_may_be_the_same_in_more_than_what_they_saw():
     """The same shelf before and after the knife was found: one observation, two states; and one state reached in two ways."""
     group = make_group([[told("shelf", "no knife"), told("shelf", "knife"), told("shelf", "knife", "opened a drawer")]])
-    parts = {key: Same(key)([group])[0].tolist() for key in ("observation", "state", "prompt")}
+    parts = {key: SameKey(key)([group])[0].tolist() for key in ("observation", "state", "prompt")}
     assert parts == {"observation": [0, 0, 0], "state": [0, 1, 1], "prompt": [0, 1, 2]}
-    assert SameObservation()([group])[0].tolist() == parts["observation"]
+    assert SameKey()([group])[0].tolist() == parts["observation"]
     for key, expected in parts.items():
         assert Clusters(Identity(key), Fixed(0.0))([group], None)[0].tolist() == expected
         assert HistoryHierarchy(1, key=key)([group], [Rewards.zeros(group)]).marks[0]["part"].tolist() == expected
@@ -183,7 +183,7 @@ def test_identity_with_pace_is_pace_on_exact_observations():
     group = make_group(members)
     rewards = outcomes(group, rng.integers(0, 2, 5) * 10.0)
     for form in ("q", "difference"):
-        (exact,) = ActionPeers(SameObservation(), form)([group], [rewards])
+        (exact,) = ActionPeers(SameKey(), form)([group], [rewards])
         assert any(values_of(exact))
         for radius in (0.0, 0.25):
             (identity,) = ActionPeers(Clusters(Identity(), Fixed(radius)), form)([group], [rewards])
@@ -233,7 +233,7 @@ def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
     (gigpo,) = StepRelative()([group], [rewards])
     np.testing.assert_allclose(one.tokens_T, gigpo.tokens_T)
     (based,) = HistoryHierarchy(depth=1, base=True)([group], [rewards])
-    episode = standardise(step_scores(rewards), rewards.outcomes_G())
+    episode = standardize(step_scores(rewards), rewards.outcomes_G())
     has_peers = np.array([abs(v) > 0 for v in values_of(gigpo)])
     expected = (episode + 2 * np.array(values_of(gigpo))) / np.where(has_peers, 3, 1)
     np.testing.assert_allclose(values_of(based), expected, atol=1e-12)
@@ -249,7 +249,7 @@ def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
 def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit(members, seed):
     group = seen(*members)
     rewards = outcomes(group, np.random.default_rng(seed).random(len(members)))
-    (gigpo,) = StepRelative(SameObservation())([group], [rewards])
+    (gigpo,) = StepRelative(SameKey())([group], [rewards])
     (bigpo,) = StepRelative(Clusters(Identity(), Fixed(0.0)))([group], [rewards])
     assert gigpo.tokens_T.tobytes() == bigpo.tokens_T.tobytes()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.core.errors import install
+from tacit.core.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -107,7 +107,7 @@ def test_installed_it_trains_the_quickstart_outside_a_checkout(told, environment
 
 def test_messages_name_the_distribution_and_extras_that_it_has():
     assert PROJECT["name"] == tacit.DISTRIBUTION
-    assert install("textworld") == f"`pip install '{PROJECT['name']}[textworld]'`"
+    assert install_command("textworld") == f"`pip install '{PROJECT['name']}[textworld]'`"
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tacit").rglob("*.py")]
     named = {extra for source in sources for extra in re.findall(r"\binstall\('(\w+)'\)", source)}
     assert {"textworld", "smollm", "wandb"} <= named <= set(PROJECT["optional-dependencies"])

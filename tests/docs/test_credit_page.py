@@ -11,7 +11,7 @@ import pytest
 from tacit.cli.inspection.credit import make_parser
 from tacit.cli.main import main
 from tacit.config.recipe import Recipe, run_recipe
-from tacit.credit.step_relative import Same
+from tacit.credit.partitions import SameKey
 from tacit.evaluation.credit_agreement import standard
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def test_commands_can_be_given(command, tmp_path, monkeypatch):
 
 
 def test_estimators_on_the_page_are_those_that_are_measured():
-    parts = {"exact observation": Same(), "exact state": Same("state"), "clusters": Same()}
+    parts = {"exact observation": SameKey(), "exact state": SameKey("state"), "clusters": SameKey()}
     table = PAGE.split("## The estimators")[1].split("##")[0]
     for name in {name.partition(",")[0] for name in standard(parts)}:
         assert name in table, name

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tacit.core.credit import Batch
-from tacit.core.errors import NoRoom
+from tacit.core.errors import OutOfGPUMemory
 from tacit.engines.local import capacity, memory, update
 from tacit.engines.local.capacity import FUSED_PROJECTIONS, bytes_to_train, check_memory, read_checkpoint
 from tacit.engines.local.memory import GIB
@@ -131,7 +131,7 @@ def test_it_takes_what_tacit_plan_says(tmp_path, size, rank, recompute) -> None:
 def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could_be(tmp_path, said) -> None:
     path = published(SIZES["8B"], tmp_path)
     with pytest.raises(
-        NoRoom, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies.* 23\.0 GiB free"
+        OutOfGPUMemory, match=r"has 8,030,261,248 weights: 15\.0 GiB in bfloat16, and 8\.5 GiB of fused copies.* 23\.0 GiB free"
     ):
         said(path, 23 * GIB)
     whole = said(path, 79 * GIB)
@@ -153,9 +153,9 @@ def test_adapters_of_a_small_model_stand_beside_copies_of_its_weights(tmp_path, 
     found = read_checkpoint(small)
     assert found is not None and found.lora_copied_weights(targets) == 28 * (8960 * 1536 + 1536 * 1536)
     assert found.lora_copied_weights(("q_proj", "down_proj")) == 28 * 8960 * 1536
-    with pytest.raises(NoRoom, match=r"and 1\.6 GiB of fused copies"):
+    with pytest.raises(OutOfGPUMemory, match=r"and 1\.6 GiB of fused copies"):
         said(small, GIB)
-    with pytest.raises(NoRoom, match=r"and 2\.4 GiB of fused copies"):
+    with pytest.raises(OutOfGPUMemory, match=r"and 2\.4 GiB of fused copies"):
         said(small, GIB, lora_rank=16)
 
 

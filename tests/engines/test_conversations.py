@@ -13,7 +13,7 @@ from scripted import ScriptedPolicy
 from templates import ALL, CHATML, NO_SYSTEM, THINKING, TOOLS, talking_model, talking_tokenizer
 
 import tacit
-from tacit.core.actions import CALLS, answer
+from tacit.core.actions import CALLS, answer_message
 from tacit.core.chat import Call, Chat, Conversation, Exchange, Message, Tool
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson
@@ -24,7 +24,7 @@ from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.evaluation.evaluate import SingleAgent, play_panel
 from tacit.evaluation.panels import Panel, Rules
-from tacit.prompts.conversation import teach
+from tacit.prompts.conversation import insert_lesson
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.encoding import check_chat_support, encode_action, encode_prompt, fit_prompt
@@ -83,7 +83,7 @@ def test_a_control_token_that_is_spelled_out_in_a_text_is_no_control_token(past)
     controls = {speech.tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>")}
     count = lambda tokens: sum(int(token) in controls for token in tokens)  # noqa: E731
     for note in ("a note", HOSTILE):
-        taught = teach(hostile, Lesson(step=note))
+        taught = insert_lesson(hostile, Lesson(step=note))
         assert count(fit_prompt(taught, speech, 10)[1]) == count(fit_prompt(harmless, speech, 10)[1])
         assert "obey" in speech.decode(fit_prompt(taught, speech, 10)[1]), "it can still be read"
     assert count(speech.encode_completion(HOSTILE)) == 1
@@ -111,7 +111,7 @@ class Talker(ScriptedPolicy):
         return self.encode_prompt(chat.dumps())
 
     def encode_answer(self, chat, answer):
-        return self.encode_completion(answer.content)
+        return self.encode_completion(answer_message.content)
 
 
 MUMBLED = '<think>hm</think>I would look around, or <tool_call>{"name": "look"'
@@ -227,7 +227,7 @@ def test_several_kinds_of_action_are_several_tools():
     assert [tool.name for tool in calls.tools] == ["search", "answer"]
     assert calls.message("search author of Emma").call == Call("search", {"action": "author of Emma"})
     assert calls.parse(calls.write("answer Jane Austen")).action == "answer Jane Austen"
-    assert calls.message("mumble") == Message("assistant", "mumble") and answer(calls, "search x").call.name == "search"
+    assert calls.message("mumble") == Message("assistant", "mumble") and answer_message(calls, "search x").call.name == "search"
 
 
 def test_a_model_without_a_template_is_refused_before_anything_is_played():

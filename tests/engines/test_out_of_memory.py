@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tacit.core.credit import Batch
-from tacit.core.errors import NoRoom
+from tacit.core.errors import OutOfGPUMemory
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import checkpoint, update
 from tacit.engines.local import engine as engine_module
@@ -107,7 +107,7 @@ def test_a_step_that_ends_half_way_is_not_taken_for_one_that_did_not_begin(make_
     policy.update(a_batch(), [Imitation()], 1e-2)
     optimizer = policy.engine.member("default").weights.optimizer
     monkeypatch.setattr(optimizer, "step", short_once(optimizer.step, error=RuntimeError(LOADING), late=True))
-    with pytest.raises(NoRoom, match="in the middle of an optimizer step: some weights have moved and others have not"):
+    with pytest.raises(OutOfGPUMemory, match="in the middle of an optimizer step: some weights have moved and others have not"):
         policy.update(a_batch(), [Imitation()], 1e-2)
 
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_finds_no_room_is_not_called_damaged(make_policy, monk
     other.load(tmp_path / "saved")
     assert other.digest() == policy.digest()
     NoMoments.times = 99
-    with pytest.raises(NoRoom, match="out of GPU memory in loading a checkpoint"):
+    with pytest.raises(OutOfGPUMemory, match="out of GPU memory in loading a checkpoint"):
         other.load(tmp_path / "saved")
 
 

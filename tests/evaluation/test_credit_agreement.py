@@ -13,7 +13,7 @@ from test_credit_truth import exact
 
 from tacit.core.errors import TacitError
 from tacit.credit.episode import EpisodeRelative
-from tacit.credit.step_relative import Same
+from tacit.credit.partitions import SameKey
 from tacit.evaluation.credit_agreement import (
     STAGES,
     Credited,
@@ -250,7 +250,7 @@ def test_stages_are_thirds():
 
 
 def test_any_credit_may_be_measured_and_kept():
-    parts = {"p": Same()}
+    parts = {"p": SameKey()}
     own = [np.arange(len(g.steps), dtype=float) for g in GROUPS]
     (first, *_) = credit_groups(GROUPS, None, {"mine": (EpisodeRelative(), EpisodeRelative())}, parts, {"own": own})
     once = credit_per_step((EpisodeRelative(),), GROUPS, None)[0]

@@ -12,7 +12,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
 from tacit.credit.episode import BatchRelative, EpisodeRelative, LeaveOneOut
-from tacit.credit.returns import GeneralisedAdvantage, Returns
+from tacit.credit.returns import GeneralizedAdvantage, Returns
 from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
 from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight
 from tacit.methods import METHODS, get_method
@@ -123,7 +123,7 @@ def test_ppo_learns_its_baseline():
     method = PPO().build(WORLD)
     assert differs(method) == {"rewards", "credits", "columns", "losses"}
     assert method.rewards == (Outcome(1.0), InvalidPenalty(0.01))
-    assert method.credits == (GeneralisedAdvantage(0.99, 0.95),)
+    assert method.credits == (GeneralizedAdvantage(0.99, 0.95),)
     assert method.columns == (ReferenceLogprobs(1.0), Returns(0.99))
     assert method.losses == (*REFERENCE.losses, ValueLoss(0.5))
 

@@ -155,8 +155,8 @@ def test_opid_is_made_as_its_settings_say():
     search = get_environment("searchqa")
     for world, said, most in ((WORLD, None, 5), (search, None, 2), (search, 3, 3)):
         more = {"analyzer_temperature": 0.7, "analyzer_tokens": 99, "critical_steps": said}
-        assert get_method("opid")(**more).looking_back(world, NO_RESOURCES).most == most
-        asking = get_method("opid")(analyzer="policy", **more).looking_back(world, NO_RESOURCES)
+        assert get_method("opid")(**more).build_analyzer(world, NO_RESOURCES).most == most
+        asking = get_method("opid")(analyzer="policy", **more).build_analyzer(world, NO_RESOURCES)
         assert (asking.model, asking.most, asking.temperature, asking.max_tokens) == (None, most, 0.7, 99)
 
 

@@ -15,8 +15,8 @@ from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEnc
 from tacit.credit.episode import LeaveOneOut
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Fixed, SimilarObservation
-from tacit.credit.step_relative import Same, StepRelative
+from tacit.credit.partitions import Clusters, Fixed, SameKey, SimilarObservation
+from tacit.credit.step_relative import StepRelative
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
 from tacit.methods.gigpo import GiGPO
@@ -56,7 +56,7 @@ def test_as_published():
     grpo = GRPO().build(WORLD)
     gigpo, hgpo, bigpo, bipace = (m().build(WORLD) for m in (GiGPO, HGPO, BiGPO, BiPACE))
     assert differs(gigpo, grpo) == differs(hgpo, grpo) == {"credits"}
-    assert gigpo.credits == (*grpo.credits, StepRelative(Same(), 1.0, 0.95, "population", 1e-6))
+    assert gigpo.credits == (*grpo.credits, StepRelative(SameKey(), 1.0, 0.95, "population", 1e-6))
     assert hgpo.credits == (HistoryHierarchy(3, 1.0, False, 0.95, "population"),), "k up to history + 1, no episode term"
     assert differs(bigpo, grpo) == differs(bipace, grpo) == {"credits", "hidden_layer", "schedule"}
     clusters = Clusters(ActorHidden(-8, "last"), Fixed(0.10))
@@ -67,7 +67,7 @@ def test_as_published():
 
 def test_options():
     assert GiGPO(similarity=0.9).build(WORLD).credits[1].partition == SimilarObservation(0.9)
-    assert GiGPO(step_std="none", step_weight=0.5, gamma=0.9).build(WORLD).credits[1] == StepRelative(Same(), 0.5, 0.9, None)
+    assert GiGPO(step_std="none", step_weight=0.5, gamma=0.9).build(WORLD).credits[1] == StepRelative(SameKey(), 0.5, 0.9, None)
     assert HGPO(alpha=2.0, base=True).with_prompt(history=-1).build(WORLD).credits[0] == HistoryHierarchy(None, 2.0, True)
     variant = BiPACE(estimator="difference", action_key="tokens", key_tokens=4, step_std="sample").build(WORLD).credits[1]
     assert (variant.form, variant.key, variant.key_tokens, variant.std) == ("difference", "tokens", 4, "sample")

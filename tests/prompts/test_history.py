@@ -12,7 +12,7 @@ from plain_words import TASK, Plain, Recalling
 from scripted import Words
 
 from tacit.core.types import PLAIN, Condition, Observation, Transition
-from tacit.prompts.conversation import CLOSE, OPEN, frame
+from tacit.prompts.conversation import CLOSE, OPEN, frame_note
 from tacit.prompts.history import History
 from tacit.rollout.encoding import fit_prompt
 
@@ -81,14 +81,14 @@ def test_a_conditions_note_follows_the_task():
 
 
 def test_a_note_is_delimited_and_bounded():
-    assert frame(" look \n") == "<note>\nlook\n</note>"
-    assert frame("x" * 5000) == f"<note>\n{'x' * 2000}\n</note>"
-    assert frame("abc", limit=2) == "<note>\nab\n</note>"
+    assert frame_note(" look \n") == "<note>\nlook\n</note>"
+    assert frame_note("x" * 5000) == f"<note>\n{'x' * 2000}\n</note>"
+    assert frame_note("abc", limit=2) == "<note>\nab\n</note>"
 
 
 @pytest.mark.parametrize("note", ["", "  \n", "</note>", "</note> </note>", "<note>\n</note>"])
 def test_a_note_that_says_nothing_is_left_out(note):
-    assert frame(note) == ""
+    assert frame_note(note) == ""
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_a_note_that_says_nothing_is_left_out(note):
     ],
 )
 def test_what_reads_as_the_end_of_a_note_is_none(tag):
-    assert frame(f"before {tag}after") == "<note>\nbefore after\n</note>"
-    assert frame(f"before </no{tag}te>after") == "<note>\nbefore after\n</note>"
+    assert frame_note(f"before {tag}after") == "<note>\nbefore after\n</note>"
+    assert frame_note(f"before </no{tag}te>after") == "<note>\nbefore after\n</note>"
 
 
 @pytest.mark.parametrize("text", ["a <notebook> b", "a < b and note c > d", "<notes>", "if x <note_2> then"])
 def test_what_is_no_delimiter_stays(text):
-    assert frame(text) == f"<note>\n{text}\n</note>"
+    assert frame_note(text) == f"<note>\n{text}\n</note>"
 
 
 pieces = st.lists(
@@ -126,7 +126,7 @@ pieces = st.lists(
 @example("</no</note>te>", 2000)
 @example("<<note>/note>", 2000)
 def test_no_note_can_close_its_own_frame(note, limit):
-    framed = frame(note, limit)
+    framed = frame_note(note, limit)
     if framed:
         assert framed.startswith(f"{OPEN}\n") and framed.endswith(f"\n{CLOSE}")
         inside = framed[len(OPEN) + 1 : -len(CLOSE) - 1]
@@ -136,12 +136,12 @@ def test_no_note_can_close_its_own_frame(note, limit):
 
 def test_a_hostile_note_takes_no_time():
     began = time.perf_counter()
-    frame("</note" * 40_000 + ">" * 40_000)
+    frame_note("</note" * 40_000 + ">" * 40_000)
     assert time.perf_counter() - began < 1.0
 
 
 def test_a_note_full_of_what_nobody_sees_is_framed_at_once():
     began = time.process_time()
     for _ in range(20):
-        frame("<" + "\u3164" * 1999)
+        frame_note("<" + "\u3164" * 1999)
     assert time.process_time() - began < 1.0

@@ -10,7 +10,7 @@ import pytest
 from plain_words import Plain
 from scripted import ScriptedPolicy
 
-from tacit.core.hindsight import component_names, counted, summed
+from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.method import Method
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, Observation, Task, Transition
@@ -68,7 +68,9 @@ class ShopTracker:
 
     def signals(self, before, after):
         good = [event for event in after.events if event in self.progress]
-        return summed(counted(good, self.progress), counted([e for e in after.events if e in self.errors], self.errors))
+        return sum_signals(
+            score_events(good, self.progress), score_events([e for e in after.events if e in self.errors], self.errors)
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class LabTracker:
 
     def signals(self, before, after):
         gained = {"score": self.per_score * (after.score - before.score), "focused": 0.5 * (after.focused - before.focused)}
-        return summed(gained, {after.fault: 0.1} if after.fault else {})
+        return sum_signals(gained, {after.fault: 0.1} if after.fault else {})
 
 
 class Script:

@@ -10,7 +10,7 @@ from scripted import make_group
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Group
-from tacit.rewards.outcome import InvalidPenalty, Outcome, outcome_of
+from tacit.rewards.outcome import InvalidPenalty, Outcome, build_outcome
 from tacit.worlds import get_environment
 
 
@@ -43,9 +43,9 @@ def test_what_the_world_pays_for_steps_flows():
 
 def test_a_world_that_pays_nothing_for_steps_is_said():
     with pytest.raises(TacitError, match="outcome = steps: world 'countdown' pays nothing for single steps"):
-        outcome_of(get_environment("countdown"), "steps", 1.0)
-    assert outcome_of(get_environment("cooking"), "steps", 1.0) == Outcome(1.0, "steps")
-    assert outcome_of(get_environment("countdown"), "score", 3.0) == Outcome(3.0, "score")
+        build_outcome(get_environment("countdown"), "steps", 1.0)
+    assert build_outcome(get_environment("cooking"), "steps", 1.0) == Outcome(1.0, "steps")
+    assert build_outcome(get_environment("countdown"), "score", 3.0) == Outcome(3.0, "score")
 
 
 def test_only_the_step_that_does_not_parse_pays():

@@ -16,7 +16,7 @@ from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, Observation, Prompt, StopReason, Transition
 from tacit.methods import get_method
-from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, Asking, Told, question_of
+from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, SearchAndAsk, SearchResult, parse_question
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InProcessPool
@@ -46,13 +46,13 @@ class Recorded(Context, PromptReader):
         return {"progress": 1.0}
 
 
-def asking_of(inner=None, answer=lambda question: done(Told(f"about {question}", 7)), **more):
-    return Asking(inner or Recorded(), answer, (GUIDED,), **more)
+def asking_of(inner=None, answer=lambda question: done(SearchResult(f"about {question}", 7)), **more):
+    return SearchAndAsk(inner or Recorded(), answer, (GUIDED,), **more)
 
 
-def done(told: Told):
+def done(told: SearchResult):
     class Now:
-        def result(self) -> Told:
+        def result(self) -> SearchResult:
             return told
 
     return Now()
@@ -84,7 +84,7 @@ def test_where_kinds_of_action_have_their_own_tags_questions_have_one():
     assert asking_of(type("B", (Recorded,), {"format": BARE})()).format == BARE
     assert asking_of(type("C", (Recorded,), {"format": AfterThought(CALLS)})()).format == AfterThought(CALLS)
     asked = CALLS.parse('<tool_call>{"name": "act", "arguments": {"action": "search_and_ask why?"}}</tool_call>').action
-    assert question_of(asked) == "why?"
+    assert parse_question(asked) == "why?"
 
 
 def test_in_a_world_with_tags_of_its_own():
@@ -138,7 +138,7 @@ def test_a_thousand_hostile_questions_stay_questions(tmp_path):
     rng = np.random.default_rng(0)
     for _ in range(1000):
         said = f"{ASK} " + "".join(rng.choice(HOSTILE, size=int(rng.integers(1, 40))))
-        question = question_of(said)
+        question = parse_question(said)
         assert question is not None and len(question) <= LONGEST and question.isprintable()
         prompt = render_advice_prompt(question, "an entry\n-----\nadvice: yes", "json")
         assert prompt.split("\n").count("-----") == 2 and prompt.split("\n")[-1] == "JSON:"
@@ -166,4 +166,4 @@ def test_a_thousand_hostile_questions_stay_questions(tmp_path):
     ],
 )
 def test_what_a_question_is(action, asked):
-    assert question_of(action) == asked
+    assert parse_question(action) == asked

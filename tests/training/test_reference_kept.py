@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from scripted import Kit, ScriptedPolicy, solve_countdown
 
-from tacit.core.errors import NoRoom, TacitError
+from tacit.core.errors import OutOfGPUMemory, TacitError
 from tacit.core.method import Schedule
 from tacit.methods import METHODS, get_method
 from tacit.prompts.settings import PromptSettings
@@ -81,7 +81,7 @@ def test_a_resumed_run_keeps_the_reference_it_has(tmp_path):
     assert again.frozen == 1 and len(again.updates) == 1
 
 
-@pytest.mark.parametrize("error, advised", [(TacitError("it is damaged."), True), (NoRoom("the GPU is full."), False)])
+@pytest.mark.parametrize("error, advised", [(TacitError("it is damaged."), True), (OutOfGPUMemory("the GPU is full."), False)])
 def test_a_checkpoint_is_to_be_deleted_where_it_is_at_fault_and_not_for_want_of_memory(tmp_path, monkeypatch, error, advised):
     policy = Counting(lambda prompt, seed: solve_countdown(prompt))
     method = settings("grpo").build(WORLD, Kit(policy, tmp_path))

@@ -10,7 +10,7 @@ from pathlib import Path
 from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.method import Schedule
-from tacit.core.progress import reminded
+from tacit.core.progress import report_elapsed
 from tacit.evaluation.statistics import wilson
 from tacit.methods.grpo import GRPO
 from tacit.runs.alarms import ALARMS, AlarmMonitor, read_alarms
@@ -201,7 +201,7 @@ def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch)
 
     monkeypatch.setattr("threading.excepthook", broken.append)
     monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
-    with HeartbeatReporter(Gone(), every_s=0.02) as attended, reminded(Gone().now, str):
+    with HeartbeatReporter(Gone(), every_s=0.02) as attended, report_elapsed(Gone().now, str):
         attended.set_status(str)
         time.sleep(0.3)
     assert len(tries) == 2 and not broken, "each tries once"

@@ -10,7 +10,7 @@ from tracker_episodes import fold
 
 from tacit.core.errors import TacitError
 from tacit.core.types import StopReason
-from tacit.prompts.conversation import frame
+from tacit.prompts.conversation import frame_note
 from tacit.rollout.replay import build_trajectory, play_episode
 from tacit.worlds import get_environment
 from tacit.worlds.errands.expert import Stranger
@@ -131,4 +131,4 @@ def test_nothing_that_is_written_breaks_it_and_it_is_the_same_in_every_process()
 
 
 def test_a_note_is_read_as_a_note():
-    assert frame(format_fact("mug", DOOR)) == f"<note>\nmug behind {DOOR}\n</note>"
+    assert frame_note(format_fact("mug", DOOR)) == f"<note>\nmug behind {DOOR}\n</note>"

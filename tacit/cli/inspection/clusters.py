@@ -11,7 +11,7 @@ import numpy as np
 
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.credit.step_relative import partition_metrics
 from tacit.evaluation.clusters import (
     BY,
@@ -100,7 +100,7 @@ def _show(
     say_pairs(
         console,
         [
-            ("episodes", f"{len(members)}, {sum(members.values())} won; {number_of(len(steps), 'step')}"),
+            ("episodes", f"{len(members)}, {sum(members.values())} won; {pluralize(len(steps), 'step')}"),
             ("clusters", f"{len(clusters)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
             (
                 "alone",
@@ -129,7 +129,7 @@ def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> 
 
     texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in cluster), 1)}
     actions = len({s.record["action"] for s in cluster})
-    counts = (number_of(len(cluster), "step"), number_of(len(texts), "observation"), number_of(actions, "action"))
+    counts = (pluralize(len(cluster), "step"), pluralize(len(texts), "observation"), pluralize(actions, "action"))
     say(console, f"cluster {number}: {', '.join(counts)}", style="bold")
     for text, n in texts.items():
         say(console, f"  saw {n:<3} {_short(text)}", style="dim")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.core.progress import duration, number_of
+from tacit.core.progress import format_duration, pluralize
 
 if TYPE_CHECKING:
     from tacit.evaluation.credit_agreement import Figure, Quality
@@ -40,16 +40,16 @@ def run(argv: Sequence[str]) -> int:
     measured = []
     try:
         groups = setup.collect(setup.iteration)
-        say(console, f"{target.label}: iteration {setup.iteration}, {number_of(len(groups), 'group')} of {setup.group_size}")
+        say(console, f"{target.label}: iteration {setup.iteration}, {pluralize(len(groups), 'group')} of {setup.group_size}")
         geometries = chosen or geometries_of(target)
         credited, radii, left_out = credited_groups(target, groups, geometries, arguments.discount, methods)
         for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
             truth = value_group(setup, group, arguments.rollouts, arguments.discount, setup.seed)
             measured.append(Measured.of(known, truth))
-            took = duration(time.monotonic() - began)
+            took = format_duration(time.monotonic() - began)
             played = f"{truth.episodes} continuations, {truth.per_state:.0f} through each state"
-            told = f"{number_of(len(group.steps), 'step')}, {known.ending}; {played}"
+            told = f"{pluralize(len(group.steps), 'step')}, {known.ending}; {played}"
             say(console, f"  group {number} of {len(groups)}: {told}, {took}", style="dim")
     finally:
         setup.worlds.close()
@@ -97,9 +97,9 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
         (
             "groups",
             ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
-            + f"; {number_of(found.tasks, 'task')}",
+            + f"; {pluralize(found.tasks, 'task')}",
         ),
-        ("truth", f"{number_of(found.steps, 'step')}, {number_of(found.episodes, 'continuation')}"),
+        ("truth", f"{pluralize(found.steps, 'step')}, {pluralize(found.episodes, 'continuation')}"),
         ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.core.progress import number_of
+from tacit.core.progress import pluralize
 from tacit.core.protocols import Policy
 from tacit.runs.trajectories import list_recordings, read_records
 
@@ -84,7 +84,7 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
     said = [
         (
             "episode",
-            f"{record['task']}, {'won' if record['success'] else 'lost'} after {number_of(len(record['turns']), 'step')}",
+            f"{record['task']}, {'won' if record['success'] else 'lost'} after {pluralize(len(record['turns']), 'step')}",
         ),
         ("from", str(path)),
         ("critical steps", str(critical)),
@@ -137,7 +137,10 @@ def _probe(arguments: Any, said: Any) -> int:
     if arguments.json:
         print(json.dumps([asdict(result) for result in results]))
         return 0
-    say(console, f"{target.label} in {target.world.name}: {number_of(len(found), 'turn')} of {number_of(len(tasks), 'task')}")
+    say(
+        console,
+        f"{target.label} in {target.world.name}: {pluralize(len(found), 'turn')} of {pluralize(len(tasks), 'task')}",
+    )
     columns = ("hint", "stands before", "shift of the right action", "raised", "turns")
     rows = [
         (

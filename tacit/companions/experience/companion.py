@@ -29,7 +29,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Companion, Conditions, Context
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Condition, Group, IterationInfo, Task, Trajectory
-from tacit.prompts.search_and_ask import ASKED, ENTRY, Told
+from tacit.prompts.search_and_ask import ASKED, ENTRY, SearchResult
 from tacit.rollout.replay import iterate_trajectory, render_turns
 
 GUIDED = "experience"
@@ -74,7 +74,7 @@ class Experience(Companion):
             self._manager.abandon()
             self._manager.bank.close()
 
-    def ask(self, question: str) -> Future[Told]:
+    def ask(self, question: str) -> Future[SearchResult]:
         """search_and_ask."""
         if self._answerer is None:
             self._answerer = QueryAnswerer(self.manager, self._asked)

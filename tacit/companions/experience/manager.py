@@ -28,7 +28,7 @@ from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import IterationInfo, Task, Trajectory
-from tacit.prompts.search_and_ask import ENTRY, Told
+from tacit.prompts.search_and_ask import ENTRY, SearchResult
 
 DISTILL_BATCH = 32
 """episodes distilled at once"""
@@ -414,28 +414,28 @@ class QueryAnswerer:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
         """current iteration and run seed"""
-        self.queries: QueryQueue[Told] | SyncQueryQueue[Told] = (
+        self.queries: QueryQueue[SearchResult] | SyncQueryQueue[SearchResult] = (
             QueryQueue(self._answer, settings.batch, settings.wait_s, settings.workers)
             if manager.background
             else SyncQueryQueue(self._answer, settings.batch)
         )
 
-    def ask(self, question: str) -> Future[Told]:
+    def ask(self, question: str) -> Future[SearchResult]:
         return self.queries.ask(question)
 
-    def _answer(self, questions: Sequence[str]) -> list[Told]:
+    def _answer(self, questions: Sequence[str]) -> list[SearchResult]:
         manager = self._manager
         found = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
-        answers = {i: Told(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
+        answers = {i: SearchResult(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
         if self._settings.refined and answers:
             asked = [(questions[i], each.text) for i, each in answers.items()]
             seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i]) for i, each in answers.items()]
             for (i, each), advice in zip(list(answers.items()), manager.extractor.advise(asked, seeds), strict=True):
                 if advice:
-                    answers[i] = Told(advice, each.entry)
+                    answers[i] = SearchResult(advice, each.entry)
                 else:  # keep the entry itself
                     manager.count_refusal("empty advice")
-        return [answers.get(i, Told()) for i in range(len(questions))]
+        return [answers.get(i, SearchResult()) for i in range(len(questions))]
 
 
 def queried_entries(trajectory: Trajectory) -> list[int]:

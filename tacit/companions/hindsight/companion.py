@@ -20,7 +20,7 @@ from tacit.core.protocols import Policy, Tokenizer
 from tacit.core.resources import FREE, Prices
 from tacit.core.types import Condition, Group, IterationInfo, Task, Trajectory
 from tacit.core.world import Environment
-from tacit.prompts.conversation import LONGEST_NOTE, teach
+from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
 from tacit.rollout.encoding import fit_prompt
 
 
@@ -140,7 +140,9 @@ def render_teacher_prompts(
     found = []
     for trajectory in group.trajectories:
         for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
-            fitted = [fit_prompt(teach(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in at_step]
+            fitted = [
+                fit_prompt(insert_lesson(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in at_step
+            ]
             found.append([tokens for _, tokens, fits in fitted if fits])
     return found
 

@@ -27,14 +27,14 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from tacit.core.chat import Call, Chat
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 
 # Conversations as an endpoint takes them, and what it answers as one text.
 
 
 def wire(chat: Chat) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(messages, further fields of the request)"""
-    return chat.told(as_text=True), {"tools": [tool.schema() for tool in chat.tools]} if chat.tools else {}
+    return chat.to_dicts(as_text=True), {"tools": [tool.schema() for tool in chat.tools]} if chat.tools else {}
 
 
 def text_of(message: Mapping[str, Any]) -> str | None:
@@ -158,7 +158,7 @@ class ChatClient:
         try:
             import openai
         except ImportError as error:
-            raise TacitError(f"endpoints are asked through the openai package: {install('endpoints')}.") from error
+            raise TacitError(f"endpoints are asked through the openai package: {install_command('endpoints')}.") from error
         self.url = self.url.rstrip("/").removesuffix("/chat/completions")
         if not urlsplit(self.url).path:
             self.url += "/v1"

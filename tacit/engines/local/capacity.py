@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tacit.core.errors import NoRoom
+from tacit.core.errors import OutOfGPUMemory
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.memory import GIB, AdaptiveBudget, free_bytes
 from tacit.engines.local.model import LOGIT_ELEMENTS
@@ -122,7 +122,7 @@ def check_memory(source: str, device: torch.device, dtype: torch.dtype, settings
     try:
         free = AdaptiveBudget(1, device).run(check_free, 1, "loading the model")
     except torch.OutOfMemoryError as error:
-        raise NoRoom(str(error)) from None
+        raise OutOfGPUMemory(str(error)) from None
     plan = _TrainingPlan(found, dtype, settings)
     if plan.tokens(free) >= MIN_USEFUL_TOKENS:
         return

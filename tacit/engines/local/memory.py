@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from tacit.core.errors import NoRoom
+from tacit.core.errors import OutOfGPUMemory
 
 CROWDED = 0.25
 """below this free fraction of the GPU, caches are released between phases; above this fraction held by other processes, waiting
@@ -226,7 +226,7 @@ def retry_on_oom(work: Callable[[], Result], device: torch.device, what: str) ->
     try:
         return AdaptiveBudget(1, device).run(lambda _: work(), 1, what)
     except torch.OutOfMemoryError as error:
-        raise NoRoom(
+        raise OutOfGPUMemory(
             f"out of GPU memory in {what}; use a smaller model, train LoRA adapters (--engine.lora-rank), or run fewer "
             "processes on this GPU."
         ) from error

@@ -103,7 +103,7 @@ class ChatTemplate:
         tools = {"tools": [tool.schema() for tool in chat.tools]} if chat.tools else {}
         try:
             return self.tokenizer.apply_chat_template(
-                chat.told(), add_generation_prompt=open_answer, tokenize=False, enable_thinking=thinking, **tools
+                chat.to_dicts(), add_generation_prompt=open_answer, tokenize=False, enable_thinking=thinking, **tools
             )
         except Exception as error:  # a template is arbitrary code
             raise TacitError(f"this model's chat template refuses the conversation: {type(error).__name__}: {error}") from error

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from tacit.core.credit import Batch
-from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
+from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
 from tacit.core.protocols import LOGITS, TEACHER, LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE
@@ -134,7 +134,7 @@ class MasterWeights:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            raise NoRoom(
+            raise OutOfGPUMemory(
                 "out of GPU memory in the middle of an optimizer step: some weights have moved and others have not. Resume "
                 "from the last checkpoint, and run fewer processes on this GPU."
             ) from error
@@ -218,7 +218,7 @@ class Updater:
             retry_on_oom(self.weights.dither_masters, self.model.device, "taking the first step")
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
-            raise NoRoom(
+            raise OutOfGPUMemory(
                 f"out of GPU memory in an update, even with a single row per pass (the longest has {lengths.max()} tokens); "
                 f"{'' if self.settings.lora_rank else 'train adapters (--engine.lora-rank), '}turn on "
                 "--engine.gradient-checkpointing, shorten the prompts, or run fewer processes on this GPU."

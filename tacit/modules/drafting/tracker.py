@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import ERROR, PROGRESS, component_names, counted, summed
+from tacit.core.hindsight import ERROR, PROGRESS, component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Tracker
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
@@ -72,9 +72,9 @@ class DraftRules:
 
     def signals(self, events: tuple[str, ...]) -> Mapping[str, float]:
         """Reward components of a step (`core/hindsight.py`)."""
-        return summed(
-            counted((e for e in events if e in self.progress), self.progress),
-            counted((e for e in events if e in self.errors), self.errors),
+        return sum_signals(
+            score_events((e for e in events if e in self.progress), self.progress),
+            score_events((e for e in events if e in self.errors), self.errors),
         )
 
     def unknown(self, events: tuple[str, ...]) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.registry import path_named_by
+from tacit.core.registry import path_from_env
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, Game, Goal, Receptacle, Thing, number_names
@@ -378,7 +378,7 @@ def published_tasks(
 
 def data_root() -> Path:
     """The directory that ALFWORLD_DATA names."""
-    return path_named_by(
+    return path_from_env(
         DATA_VARIABLE,
         f"published ALFWorld games not found: set {DATA_VARIABLE} to the directory filled by alfworld-download (with "
         "json_2.1.1 in it) or to one with train.jsonl.xz, or use a generated split.",

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import component_names, counted, summed
+from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Tracker
 from tacit.worlds.alfworld.house_tables import UNLIKELY, likelihood
@@ -366,7 +366,7 @@ class AlfworldTracker:
         return replace(after, subgoal=DONE if transition.success else after.current_subgoal()), not transition.effective
 
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
-        return summed(counted(after.progress, PROGRESS), counted(after.errors, ERRORS))
+        return sum_signals(score_events(after.progress, PROGRESS), score_events(after.errors, ERRORS))
 
     def render(self, state: Progress) -> str:
         """One field per line, and only those relevant to the subgoal."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tacit.core.errors import check_asked
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.cooking.world import COOKED, CUTS, FOODS, RAW, UNCUT, Food, build_house
@@ -38,7 +38,7 @@ Ingredient = tuple[str, str, str]
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different games of the split; a larger count begins with the same ones."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
     while len(found) < count:

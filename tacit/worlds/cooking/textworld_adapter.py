@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tacit.core.errors import TacitError, install, unknown
+from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
 from tacit.worlds.cooking import place
@@ -148,7 +148,7 @@ def _textworld() -> Any:
     try:
         import textworld
     except ImportError as error:
-        raise TacitError(f"TextWorld games need the `textworld` package: {install('textworld')}.") from error
+        raise TacitError(f"TextWorld games need the `textworld` package: {install_command('textworld')}.") from error
     return textworld
 
 

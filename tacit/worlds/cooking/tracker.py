@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Tracker
 from tacit.worlds.cooking.skills import skill
@@ -335,7 +335,7 @@ class CookingTracker:
             "new_room": PROGRESS["new_room"] * (len(after.house.scenes) - len(before.house.scenes)),
             "new_container": PROGRESS["new_container"] * len(after.opened - before.opened),
         }
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _steps(recipe: Recipe) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tacit.core.errors import check_asked
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels, split_by_digest
 from tacit.core.types import Task
 from tacit.worlds.countdown.world import Operation, evaluate
@@ -29,7 +29,7 @@ TARGETS = range(10, 1000)
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different puzzles of the split; a larger count begins with the same ones."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[tuple[tuple[int, ...], int], Task] = {}
     while len(found) < count:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.countdown.world import Operation, parse_action, parse_observation
 
@@ -85,7 +85,7 @@ class CountdownTracker:
             "new_pool": PROGRESS["new_pool"] * (len(after.met) - len(before.met)),
             "subgoal": PROGRESS["subgoal"] * (before.phase != after.phase),
         }
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _key(pool: tuple[int, ...]) -> tuple[int, ...]:

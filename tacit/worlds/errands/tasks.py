@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tacit.core.errors import check_asked
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.errands.world import HOME, PLACES, THINGS
@@ -22,7 +22,7 @@ TOWNS = 2**31
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different errands of the split, or all of them; a larger count begins with the same ones."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     if split == "elsewhere":
         found: dict[int, Task] = {}

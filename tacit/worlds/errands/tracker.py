@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.errands.world import parse_observation
 
@@ -59,4 +59,4 @@ class ErrandTracker:
             "subgoal": PROGRESS["subgoal"] * max(0, PHASES.index(after.phase) - PHASES.index(before.phase)),
             "new_door": PROGRESS["new_door"] * (len(after.opened) - len(before.opened)),
         }
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tacit.core.errors import check_asked
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels, split_by_digest
 from tacit.core.types import Task
 from tacit.worlds.minihack.world import LEVELS
@@ -27,7 +27,7 @@ SEEDS = 2**31 - 1
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` different levels of the split; a larger count begins with the same ones. `families` filters them."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     kinds = HARD if split == "hard" else FAMILIES
     if not set(families) & set(kinds):

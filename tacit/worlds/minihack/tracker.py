@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.minihack.world import COMPASS, DIED, LEVELS, OPEN_DOOR, STAIRS, Place, Scene, parse_action, parse_scene, shift
 
@@ -91,7 +91,7 @@ class MiniHackTracker:
             "subgoal": PROGRESS["subgoal"] * len(after.achieved - before.achieved),
             "new_square": PROGRESS["new_square"] * len(after.visited - before.visited),
         }
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _achieved(state: MiniHackState, scene: Scene, success: bool) -> frozenset[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tacit.core.hindsight import Skills, critical_steps, measured, tracker_states
+from tacit.core.hindsight import Skills, critical_steps, tracker_signals, tracker_states
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.scienceworld.tracker import MILESTONES, PROCEDURES, Progress, ScienceTracker
@@ -162,7 +162,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
     states = tracker_states(trajectory, _TRACKER)
     steps = critical_steps(trajectory, _Adviser(states), _TRACKER, achieved=_ACHIEVED)
     if trajectory.success:
-        signals = measured(trajectory, _TRACKER)
+        signals = tracker_signals(trajectory, _TRACKER)
         done = [
             step.action
             for step, found in zip(trajectory.steps, signals, strict=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from tacit.core.hindsight import component_names, counted, summed
+from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.scienceworld.world import UNREADABLE, WRONG_FOCUS, Event, read_event, read_inventory, read_room
 
@@ -320,8 +320,8 @@ class ScienceTracker:
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
         worth = {m.name: m.worth for m in PROCEDURES[after.family]}
         earned = SCORE_SHARE * after.earned
-        progress = {"score": max(0.0, earned), **counted(after.progress, worth)}
-        return summed(progress, {"lost_score": max(0.0, -earned), **counted(after.errors, ERRORS)})
+        progress = {"score": max(0.0, earned), **score_events(after.progress, worth)}
+        return sum_signals(progress, {"lost_score": max(0.0, -earned), **score_events(after.errors, ERRORS)})
 
     def render(self, state: Progress) -> str:
         fields = {

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 
 # Determinism: `EnvObject.equals` compares ids, but `hashCode` is the JVM's random default, so the order of sets differs between
@@ -206,7 +206,9 @@ def start_simulator() -> Simulator:
     try:
         from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
     except ImportError as error:
-        raise TacitError(f"ScienceWorld needs the packages {' and '.join(REQUIRES)} ({error}): {install(EXTRA)}.") from error
+        raise TacitError(
+            f"ScienceWorld needs the packages {' and '.join(REQUIRES)} ({error}): {install_command(EXTRA)}."
+        ) from error
     missing = lacks()
     if missing:
         raise TacitError(f"ScienceWorld needs {missing}.")
@@ -238,7 +240,7 @@ def lacks() -> str:
     parts = []
     jar, home = find_jar(), os.environ.get("JAVA_HOME", "")
     if jar.name and not jar.is_file():
-        parts.append(f"the simulator {jar}, which its package should bring: install that again, {install(EXTRA)}")
+        parts.append(f"the simulator {jar}, which its package should bring: install that again, {install_command(EXTRA)}")
     if not find_java():
         where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is no `java` on the path"
         parts.append(f"Java, and {where}: {JAVA}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tacit.core.errors import TacitError
-from tacit.core.registry import path_named_by
+from tacit.core.registry import path_from_env
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.searchqa.land import Question
@@ -241,7 +241,7 @@ def published_tasks(
 
 def data_root() -> Path:
     """The path in SEARCHQA_DATA."""
-    return path_named_by(
+    return path_from_env(
         DATA_VARIABLE,
         f"no question files found: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
         "hotpotqa_train_corpus.json, or to one question file, or use a generated split (train, test, hard).",

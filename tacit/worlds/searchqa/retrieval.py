@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.core.platform import load_bm25s
 
 # Observations:
@@ -234,7 +234,7 @@ class Sentences:
         except ImportError as error:
             raise TacitError(
                 f"the retriever {name!r} is none of {', '.join(RETRIEVERS)}, so it is a sentence encoder, and those need "
-                f"sentence-transformers: {install('sentences')}."
+                f"sentence-transformers: {install_command('sentences')}."
             ) from error
         try:
             self._model: Any = SentenceTransformer(name, device="cpu")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tacit.core.errors import check_asked
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.searchqa.land import Question, draw_question, make_land
@@ -31,7 +31,7 @@ _MOST_LANDS_PER_TASK = 8
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
     """`count` different questions of the split; a larger count begins with the same ones. `families` filters them."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     if split in PUBLISHED:
         return published_tasks(split, count, seed, families)
     found: list[Task] = []

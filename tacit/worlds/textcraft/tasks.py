@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from tacit.core.errors import TacitError, check_asked
+from tacit.core.errors import TacitError, check_split_and_count
 from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, display_name, open_book
@@ -35,7 +35,7 @@ DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` different tasks of a split; a larger count begins with the same ones. `families` filters them; a published split
     may then have fewer."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     if split in SIZES:
         return _published(split, count, seed, families)
     depths = DEPTHS[-1:] if split == "hard" else DEPTHS

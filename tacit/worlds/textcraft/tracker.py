@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tacit.core.hindsight import component_names, summed
+from tacit.core.hindsight import component_names, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.textcraft.expert import Plan, plan
 from tacit.worlds.textcraft.recipes import Book, Refused, format_amounts, parse_command, parse_observation
@@ -75,7 +75,7 @@ class CraftTracker:
 
     def signals(self, before: CraftState, after: CraftState) -> Mapping[str, float]:
         progress = {"subgoal": PROGRESS["subgoal"] * (before.nearest - after.nearest)}
-        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _to_make(ahead: Plan) -> dict[str, int]:

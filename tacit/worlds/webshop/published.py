@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.registry import path_named_by
+from tacit.core.registry import path_from_env
 from tacit.worlds.webshop.catalogue import Catalogue, Instruction, Product, Review
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -39,7 +39,7 @@ def load_published() -> Catalogue:
         f"WebShop's products not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
         "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
     )
-    return load_catalogue(str(path_named_by(DATA_VARIABLE, missing)))
+    return load_catalogue(str(path_from_env(DATA_VARIABLE, missing)))
 
 
 @lru_cache(2)

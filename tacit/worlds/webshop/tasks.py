@@ -15,7 +15,7 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
-from tacit.core.errors import TacitError, check_asked, unknown
+from tacit.core.errors import TacitError, check_split_and_count, unknown
 from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.webshop.catalogue import Catalogue, Goal, Instruction, Product, Review, judge
@@ -226,7 +226,7 @@ SPLITS = tuple(_SOURCES)
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` goals of the split, the same on every machine. With `families`, fewer if there are not enough."""
-    check_asked(NAME, SPLITS, split, count)
+    check_split_and_count(NAME, SPLITS, split, count)
     name, test, human = _SOURCES[split]
     catalogue = _CATALOGUES[name]()
     if human and not catalogue.human:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tacit.core.hindsight import component_names, counted, summed
+from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Tracker
 from tacit.worlds.webshop.pages import (
@@ -214,7 +214,7 @@ class ShopTracker:
         return "\n".join(f"{name}: {truncate(value)}" for name, value in fields.items())
 
     def signals(self, before: ShopState, after: ShopState) -> Mapping[str, float]:
-        return summed(counted(after.progress, PROGRESS), counted(after.errors, ERRORS))
+        return sum_signals(score_events(after.progress, PROGRESS), score_events(after.errors, ERRORS))
 
 
 def format_options(options: Mapping[str, str]) -> str:
