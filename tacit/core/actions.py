@@ -176,7 +176,7 @@ class Calls:
 class AfterThought:
     """An answer in another format, after a thought that the model's own template has room for."""
 
-    answer_message: ActionFormat
+    answer: ActionFormat
     thinks: bool = True
 
     @property
