@@ -73,7 +73,7 @@ def list_entries(argv: Sequence[str]) -> int:
     arguments, bank = _parsed(parser, argv)
     found = rank_entries(bank, arguments.by)
     if arguments.json:
-        print(json.dumps([_told(*pair) for pair in found[: arguments.most]], ensure_ascii=False))
+        print(json.dumps([_entry_record(*pair) for pair in found[: arguments.most]], ensure_ascii=False))
         return 0
     console = make_console()
     shown = found[: arguments.most]
@@ -92,7 +92,7 @@ def search(argv: Sequence[str]) -> int:
     (ids,) = bank.nearest(_embedding_of(bank)([arguments.text]), arguments.most)
     found = [(bank.entries[number], bank.usage[number]) for number in ids]
     if arguments.json:
-        print(json.dumps([_told(*pair) for pair in found], ensure_ascii=False))
+        print(json.dumps([_entry_record(*pair) for pair in found], ensure_ascii=False))
     elif found:
         make_console().print(_table(found))
     else:
@@ -212,7 +212,7 @@ def _parsed(parser: Parser, argv: Sequence[str], opened: Callable[[Path], Bank] 
     return arguments, opened(find_bank(arguments.bank))
 
 
-def _told(entry: Entry, usage: Usage) -> dict[str, Any]:
+def _entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:
     told = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
     return told | {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
 

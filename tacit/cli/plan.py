@@ -179,7 +179,7 @@ def show_simulated(
                 outcome = simulate(scene, settings.simulate + overlap + 1, settings.seed)
                 kind = f"k = {overlap}" + (", gathered" if gathered else ", in order" if overlap else "")
                 found[f"{plan.ranks}+{plan.servers}, {kind}"] = to_data(outcome)
-                rows.append((kind, *_told(outcome)))
+                rows.append((kind, *_outcome_cells(outcome)))
         console.print()
         title = f"simulated: {plan.ranks} ranks, {plan.servers} servers, {settings.simulate} iterations, seed {settings.seed}"
         columns = ("overlap", "iteration", "ranks wait", "servers wait", "rows", "behind", "oldest", "died")
@@ -219,7 +219,7 @@ def _scene(work: Workload, plan: Plan, settings: PlanSettings, overlap: int, gat
     )
 
 
-def _told(outcome: Outcome) -> tuple[str, ...]:
+def _outcome_cells(outcome: Outcome) -> tuple[str, ...]:
     died = f"{outcome.server_deaths} servers, {outcome.world_deaths} worlds"
     return (
         format_duration(outcome.iteration_s),

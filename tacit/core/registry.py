@@ -47,7 +47,7 @@ def import_object(kind: str, name: str, known: Iterable[str], fits: Callable[[An
     except TacitError:
         raise
     except (Exception, SystemExit) as error:  # a script that ends itself is no module
-        raise TacitError(f"cannot import the {kind} {name!r}: {_told(error)}.") from error
+        raise TacitError(f"cannot import the {kind} {name!r}: {_describe_import_error(error)}.") from error
     if not hasattr(module, attribute):
         there = [own for own, value in vars(module).items() if not own.startswith("_") and fits(value)]
         raise TacitError(
@@ -59,7 +59,7 @@ def import_object(kind: str, name: str, known: Iterable[str], fits: Callable[[An
     return found
 
 
-def _told(error: BaseException) -> str:
+def _describe_import_error(error: BaseException) -> str:
     """The error, and where in the user's code it came up; an import that failed says enough by itself."""
     if isinstance(error, ImportError | SyntaxError):
         return str(error)

@@ -38,7 +38,7 @@ class SkillShift(CreditTerm):
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         taught = [self.teacher.prompts(group, policy) for group in groups]
         raw = skill_shifts(groups, taught, policy)
-        told = [_told(group, prompts) for group, prompts in zip(groups, taught, strict=True)]
+        told = [_tokens_with_skill(group, prompts) for group, prompts in zip(groups, taught, strict=True)]
         shifts = self._bounded(raw, told)
         credits = [Credit(group, self.weight * shift) for group, shift in zip(groups, shifts, strict=True)]
         spell = cache(lambda token: policy.decode(np.array([token])))  # a batch has far fewer tokens than places for them
@@ -91,7 +91,7 @@ def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.
     return [np.concatenate(own) if own else np.zeros(0) for own in steps]
 
 
-def _told(group: Group, prompts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+def _tokens_with_skill(group: Group, prompts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """Which tokens have a skill, [T]."""
     return np.repeat([bool(own) for own in prompts], group.tokens_per_step) if len(prompts) else np.zeros(0, bool)
 

@@ -165,7 +165,7 @@ class Measurement:
     code: str = ""
     """tacit's version and commit"""
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
-    """the condition of the episodes (`Rules.told`)"""
+    """the condition of the episodes (`Rules.describe_condition`)"""
 
     @classmethod
     def of(
@@ -181,7 +181,7 @@ class Measurement:
         sampling = json.loads(json.dumps(asdict(rules.sampling)))
         return cls(
             panel.name, panel.version, panel.hash, model, fingerprint, sampling, rules.max_steps, rules.seed, dict(reads or {}),
-            numbers, code, rules.told(panel.tasks),
+            numbers, code, rules.describe_condition(panel.tasks),
         )  # fmt: skip
 
     @property

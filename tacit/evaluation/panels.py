@@ -211,7 +211,7 @@ class Rules:
     def condition_of(self, task: Task) -> Condition:
         return self.condition if isinstance(self.condition, Condition) else self.condition(task)
 
-    def told(self, tasks: Sequence[Task]) -> dict[str, str]:
+    def describe_condition(self, tasks: Sequence[Task]) -> dict[str, str]:
         """The condition as JSON: `{"name": "plain"}`, with its text if all tasks share it, else with a hash of the texts."""
         each = [self.condition_of(task) for task in tasks]
         names = "+".join(sorted({condition.name for condition in each})) or PLAIN.name

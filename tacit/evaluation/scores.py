@@ -204,7 +204,7 @@ def score_panel(
         episode_completion_tokens=_mean(written),
         cost=prices.of(sum(prompt), sum(written)) if prices else None,
         outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
-        condition=rules.told(panel.tasks),
+        condition=rules.describe_condition(panel.tasks),
         unusable=sum(t.unusable for t in played),
     )
 

@@ -210,7 +210,7 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
     def fits(training: Training, ranks: int = ranks, device: Device = device, samples: bool = samples) -> bool:
         return most_micro_tokens(shape, device, ranks, training, samples) >= row
 
-    def told(training: Training, ranks: int = ranks, samples: bool = samples) -> str:
+    def describe_need(training: Training, ranks: int = ranks, samples: bool = samples) -> str:
         return f"{min_bytes(shape, device, ranks, training, row, samples) / 1e9:,.0f} GB a rank"
 
     both = replace(own, lora_rank=own.lora_rank or LORA_RANK, recompute=True)
@@ -223,13 +223,13 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
     }
     for words, changed in changes.items():
         if changed != own and fits(changed):
-            yield f"{words}: {told(changed)}"
+            yield f"{words}: {describe_need(changed)}"
     if samples and ranks > 1 and fits(own, samples=False):
-        yield f"servers on devices of their own, so that no copy to sample from lies beside a rank: {told(own, samples=False)}"
+        yield f"servers on devices of their own, so that no copy to sample from lies beside a rank: {describe_need(own, samples=False)}"
     for words, changed in (("", own), (f" with --engine.lora-rank {both.lora_rank} and gradient-checkpointing", both)):
         more = next((n for n in (ranks << i for i in range(1, 13)) if n <= MOST_RANKS and fits(changed, n, samples=False)), 0)
         if more:
-            yield f"--engine.ranks {more}{words}, and servers beside them: {told(changed, more, samples=False)}"
+            yield f"--engine.ranks {more}{words}, and servers beside them: {describe_need(changed, more, samples=False)}"
     larger = [other for other in DEVICES.values() if other.memory > device.memory and other.name != "cpu"]
     for other in sorted(larger, key=lambda candidate: candidate.memory):
         if fits(own, ranks, other):

@@ -458,7 +458,7 @@ def render_run(
     panels = group_panels(run)
     parts = {
         "panels": panels,
-        "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _told(alarm)) for alarm in run.alarms],
+        "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _alarm_text(alarm)) for alarm in run.alarms],
         "stages": build_stages(run.metrics, panels),
         "phrases": list_phrases(path, notices),
         "standing_out": rank_bank_entries(path, notices),
@@ -487,6 +487,6 @@ def describe_unfinished(run: RunFiles) -> list[str]:
     return [f"This run has not finished{reached}. `tacit train --resume {run.path}` continues it."]
 
 
-def _told(alarm: Record) -> str:
+def _alarm_text(alarm: Record) -> str:
     example = alarm.get("example")
     return f"{alarm['message']}. Example: {example}" if example and isinstance(example, str) else alarm["message"]

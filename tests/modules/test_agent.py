@@ -81,7 +81,7 @@ def test_turns_are_taken_in_order(modules: Path) -> None:
     with pytest.raises(TacitError, match=r"no episode in progress: call begin\(task\) first"):
         agent.act("hello")
     agent.begin(task)
-    with pytest.raises(TacitError, match="has not acted since"):
+    with pytest.raises(TacitError, match="no action to record a result for"):
         agent.observe(Transition(Observation("")))
     agent.act(WORLD.make().reset(task))
     with pytest.raises(TacitError, match="was not told what came of"):

@@ -172,9 +172,9 @@ class ChatClient:
     def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
         body = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31), "extra_body": options}
-        return self._patiently(self._api.chat.completions.with_streaming_response.create, body, read_answer)
+        return self._send_with_retries(self._api.chat.completions.with_streaming_response.create, body, read_answer)
 
-    def _patiently(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
+    def _send_with_retries(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
         """What `read` makes of the answer to a request, which is sent again as long as its failure may pass."""
         tried, waited_s = 0, 0.0
         while True:
@@ -346,7 +346,7 @@ class _Client(ChatClient):
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         send = self._api.embeddings.with_streaming_response.create
         try:
-            return self._patiently(send, body, lambda raw: read_vectors(raw, len(texts)))
+            return self._send_with_retries(send, body, lambda raw: read_vectors(raw, len(texts)))
         except BrokenAnswer as unusable:
             raise TacitError(
                 f"{self.url} sends no vectors for {len(texts)} texts (model {self.model!r}): {unusable}"
