@@ -225,7 +225,7 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
         if changed != own and fits(changed):
             yield f"{words}: {describe_need(changed)}"
     if samples and ranks > 1 and fits(own, samples=False):
-        yield f"servers on devices of their own, so that no copy to sample from lies beside a rank: {describe_need(own, samples=False)}"
+        yield f"servers on devices of their own, so that no rank holds a sampling copy: {describe_need(own, samples=False)}"
     for words, changed in (("", own), (f" with --engine.lora-rank {both.lora_rank} and gradient-checkpointing", both)):
         more = next((n for n in (ranks << i for i in range(1, 13)) if n <= MOST_RANKS and fits(changed, n, samples=False)), 0)
         if more:

@@ -58,7 +58,9 @@ def test_each_task_may_be_told_something_of_its_own():
     assert score.condition["name"] == "guided+plain" and len(score.condition["hash"]) == 16
     other = replace(RULES, condition=lambda task: replace(advise(task), note="Look."))
     assert other.describe_condition(PANEL.tasks)["hash"] != score.condition["hash"]
-    assert replace(RULES, condition=lambda task: GUIDED).describe_condition(PANEL.tasks) == replace(RULES, condition=GUIDED).describe_condition(PANEL.tasks)
+    assert replace(RULES, condition=lambda task: GUIDED).describe_condition(PANEL.tasks) == replace(
+        RULES, condition=GUIDED
+    ).describe_condition(PANEL.tasks)
 
 
 def measured(rules: Rules) -> Measurement:
