@@ -1,19 +1,96 @@
-"""Engines by name. Looking one up imports nothing heavy; loading a policy does."""
+"""Engines by name. Looking one up imports settings only; loading a policy imports torch or the engine's client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Engine
+from tacit.core.protocols import (
+    ADAPTERS,
+    CAPABILITIES,
+    LEARNING,
+    REFERENCE,
+    SAMPLING,
+    SCORING,
+    Engine,
+    ModelSource,
+    Policy,
+)
 from tacit.core.registry import Registry
+from tacit.engines.endpoint.settings import ChatSettings
+from tacit.engines.local.settings import EngineSettings, with_value_head
+from tacit.engines.sharded.settings import ShardedSettings
+from tacit.engines.tinker.settings import TinkerSettings
 
+
+def _load_local(model: ModelSource, settings: EngineSettings) -> Policy:
+    from tacit.engines.local.policy import load_policy
+
+    return load_policy(model.name, settings, model.seed, world_texts=model.texts, tiny=model.sizes)
+
+
+def _load_sharded(model: ModelSource, settings: ShardedSettings) -> Policy:
+    from tacit.engines.sharded.policy import load_policy
+
+    return load_policy(model, settings)
+
+
+def _load_tinker(model: ModelSource, settings: TinkerSettings) -> Policy:
+    from tacit.engines.tinker.policy import load_policy
+    from tacit.engines.tinker.service import open_service
+
+    return load_policy(model, settings, open_service(settings))
+
+
+def _load_endpoint(model: ModelSource, settings: ChatSettings) -> Any:
+    from tacit.engines.endpoint.client import ChatClient
+    from tacit.engines.endpoint.policy import ChatPolicy
+
+    client = ChatClient(settings.url, model.name, settings.key_variable, settings.timeout_s)
+    return ChatPolicy(client, settings.concurrency)
+
+
+LOCAL = Engine(
+    name="local",
+    summary="transformers and peft in this process, on CPU or one GPU",
+    capabilities=frozenset(CAPABILITIES),
+    settings=EngineSettings,
+    load=_load_local,
+    fit=with_value_head,
+    can_pin_weights=lambda settings: False,
+)
+SHARDED = Engine(
+    name="sharded",
+    summary="one model in shards over several processes (FSDP2), on CPUs or one GPU each",
+    capabilities=frozenset(CAPABILITIES),
+    settings=ShardedSettings,
+    load=_load_sharded,
+    fit=with_value_head,
+    can_pin_weights=lambda settings: settings.servers > 0,
+)
+ENDPOINT = Engine(
+    name="chat",
+    summary="a model behind an OpenAI-compatible endpoint: plays, does not learn",
+    capabilities=frozenset({SAMPLING}),
+    settings=ChatSettings,
+    load=_load_endpoint,
+    elsewhere=True,
+)
+TINKER = Engine(
+    name="tinker",
+    summary="LoRA adapters behind the Tinker API, hosted or your own server: samples, scores and learns elsewhere",
+    capabilities=frozenset({SAMPLING, LEARNING, SCORING, REFERENCE, ADAPTERS}),
+    settings=TinkerSettings,
+    load=_load_tinker,
+    elsewhere=True,
+)
 ENGINES = {
-    "local": "tacit.engines.local.settings:ENGINE",
-    "sharded": "tacit.engines.sharded.settings:ENGINE",
-    "chat": "tacit.engines.endpoint.settings:ENGINE",
-    "tinker": "tacit.engines.tinker.settings:ENGINE",
+    "local": "tacit.engines:LOCAL",
+    "sharded": "tacit.engines:SHARDED",
+    "chat": "tacit.engines:ENDPOINT",
+    "tinker": "tacit.engines:TINKER",
 }
 REGISTRY = Registry(
     "engine", "tacit.engines", ENGINES, lambda found: isinstance(found, Engine), "a tacit.core.protocols.Engine"
@@ -26,7 +103,7 @@ def get_engine(name: str) -> Engine:
 
 
 def all_engines() -> Mapping[str, Engine]:
-    """Those that can be found by name here; one of another package that cannot be loaded is nobody's remedy."""
+    """All engines that can be loaded by name here."""
     found = {}
     for name in REGISTRY.names:
         with suppress(TacitError):

@@ -19,7 +19,7 @@ from guessing import NEXT
 from tacit.core.composition import Part, replaces
 from tacit.core.protocols import Engine
 from tacit.credit.episode import LeaveOneOut
-from tacit.engines.local.settings import ENGINE as LOCAL
+from tacit.engines import LOCAL
 from tacit.methods.grpo import GRPO
 
 WORLD = replace(NEXT, name="letters")

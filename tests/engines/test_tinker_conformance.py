@@ -14,8 +14,9 @@ from tinker_service import Loopback
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import ModelSource, Request, Sampling
+from tacit.engines import TINKER as ENGINE
 from tacit.engines.tinker.policy import load_policy
-from tacit.engines.tinker.settings import ENGINE, TinkerSettings
+from tacit.engines.tinker.settings import TinkerSettings
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
 

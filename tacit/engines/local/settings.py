@@ -7,7 +7,7 @@ from typing import Literal
 
 from tacit.core.bounds import Basic
 from tacit.core.errors import TacitError
-from tacit.core.protocols import CAPABILITIES, VALUES, Engine, ModelSource, Policy
+from tacit.core.protocols import VALUES
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -74,25 +74,8 @@ class EngineSettings:
                 raise TacitError(f"engine setting {name} = {getattr(self, name)!r} must be one of {', '.join(choices)}.")
 
 
-def _load(model: ModelSource, settings: EngineSettings) -> Policy:
-    from tacit.engines.local.policy import load_policy
-
-    return load_policy(model.name, settings, model.seed, world_texts=model.texts, tiny=model.sizes)
-
-
 def with_value_head(settings: EngineSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:
     """Turn on `value_head` for methods that learn a value function."""
     if VALUES not in needs or settings.value_head:
         return settings, ()
     return replace(settings, value_head=True), ("the method learns a value, so engine.value_head = true",)
-
-
-ENGINE = Engine(
-    name="local",
-    summary="transformers and peft in this process, on CPU or one GPU",
-    capabilities=frozenset(CAPABILITIES),
-    settings=EngineSettings,
-    load=_load,
-    fit=with_value_head,
-    can_pin_weights=lambda settings: False,
-)

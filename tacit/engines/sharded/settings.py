@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import CAPABILITIES, Engine, ModelSource, Policy
-from tacit.engines.local.settings import EngineSettings, with_value_head
+from tacit.engines.local.settings import EngineSettings
 
 MAX_LORA_RANK = 512
 """rank of an adapter that vLLM can hold"""
@@ -86,23 +85,3 @@ class ShardedSettings(EngineSettings):
         """How many lie on one GPU, where they have none of their own."""
         apart = bool(self.address) or self.ranks + self.servers <= max(1, gpus)
         return 0 if apart else -(-self.servers // max(1, gpus))
-
-
-# The sharded engine, as it is found by name. No torch is imported here.
-
-
-def _load(model: ModelSource, settings: ShardedSettings) -> Policy:
-    from tacit.engines.sharded.policy import load_policy
-
-    return load_policy(model, settings)
-
-
-ENGINE = Engine(
-    name="sharded",
-    summary="one model in shards over several processes (FSDP2), on CPUs or one GPU each",
-    capabilities=frozenset(CAPABILITIES),
-    settings=ShardedSettings,
-    load=_load,
-    fit=with_value_head,
-    can_pin_weights=lambda settings: settings.servers > 0,
-)

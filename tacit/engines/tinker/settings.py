@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
 from tacit.core.errors import TacitError
-from tacit.core.protocols import ADAPTERS, LEARNING, REFERENCE, SAMPLING, SCORING, Engine, ModelSource, Policy
 
 
 @dataclass(frozen=True)
@@ -40,23 +39,3 @@ class TinkerSettings:
             )
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise TacitError(f"engine setting betas = {self.betas} must be two numbers in [0, 1).")
-
-
-# The Tinker engine, as it is found by name. Neither torch nor the client is imported here.
-
-
-def _load(model: ModelSource, settings: TinkerSettings) -> Policy:
-    from tacit.engines.tinker.policy import load_policy
-    from tacit.engines.tinker.service import open_service
-
-    return load_policy(model, settings, open_service(settings))
-
-
-ENGINE = Engine(
-    name="tinker",
-    summary="LoRA adapters behind the Tinker API, hosted or your own server: samples, scores and learns elsewhere",
-    capabilities=frozenset({SAMPLING, LEARNING, SCORING, REFERENCE, ADAPTERS}),
-    settings=TinkerSettings,
-    load=_load,
-    elsewhere=True,
-)
