@@ -16,7 +16,7 @@ Every other method *replaces* some of these roles or *adds* roles of its own, an
     RLOO       replaces  credits/episode credit
     ReuseRL    adds      rewards/length cost, companions/dictionary
     BiPACE     adds      credits/step credit, companions/radius, hidden_layer/hidden state
-    Complementary adds   comparison/halves, companions/experience   and replaces conditions/how it is told
+    Complementary adds   comparison/halves, companions/experience   and replaces conditions/episode conditions
 
 Adding methods together applies all replacements, then all additions, so the order in which they are named cannot matter. Two
 that replace one role, or that add the same one, are refused: one would be dropped, or something counted twice.

@@ -1,12 +1,9 @@
-"""HGPO (He et al., 2026): the same observation means more after the same history.
-
-Steps are compared in a hierarchy of clusters: those with the same last observation, the same last two, … the same last k + 1,
-where k is the history the agent reads. Deeper clusters are smaller and fairer, and weigh more:
+"""HGPO's credit (He et al., 2026): clusters of steps with the same last observation, the same last two, and so on.
 
     Aᵢ = Σ_k w_k aᵢ^(k) / Σ_k w_k,   w_k = (k + 1)^α,   aᵢ^(k) = (Rᵢ − mean R) / (std R + δ)   over the cluster of depth k
 
-The sums run over the depths at which step i has peers that differ; a step with none gets 0. `base` adds the episode advantage
-as depth 0, with weight 1; without it there is no episode-level term.
+k = 1 … history + 1. The sums run over the depths at which step i has peers with other returns; a step with none gets 0.
+`base` adds the episode advantage as depth 0, with weight 1; without it there is no episode-level term.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from tacit.credit.step_relative import cluster_relative, explain_credit, has_spr
 def hierarchy(
     returns_N: np.ndarray, levels: Sequence[np.ndarray], alpha: float = 1.0, std: Std = "population", delta: float = 1e-6
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(Σ_k w_k a^(k), Σ_k w_k) over the partitions of depth 1, 2, …: kept apart, so that another depth can be added."""
+    """([N] Σ_k w_k a^(k), [N] Σ_k w_k) over the partitions of depth 1, 2, …"""
     weighted_N, weight_N = np.zeros(len(returns_N)), np.zeros(len(returns_N))
     for depth, cluster_N in enumerate(levels, start=1):
         weight = (depth + 1.0) ** alpha
@@ -42,8 +39,7 @@ def hierarchy(
 
 @dataclass(frozen=True)
 class HistoryHierarchy(CreditTerm):
-    """HGPO's credit. `depth` is the longest history compared, the present observation included; None is all of it. With another
-    `key` the history is one of states, or of prompts."""
+    """`depth`: longest history compared, with the current observation; None is all of it. `key`: what the history is of."""
 
     depth: int | None = 3
     alpha: float = 1.0
@@ -55,7 +51,7 @@ class HistoryHierarchy(CreditTerm):
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 1:
-            raise TacitError(f"depth = {self.depth} compares no observation; it must be at least 1.")
+            raise TacitError(f"depth = {self.depth} must be at least 1.")
 
     def __call__(
         self,
@@ -67,7 +63,9 @@ class HistoryHierarchy(CreditTerm):
         began = time.perf_counter()
         steps, first, depths, returns = [], [], [], []
         for group, reward in zip(groups, rewards, strict=True):
-            levels = self._levels(group)
+            seen, longest = key_texts(group.steps, self.key), int(group.lengths.max(initial=1))
+            last = longest if self.depth is None else min(self.depth, longest)
+            levels = [by_history(seen, group.trajectory_of_step, k) for k in range(1, max(last, 1) + 1)]
             returns_N = reward.returns_N(self.gamma)
             weighted_N, weight_N = hierarchy(returns_N, levels, self.alpha, self.std, self.delta)
             if self.base and len(group) > 1:
@@ -82,15 +80,9 @@ class HistoryHierarchy(CreditTerm):
         metrics["step_credit_seconds"] = time.perf_counter() - began
         return explain_credit(groups, steps, first, metrics, {"return": returns})
 
-    def _levels(self, group: Group) -> list[np.ndarray]:
-        deepest = int(group.lengths.max(initial=1))
-        seen = key_texts(group.steps, self.key)
-        last = deepest if self.depth is None else min(self.depth, deepest)
-        return [by_history(seen, group.trajectory_of_step, k) for k in range(1, max(last, 1) + 1)]
-
 
 def _compared(returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
-    """[N] 1 where a step has peers that differ, else 0."""
+    """[N] 1 if a step has peers with other returns, else 0."""
     compared_N = np.zeros(len(cluster_N))
     inside = np.flatnonzero(cluster_N >= 0)
     if len(inside):

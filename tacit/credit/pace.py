@@ -1,11 +1,11 @@
-"""PACE: credit for the action, not for the luck of its state (BiPACE, section 3.5).
+"""PACE: action-level credit within a cluster of comparable steps (BiPACE, section 3.5).
 
-Within a cluster C of comparable steps, let C=(i) be the steps that took the same action as step i and C≠(i) the others.
+In a cluster C, C=(i) are the steps with the same action as step i, C≠(i) the others.
 
-    difference   Aᵢ = Rᵢ − mean_{C≠(i)} R                   (4)   where all took the same action: leave-one-out
-    Q form       Aᵢ = mean_{C=(i)} R − mean_C R = Q̂ − V̂     (5–7) where nobody else took it: leave-one-out
+    difference   Aᵢ = Rᵢ − mean_{C≠(i)} R                   (4)    leave-one-out if C≠(i) is empty
+    Q form       Aᵢ = mean_{C=(i)} R − mean_C R = Q̂ − V̂     (5–7)  leave-one-out if C=(i) = {i}
 
-Leave-one-out is Rᵢ − mean_{C∖i} R within the cluster. A cluster of one member gives 0.
+Leave-one-out: Rᵢ − mean_{C∖i} R. A cluster of one gives 0.
 """
 
 from __future__ import annotations
@@ -24,28 +24,26 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo, Step
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameKey, by_key
-from tacit.credit.step_relative import explain_credit, pace_metrics, partition_metrics
+from tacit.credit.step_relative import explain_credit, partition_metrics
 
 Form = Literal["q", "difference", "q-style", "diff-peer"]
 ActionKey = Literal["tag", "tokens", "action-tag", "first-token"]
 PAPER_NAMES = {"q-style": "q", "diff-peer": "difference", "action-tag": "tag", "first-token": "tokens"}
-"""what section 3.5, Figure 4 and Table L.1 call them"""
+"""names in section 3.5, Figure 4 and Table L.1 -> ours"""
 ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2
-"""which branch gave a step its credit"""
+"""the case that gave a step its credit"""
 BRANCHES = ("zero", "leave one out", "PACE")
-"""their names"""
 
 
 def action_peers(
     returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarray, form: Form = "q"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(advantages, branch of each step). `key_N` labels actions; labels count from 0."""
+    """([N] advantages, [N] branches). `key_N` labels actions, from 0."""
     if not len(returns_N):
         return np.zeros(0), np.zeros(0, np.int64)
-    pair_N = cluster_N * (key_N.max() + 1) + key_N
-    _, pair_N = np.unique(pair_N, return_inverse=True)
-    size_N, total_N = _pooled(returns_N, cluster_N)
-    same_N, same_total_N = _pooled(returns_N, pair_N)
+    _, pair_N = np.unique(cluster_N * (key_N.max() + 1) + key_N, return_inverse=True)
+    size_N, total_N = _count_and_sum(returns_N, cluster_N)
+    same_N, same_total_N = _count_and_sum(returns_N, pair_N)
     alone_N = size_N == 1
     others_N = np.where(alone_N, 1, size_N - 1)
     leave_one_out_N = returns_N - (total_N - returns_N) / others_N
@@ -61,25 +59,25 @@ def action_peers(
 
 
 def action_values(returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Q̂, V̂) of each step: the mean return of its action in its cluster, and of its cluster (Eqs. 6 and 7)."""
+    """([N] Q̂, [N] V̂): mean return of the step's action in its cluster, and of its cluster (Eqs. 6 and 7)."""
     if not len(returns_N):
         return np.zeros(0), np.zeros(0)
     _, pair_N = np.unique(cluster_N * (key_N.max() + 1) + key_N, return_inverse=True)
-    (same_N, same_total_N), (size_N, total_N) = _pooled(returns_N, pair_N), _pooled(returns_N, cluster_N)
+    size_N, total_N = _count_and_sum(returns_N, cluster_N)
+    same_N, same_total_N = _count_and_sum(returns_N, pair_N)
     return same_total_N / same_N, total_N / size_N
 
 
 def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) -> np.ndarray:
-    """[N] labels of what each step did: its parsed action, or its first completion tokens (also where nothing parsed)."""
-    if PAPER_NAMES.get(key, key) == "tag":
-        return by_key([step.action if step.valid else _first(step, tokens) for step in steps])
-    return by_key([_first(step, tokens) for step in steps])
+    """[N] action labels: by the parsed action, or by the first completion tokens (also if nothing parsed)."""
+    tag = PAPER_NAMES.get(key, key) == "tag"
+    # Tokens are a tuple, so they never equal a parsed action.
+    return by_key([s.action if tag and s.valid else tuple(s.completion.tokens[:tokens].tolist()) for s in steps])
 
 
 @dataclass(frozen=True)
 class ActionPeers(CreditTerm):
-    """w · PACE's advantage of each step. `std` divides it by the cluster's deviation; Eqs. 4–7 do not. Form and key may also
-    be given by the paper's names."""
+    """w · Aᵢ. `std` divides it by the cluster's deviation; Eqs. 4–7 do not. `form` and `key` also accept the paper's names."""
 
     partition: Partition = field(default_factory=SameKey)
     form: Form = "q"
@@ -92,8 +90,8 @@ class ActionPeers(CreditTerm):
 
     def __post_init__(self) -> None:
         if self.key_tokens < 1:
-            raise TacitError(f"key_tokens = {self.key_tokens} tells no action from another; it must be at least 1.")
-        for name in ("form", "key"):  # one name for one thing: terms that do the same are equal
+            raise TacitError(f"key_tokens = {self.key_tokens} must be at least 1.")
+        for name in ("form", "key"):  # equal terms compare equal
             object.__setattr__(self, name, PAPER_NAMES.get(getattr(self, name), getattr(self, name)))
 
     @property
@@ -115,28 +113,45 @@ class ActionPeers(CreditTerm):
         for reward, cluster_N, key_N in zip(rewards, clusters, keys, strict=True):
             returns_N = reward.returns_N(self.gamma)
             values_N, branch_N = action_peers(returns_N, cluster_N, key_N, self.form)
-            steps.append(self.weight * self._divided(values_N, returns_N, cluster_N))
-            told = (returns_N, *action_values(returns_N, cluster_N, key_N), branch_N)
-            for column, column_N in zip(columns.values(), told, strict=True):
+            if self.std is not None and len(values_N):
+                size_N, total_N = _count_and_sum(returns_N, cluster_N)
+                _, squares_N = _count_and_sum((returns_N - total_N / size_N) ** 2, cluster_N)
+                values_N = values_N / (np.sqrt(squares_N / np.maximum(size_N - (self.std == "sample"), 1)) + self.delta)
+            steps.append(self.weight * values_N)
+            row = (returns_N, *action_values(returns_N, cluster_N, key_N), branch_N)
+            for column, column_N in zip(columns.values(), row, strict=True):
                 column.append(column_N)
         parsed = [np.array([step.valid for step in group.steps], bool) for group in groups]
         metrics = {**partition_metrics(clusters), **pace_metrics(clusters, keys, columns["branch"], parsed)}
         metrics["step_credit_seconds"] = time.perf_counter() - began
         return explain_credit(groups, steps, clusters, metrics, columns)
 
-    def _divided(self, values_N: np.ndarray, returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
-        if self.std is None or not len(values_N):
-            return values_N
-        size_N, total_N = _pooled(returns_N, cluster_N)
-        _, squares_N = _pooled((returns_N - total_N / size_N) ** 2, cluster_N)
-        return values_N / (np.sqrt(squares_N / np.maximum(size_N - (self.std == "sample"), 1)) + self.delta)
+
+def pace_metrics(
+    clusters: Sequence[np.ndarray], keys: Sequence[np.ndarray], branches: Sequence[np.ndarray], parsed: Sequence[np.ndarray]
+) -> dict[str, float]:
+    """Share of steps per branch, distinct actions per cluster of at least two members, share of such clusters with at least
+    two actions, and share of completions that parsed."""
+    branch_N = np.concatenate(branches) if branches else np.zeros(0)
+    if not len(branch_N):
+        return {}
+    actions = [np.zeros(0, np.int64)]
+    for cluster_N, key_N in zip(clusters, keys, strict=True):
+        if len(cluster_N):
+            pairs = np.unique(np.stack([cluster_N, key_N]), axis=1)
+            actions.append(np.bincount(pairs[0], minlength=cluster_N.max() + 1)[np.bincount(cluster_N) >= 2])
+    actions_K = np.concatenate(actions)
+    share = np.bincount(branch_N, minlength=3) / len(branch_N)
+    return {
+        "pace_zero": float(share[ZERO]),
+        "pace_leave_one_out": float(share[LEAVE_ONE_OUT]),
+        "pace_used": float(share[PACE]),
+        "pace_keys_per_part": float(actions_K.mean()) if len(actions_K) else 0.0,
+        "pace_parts_contrasted": float((actions_K >= 2).mean()) if len(actions_K) else 0.0,
+        "pace_parsed": float(np.concatenate(parsed).mean()),
+    }
 
 
-def _first(step: Step, tokens: int) -> tuple[int, ...]:
-    """A tuple, so that no sequence of tokens is ever taken for a parsed action."""
-    return tuple(step.completion.tokens[:tokens].tolist())
-
-
-def _pooled(values_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(members, sum) of each step's pool."""
+def _count_and_sum(values_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([N] members, [N] sum) of each step's label."""
     return np.bincount(label_N)[label_N], np.bincount(label_N, weights=values_N)[label_N]

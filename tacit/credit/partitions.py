@@ -1,12 +1,12 @@
-"""Which steps of a group are compared with one another: partitions, as labels.
+"""Partitions of a group's steps into clusters whose steps are compared with each other.
 
-A partition of N steps is an integer array cluster_N. Labels count from 0 in order of first appearance, steps run rollout-major
-(all steps of the first member, then the second's), and −1 marks a step that is in no cluster.
+A partition of N steps is an integer array cluster_N: labels from 0 in order of first appearance, −1 for no cluster. Steps are
+in rollout order: all steps of the first trajectory, then of the second, and so on.
 
-by_key         equal keys: GiGPO's exact observation
-by_similarity  texts alike: GiGPO's option for worlds whose observations never repeat exactly
-by_history     equal last k observations: HGPO
-by_cosine      nearby features: BiPACE's Algorithm 1, over any embedder
+by_key         equal keys (GiGPO)
+by_similarity  similar texts (GiGPO's option for worlds whose observations never repeat exactly)
+by_history     equal last k observations (HGPO)
+by_cosine      nearby features (BiPACE's Algorithm 1, with any embedder)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tacit.core.types import Group
 from tacit.credit.embedders import Embedder, Key, key_texts
 
 ROUNDING = 1e-6
-"""what a cosine in single precision may be off by: equal features are within any radius, 0 included"""
+"""error of a single-precision cosine; equal features must be within radius 0"""
 
 
 def by_key(keys: Sequence[Hashable]) -> np.ndarray:
@@ -37,17 +37,17 @@ def by_key(keys: Sequence[Hashable]) -> np.ndarray:
 
 
 def by_similarity(texts: Sequence[str], threshold: float = 0.95) -> np.ndarray:
-    """Each text joins the first cluster whose *first* member it resembles: difflib's ratio at least `threshold`."""
+    """Each text joins the first cluster whose *first* member has a difflib ratio of at least `threshold` to it."""
     label: dict[str, int] = {}
     first: list[str] = []
     matcher = SequenceMatcher(autojunk=True)
     for text in texts:
-        if text in label:  # clusters only ever come later, so the same text ends where it ended before
+        if text in label:
             continue
-        matcher.set_seq2(text)  # the side difflib prepares; the clusters' first members take turns on the other
+        matcher.set_seq2(text)  # difflib caches its analysis of the second sequence
         for k, other in enumerate(first):
             matcher.set_seq1(other)
-            # The quick ratios are upper bounds, so what they rule out needs no alignment.
+            # The quick ratios are upper bounds.
             if min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= threshold and matcher.ratio() >= threshold:
                 label[text] = k
                 break
@@ -58,13 +58,12 @@ def by_similarity(texts: Sequence[str], threshold: float = 0.95) -> np.ndarray:
 
 
 def by_history(keys: Sequence[Hashable], trajectory_N: np.ndarray, k: int) -> np.ndarray:
-    """Steps whose last k observations, the present one included, are equal. −1 where fewer than k have been seen."""
+    """Steps with equal last k observations, including the current one. −1 before the k-th observation."""
     if k < 1:
         raise TacitError(f"a history of k = {k} observations cannot be compared; k must be at least 1.")
     now_N = by_key(keys)
     begins_N = np.searchsorted(trajectory_N, trajectory_N)
-    known_N = np.arange(len(now_N)) - begins_N + 1 >= k
-    rows = np.flatnonzero(known_N)
+    rows = np.flatnonzero(np.arange(len(now_N)) - begins_N + 1 >= k)
     cluster_N = np.full(len(now_N), -1, dtype=np.int64)
     cluster_N[rows] = by_key([now_N[i - k + 1 : i + 1].tobytes() for i in rows])
     return cluster_N
@@ -74,12 +73,11 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
     """Algorithm 1: one greedy pass in the given order over unit vectors x = f / ‖f‖.
 
         k ← argmaxⱼ xᵢ·cⱼ  (the first of equals)
-        1 − xᵢ·c_k ≤ ε :  join k,  c_k ← normalize(c_k + (xᵢ − c_k) / |M_k|)  with |M_k| counting xᵢ
-        otherwise      :  xᵢ begins a cluster of its own, with c = xᵢ
+        1 − xᵢ·c_k ≤ ε :  join k,  c_k ← normalize(c_k + (xᵢ − c_k) / |M_k|),  |M_k| including xᵢ
+        otherwise      :  start a cluster with c = xᵢ
 
-    Where x points as c does, c stays as it is; so it does where opposites cancel out and no direction is left. What is kept of
-    a cluster is no unit vector but u, which points as c does: joining adds to it, u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)), and its
-    new length follows from the old one and the cosine.
+    c_k is unchanged if x = c_k, or if x and c_k cancel out. To save normalizations, a cluster stores an unnormalized u parallel
+    to c: joining is u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)), and the new ‖u‖ follows from the old one and the cosine.
     """
     check_radius(epsilon)
     if not len(features):
@@ -117,7 +115,9 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
 
 def check_radius(epsilon: float) -> None:
     if not 0.0 <= epsilon <= 2.0:
-        raise TacitError(f"epsilon = {epsilon} is no cosine distance: it must be between 0 (same direction) and 2 (opposite).")
+        raise TacitError(
+            f"epsilon = {epsilon} is not a cosine distance: it must be between 0 (same direction) and 2 (opposite)."
+        )
 
 
 def _lengths(rows: Sequence[np.ndarray]) -> list[float]:
@@ -126,8 +126,8 @@ def _lengths(rows: Sequence[np.ndarray]) -> list[float]:
     if wrong:
         reason = "is all zeros and has no direction" if squares[wrong[0]] <= 0.0 else "holds NaN or infinite numbers"
         raise TacitError(
-            f"the feature of step {wrong[0]} of a group {reason} ({len(wrong)} such there), so steps cannot be clustered. "
-            "Choose another layer or embedder; if the policy has diverged, go back to an earlier checkpoint."
+            f"the feature of step {wrong[0]} of a group {reason} ({len(wrong)} such steps), so steps cannot be clustered. "
+            "Choose another layer or embedder; if the policy has diverged, resume from an earlier checkpoint."
         )
     return [math.sqrt(square) for square in squares]
 
@@ -150,20 +150,20 @@ class SameKey(Partition):
 
 @dataclass(frozen=True)
 class SimilarObservation(Partition):
-    """Steps that saw nearly the same text."""
+    """Steps with similar observations."""
 
     threshold: float = 0.95
 
     def __post_init__(self) -> None:
         if not 0.0 < self.threshold <= 1.0:
-            raise TacitError(f"similarity = {self.threshold} must be above 0 and at most 1, where texts must be equal.")
+            raise TacitError(f"similarity = {self.threshold} must be above 0 and at most 1 (1: texts must be equal).")
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
         return [by_similarity([step.observation.text for step in group.steps], self.threshold) for group in groups]
 
 
 class Radius(Protocol):
-    """A cosine radius that may be found later than it is asked for."""
+    """A cosine radius that may be found after construction."""
 
     @property
     def value(self) -> float: ...
@@ -171,7 +171,7 @@ class Radius(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """A radius known from the start."""
+    """A constant radius."""
 
     value: float
 
@@ -181,7 +181,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Clusters(Partition):
-    """Steps whose features point the same way, up to the radius (Eq. 3)."""
+    """Steps whose features are within a cosine radius (Eq. 3)."""
 
     embedder: Embedder
     radius: Radius = field(default_factory=lambda: Fixed(0.10))

@@ -1,4 +1,4 @@
-"""Discounted step returns, as a column for losses that regress on them."""
+"""Credit and columns from discounted step returns: Returns, StepReturns, and generalized advantage estimation (GAE)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tacit.credit.episode import Std, standardize
 
 @dataclass(frozen=True)
 class Returns(Column):
-    """Rₜ = rₜ + γ Rₜ₊₁ for every step: what a value head is taught."""
+    """Rₜ = rₜ + γ Rₜ₊₁ of every step: the target of the value head."""
 
     gamma: float = 0.99
     name: ClassVar[str] = "returns"
@@ -33,15 +33,12 @@ class Returns(Column):
         return np.concatenate([reward.returns_N(self.gamma) for reward in rewards]) if rewards else np.zeros(0)
 
 
-# Credit by step return: what followed a step, against what followed every step of the group (constant context, Eq. 8).
-
-
 @dataclass(frozen=True)
 class StepReturns(CreditTerm):
-    """Aₜ = (Gₜ − mean G) / (std G + δ) with Gₜ = Σ_{u≥t} γ^{u−t} rᵤ; mean and std over all steps of the group's episodes.
+    """Aₜ = (Gₜ − mean G) / (std G + δ),  Gₜ = Σ_{u≥t} γ^{u−t} rᵤ      over all steps of the group (constant context, Eq. 8)
 
-    `std=None` only subtracts the mean. Zeros where there is one step in all, or no spread. One episode alone is still compared
-    with itself: its steps are many, and its early steps differ from its late ones.
+    `std=None` only subtracts the mean. Zeros if the group has one step, or no spread. A group of one episode still gets credit:
+    its steps are compared with each other.
     """
 
     gamma: float = 0.98
@@ -62,29 +59,26 @@ class StepReturns(CreditTerm):
         return credits
 
 
-# Generalised advantage estimation over turns: the state is a prompt, the action a completion.
-#
-# δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ)          V after the last turn is 0
-# Aₜ = δₜ + γλ Aₜ₊₁
-#
-# A step's local reward (the invalid-action penalty) is added to its own Aₜ and to no other, as in its return.
-# The value head itself is taught the discounted return (credit/returns.py).
-
-
 def gae(rewards_T: np.ndarray, values_T: np.ndarray, gamma: float, lam: float) -> np.ndarray:
-    """Advantages of one trajectory. λ = 1 is return minus value; λ = 0 is the one-step error."""
+    """δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ),  Aₜ = δₜ + γλ Aₜ₊₁      V after the last turn is 0
+
+    [T] of one trajectory. λ = 1 is return minus value, λ = 0 the one-step error.
+    """
     advantages_T = np.zeros(len(rewards_T))
-    ahead, value_ahead = 0.0, 0.0
+    next_advantage, next_value = 0.0, 0.0
     for t in range(len(rewards_T) - 1, -1, -1):
-        ahead = rewards_T[t] + gamma * value_ahead - values_T[t] + gamma * lam * ahead
-        value_ahead = values_T[t]
-        advantages_T[t] = ahead
+        next_advantage = rewards_T[t] + gamma * next_value - values_T[t] + gamma * lam * next_advantage
+        next_value = values_T[t]
+        advantages_T[t] = next_advantage
     return advantages_T
 
 
 @dataclass(frozen=True)
 class GeneralizedAdvantage(CreditTerm):
-    """PPO's credit, standardised over the steps of the batch unless `whiten` is off."""
+    """GAE over turns: the state is a prompt, the action a completion. `whiten` standardizes over the steps of the batch.
+
+    A step's local reward (the invalid-action penalty) is added to its own Aₜ only.
+    """
 
     gamma: float = 0.99
     lam: float = 0.95

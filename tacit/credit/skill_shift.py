@@ -1,9 +1,10 @@
-"""The skill shift (OPID, §3.3): what knowing the skill would have changed about the very tokens that were written.
+"""Credit from the policy with a skill in its prompt: OPID's skill shift, and RLSD's modulated credit.
 
-    A_skill = log π_old(y | H(h, s), y<) − log π_old(y | h, y<)          per token, both at temperature 1
+    OPID §3.3   A_skill = log π_old(y | H(h, s), y<) − log π_old(y | h, y<)        per token, both at temperature 1
+    RLSD        A_token = A · ((1 − l) + l · clip(exp(sign(A) · A_skill), 1 − ε, 1 + ε))
 
-Positive where the skill makes the token likelier: then it is what the skill would have one do. Both terms are fresh passes of
-the same engine, so that a skill that changes nothing gives exactly zero.
+A_skill is positive where the skill makes the written token likelier. Both terms are scored by the same engine in the same pass,
+so a skill that changes nothing gives exactly zero.
 """
 
 from __future__ import annotations
@@ -29,51 +30,57 @@ class SkillShift(CreditTerm):
     teacher: Teacher
     weight: float = 0.001
     normalise: bool = False
-    """to mean 0 and deviation 1 over all tokens that have a skill"""
+    """to mean 0 and deviation 1 over all tokens with a skill"""
     clip: float | None = None
-    """cut shifts to ± this"""
+    """clip shifts to ± this"""
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
     compares_episodes: ClassVar[bool] = False
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         taught = [self.teacher.prompts(group, policy) for group in groups]
         raw = skill_shifts(groups, taught, policy)
-        told = [_tokens_with_skill(group, prompts) for group, prompts in zip(groups, taught, strict=True)]
-        shifts = self._bounded(raw, told)
+        masks = [
+            np.repeat([bool(own) for own in prompts], group.tokens_per_step) if len(prompts) else np.zeros(0, bool)
+            for group, prompts in zip(groups, taught, strict=True)
+        ]
+        shifts = raw
+        skilled = _concatenate([shift_T[mask_T] for shift_T, mask_T in zip(raw, masks, strict=True)])
+        if self.normalise and len(skilled):
+            mean, std = skilled.mean(), skilled.std()
+            shifts = [
+                np.where(mask_T, (shift_T - mean) / (std + 1e-6), 0.0) for shift_T, mask_T in zip(raw, masks, strict=True)
+            ]
+        if self.clip is not None:
+            shifts = [np.clip(shift_T, -self.clip, self.clip) for shift_T in shifts]
         credits = [Credit(group, self.weight * shift) for group, shift in zip(groups, shifts, strict=True)]
-        spell = cache(lambda token: policy.decode(np.array([token])))  # a batch has far fewer tokens than places for them
+        spell = cache(lambda token: policy.decode(np.array([token])))  # few distinct tokens
         marks = [self._marks(group, shift, spell) for group, shift in zip(groups, shifts, strict=True)]
-        return Explained(credits, _metrics(raw, told, credits), marks)
-
-    def _bounded(self, shifts: list[np.ndarray], told: list[np.ndarray]) -> list[np.ndarray]:
-        known = _joined([shift[mask] for shift, mask in zip(shifts, told, strict=True)])
-        if self.normalise and len(known):
-            mean, std = known.mean(), known.std()
-            shifts = [np.where(mask, (shift - mean) / (std + 1e-6), 0.0) for shift, mask in zip(shifts, told, strict=True)]
-        return shifts if self.clip is None else [np.clip(shift, -self.clip, self.clip) for shift in shifts]
+        return Explained(credits, _metrics(raw, masks, credits), marks)
 
     def _marks(self, group: Group, shift_T: np.ndarray, spell: Callable[[int], str]) -> dict[str, list[Any]]:
-        """For people to look at: what each step was told, and every token with its shift."""
+        """For the records: the skills of each step, and every token with its shift."""
         lessons = [lesson for trajectory in group.trajectories for lesson in self.teacher.lessons(trajectory)]
-        parts = np.split(shift_T, np.cumsum(group.tokens_per_step)[:-1])
+        shifts = np.split(shift_T, np.cumsum(group.tokens_per_step)[:-1])
         shown: dict[str, list[Any]] = {"skills": [], "skill_shift": [], "shift_by_token": []}
-        for step, told, own in zip(group.steps, lessons, parts, strict=True):
-            words = [spell(token) for token in step.completion.tokens.tolist()] if told else []
-            shown["skills"].append([{"task": lesson.task} if lesson.task else {"step": lesson.step} for lesson in told] or None)
-            shown["skill_shift"].append(float(own.sum()))
-            shown["shift_by_token"].append([[word, round(float(x), 4)] for word, x in zip(words, own, strict=False)] or None)
+        for step, skills, own_T in zip(group.steps, lessons, shifts, strict=True):
+            words = [spell(token) for token in step.completion.tokens.tolist()] if skills else []
+            shown["skills"].append(
+                [{"task": lesson.task} if lesson.task else {"step": lesson.step} for lesson in skills] or None
+            )
+            shown["skill_shift"].append(float(own_T.sum()))
+            shown["shift_by_token"].append([[word, round(float(x), 4)] for word, x in zip(words, own_T, strict=False)] or None)
         return shown
 
 
 def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.ndarray]]], scorer: Scorer) -> list[np.ndarray]:
-    """Per group, for all its tokens: the sum of the shifts of each step's prompts. Zero where there is no skill, and exactly
-    where the prompt with it is the prompt without it."""
+    """[T] of each group: A_skill of its tokens, summed over the skills of a step. Zero for steps without a skill, and exactly
+    zero if the skill leaves the prompt unchanged."""
     plain: dict[tuple[int, int], int] = {}
     prompts: list[np.ndarray] = []
     completions: list[np.ndarray] = []
     pairs: list[tuple[int, int, int]] = []
-    for g, (group, told) in enumerate(zip(groups, taught, strict=True)):
-        for n, (step, others) in enumerate(zip(group.steps, told, strict=True)):
+    for g, (group, group_prompts) in enumerate(zip(groups, taught, strict=True)):
+        for n, (step, others) in enumerate(zip(group.steps, group_prompts, strict=True)):
             for other in others:
                 if not len(step.completion.tokens) or np.array_equal(other, step.prompt_tokens):
                     continue
@@ -91,37 +98,26 @@ def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.
     return [np.concatenate(own) if own else np.zeros(0) for own in steps]
 
 
-def _tokens_with_skill(group: Group, prompts: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    """Which tokens have a skill, [T]."""
-    return np.repeat([bool(own) for own in prompts], group.tokens_per_step) if len(prompts) else np.zeros(0, bool)
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if len(arrays) else np.zeros(0)
 
 
-def _metrics(shifts: Sequence[np.ndarray], told: Sequence[np.ndarray], credits: Sequence[Credit]) -> dict[str, float]:
-    """What the paper's Figure 8 shows, and how much of the batch has a skill at all."""
-    flat_T, mask_T, given_T = _joined(shifts), _joined(told).astype(bool), _joined([c.tokens_T for c in credits])
-    known = flat_T[mask_T]
+def _metrics(shifts: Sequence[np.ndarray], masks: Sequence[np.ndarray], credits: Sequence[Credit]) -> dict[str, float]:
+    """The quantities of Figure 8, and the share of tokens with a skill."""
+    mask_T, credit_T = _concatenate(masks).astype(bool), _concatenate([c.tokens_T for c in credits])
+    skilled = _concatenate(shifts)[mask_T]
     return {
         "skill_shift/told": float(mask_T.mean()) if len(mask_T) else 0.0,
-        "skill_shift/mean": float(known.mean()) if len(known) else 0.0,
-        "skill_shift/magnitude": float(np.abs(known).mean()) if len(known) else 0.0,
-        "skill_shift/credit_magnitude": float(np.abs(given_T).mean()) if len(given_T) else 0.0,
+        "skill_shift/mean": float(skilled.mean()) if len(skilled) else 0.0,
+        "skill_shift/magnitude": float(np.abs(skilled).mean()) if len(skilled) else 0.0,
+        "skill_shift/credit_magnitude": float(np.abs(credit_T).mean()) if len(credit_T) else 0.0,
     }
-
-
-# Credit whose size follows a teacher, and whose sign stays the outcome's (RLSD).
-#
-#     A_token = A · ((1 − l) + l · clip(exp(sign(A) · (log q(a) − log p(a))), 1 − ε, 1 + ε))        l: decays over the run
-#
-# A token of a good episode counts more where the teacher finds it likelier, of a bad one where it finds it less likely. A
-# teacher that is the student leaves A as it is.
 
 
 @dataclass(frozen=True)
 class ModulatedCredit(CreditTerm):
+    """RLSD: the outcome sets the sign of the credit, the teacher its size. If the teacher is the student, A is unchanged."""
+
     credit: CreditTerm
     """A"""
     teacher: Teacher
@@ -130,24 +126,24 @@ class ModulatedCredit(CreditTerm):
     bound: float = 0.2
     """ε"""
     until: int = 100
-    """iterations after which l is 0, having fallen linearly"""
+    """iterations over which l falls linearly to 0"""
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         plain = self.credit(groups, rewards, policy, info)
-        known = plain.metrics if isinstance(plain, Explained) else {}
+        metrics = plain.metrics if isinstance(plain, Explained) else {}
         share = self.share * max(0.0, 1.0 - (info.iteration - 1) / self.until)
         if not share:
-            return Explained(list(plain), {**known, "modulation": 0.0})
+            return Explained(list(plain), {**metrics, "modulation": 0.0})
         shifts = skill_shifts(groups, [self.teacher.prompts(group, policy) for group in groups], policy)
         credits = [
             Credit(group, modulate(own.tokens_T, shift_T, share, self.bound))
             for group, own, shift_T in zip(groups, plain, shifts, strict=True)
         ]
-        return Explained(credits, {**known, "modulation": share})
+        return Explained(credits, {**metrics, "modulation": share})
 
 
-def modulate(credit_T: np.ndarray, ahead_T: np.ndarray, share: float, bound: float) -> np.ndarray:
-    """`ahead` is log q(a) − log p(a)."""
-    factor_T = np.clip(np.exp(np.sign(credit_T) * ahead_T), 1 - bound, 1 + bound)
+def modulate(credit_T: np.ndarray, shift_T: np.ndarray, share: float, bound: float) -> np.ndarray:
+    """[T] A · ((1 − l) + l · clip(exp(sign(A) · shift), 1 − ε, 1 + ε)), with l = `share` and ε = `bound`."""
+    factor_T = np.clip(np.exp(np.sign(credit_T) * shift_T), 1 - bound, 1 + bound)
     return credit_T * ((1 - share) + share * factor_T)

@@ -1,7 +1,8 @@
-"""Credit by step: a step is worth what followed it against what followed its peers, the steps in the same cluster.
+"""Step-level credit: a step's return relative to the returns of its cluster (BiPACE's Eq. 2).
 
-GiGPO (Feng et al., 2025) takes steps with the same observation for peers, BiGPO steps with nearby hidden states; the
-arithmetic is the same (BiPACE's Eq. 2).
+    Aᵢ = (Rᵢ − mean_C R) / (std_C R + δ)
+
+GiGPO clusters steps by equal observations, BiGPO by similar hidden states.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ from tacit.core.types import Group, IterationInfo
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameKey
 
-# What a partition left to learn from, in numbers: the singleton tax of BiPACE's section 4.2 and appendix L.
-
 
 def partition_metrics(clusters: Sequence[np.ndarray]) -> dict[str, float]:
-    """Over all groups: clusters, share of singletons and of their steps, mean cluster size, matched pairs, and the share of a
-    group's steps in its largest cluster (appendix M: near 1, nothing is told apart)."""
+    """The singleton tax (BiPACE, section 4.2 and appendix L), over all groups: number of clusters, share of singletons and of
+    their steps, mean size, pairs, and the share of a group's steps in its largest cluster (appendix M: near 1 is collapse)."""
     counts = [np.bincount(cluster_N[cluster_N >= 0]) for cluster_N in clusters]
     sizes = np.concatenate([np.zeros(0, np.int64), *counts])
     sizes = sizes[sizes > 0]
@@ -42,38 +41,10 @@ def partition_metrics(clusters: Sequence[np.ndarray]) -> dict[str, float]:
     }
 
 
-def pace_metrics(
-    clusters: Sequence[np.ndarray], keys: Sequence[np.ndarray], branches: Sequence[np.ndarray], parsed: Sequence[np.ndarray]
-) -> dict[str, float]:
-    """Share of steps in each branch (PACE, leave-one-out, zero), actions per cluster of several members, how many such clusters
-    hold at least two, and the share of completions whose action could be read."""
-    branch_N = np.concatenate(branches) if branches else np.zeros(0)
-    if not len(branch_N):
-        return {}
-    kinds = np.concatenate([_keys_per_cluster(cluster_N, key_N) for cluster_N, key_N in zip(clusters, keys, strict=True)])
-    share = np.bincount(branch_N, minlength=3) / len(branch_N)
-    return {
-        "pace_zero": float(share[0]),
-        "pace_leave_one_out": float(share[1]),
-        "pace_used": float(share[2]),
-        "pace_keys_per_part": float(kinds.mean()) if len(kinds) else 0.0,
-        "pace_parts_contrasted": float((kinds >= 2).mean()) if len(kinds) else 0.0,
-        "pace_parsed": float(np.concatenate(parsed).mean()),
-    }
-
-
-def _keys_per_cluster(cluster_N: np.ndarray, key_N: np.ndarray) -> np.ndarray:
-    """Distinct action keys of each cluster with at least two members."""
-    if not len(cluster_N):
-        return np.zeros(0, np.int64)
-    pairs = np.unique(np.stack([cluster_N, key_N]), axis=1)
-    return np.bincount(pairs[0], minlength=cluster_N.max() + 1)[np.bincount(cluster_N) >= 2]
-
-
 def cluster_relative(returns_N: np.ndarray, cluster_N: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
     """Aᵢ = (Rᵢ − mean_C R) / (std_C R + δ) over the cluster C of step i; `std=None` only subtracts the mean.
 
-    Zero where a cluster has one member or no spread, and where a step is in no cluster (−1).
+    Zero if the cluster has one member or no spread, or if the step is in no cluster (−1).
     """
     advantages_N = np.zeros(len(returns_N))
     inside = np.flatnonzero(cluster_N >= 0)
@@ -82,18 +53,18 @@ def cluster_relative(returns_N: np.ndarray, cluster_N: np.ndarray, std: Std = "p
     returns, cluster = returns_N[inside], cluster_N[inside]
     count_K = np.bincount(cluster)
     some_K = np.maximum(count_K, 1)
-    centred = returns - (np.bincount(cluster, weights=returns) / some_K)[cluster]
+    centered = returns - (np.bincount(cluster, weights=returns) / some_K)[cluster]
     scale = np.ones(len(inside))
     if std is not None:
         freedom_K = np.maximum(count_K - (std == "sample"), 1)
-        scale = np.sqrt(np.bincount(cluster, weights=centred * centred) / freedom_K)[cluster] + delta
+        scale = np.sqrt(np.bincount(cluster, weights=centered * centered) / freedom_K)[cluster] + delta
     differs = has_spread(returns, cluster)[cluster]
-    advantages_N[inside[differs]] = centred[differs] / scale[differs]
+    advantages_N[inside[differs]] = centered[differs] / scale[differs]
     return advantages_N
 
 
 def has_spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
-    """[K] whether the members of each cluster differ at all: exactly, where a computed variance would leave dust."""
+    """[K] whether each cluster has two different returns. Exact, unlike a computed variance."""
     low_K, high_K = np.full(cluster.max() + 1, np.inf), np.full(cluster.max() + 1, -np.inf)
     np.minimum.at(low_K, cluster, returns)
     np.maximum.at(high_K, cluster, returns)
@@ -102,7 +73,7 @@ def has_spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StepRelative(CreditTerm):
-    """w · (R − mean_C R) / (std_C R + δ), with R the discounted return of the step."""
+    """w · Aᵢ, with R the discounted return of the step."""
 
     partition: Partition = field(default_factory=SameKey)
     weight: float = 1.0
@@ -139,7 +110,7 @@ def explain_credit(
     metrics: dict[str, float],
     columns: Mapping[str, Sequence[np.ndarray]],
 ) -> Explained:
-    """Step-level credit and its metrics. Records get each step's cluster, credit and the term's own per-step columns."""
+    """Step-level credit, its metrics, and per-step marks for the records: cluster, credit and the term's own columns."""
     everything = {"part": clusters, "step_credit": steps, **columns}
     return Explained(
         credits=[Credit.per_step(group, values_N) for group, values_N in zip(groups, steps, strict=True)],

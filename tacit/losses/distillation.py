@@ -1,12 +1,12 @@
-"""Learning from oneself with a skill in the prompt: the teacher is the same policy, told what to do (§A.1 of OPID).
+"""Self-distillation losses: the teacher is the same policy with a skill in its prompt (OPID, §A.1).
 
-p: π_θ(· | h), with gradient.   q: the teacher's, π(· | H(h, s)), without.   a: the token that was written.
+p: π_θ(· | h), with gradient.   q: the teacher π(· | H(h, s)), without gradient.   a: the written token.
 
     forward    KL(q ‖ p) = Σ q (log q − log p)
     reverse    KL(p ‖ q) = Σ p (log p − log q)
     jsd        α KL(q ‖ m) + (1 − α) KL(p ‖ m),  m = α q + (1 − α) p
-    sampled    ρ (log p − log q)(a), its score-function gradient: an estimate of the reverse KL's from one token
-    top-K      the same over the K likeliest tokens of p or of q, renormalised
+    sampled    ρ sg(log p − log q)(a): one-token estimate of the reverse KL's gradient
+    top-K      forward, reverse or jsd over the K likeliest tokens of p or q, renormalized
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Support = Literal["student", "teacher"]
 
 @dataclass(frozen=True)
 class TeacherPrompts(Column):
-    """H(h, s) of every step; the plain prompt where there is no skill: then the teacher knows no more than its student."""
+    """H(h, s) of every step; the plain prompt if there is no skill."""
 
     teacher: Teacher
     name: ClassVar[str] = "taught"
@@ -48,7 +48,7 @@ class TeacherPrompts(Column):
 
 @dataclass(frozen=True)
 class TeacherLogprobs(Column):
-    """log q(a) of every sampled token, before the update, at the temperature the policy is measured at."""
+    """log q(a) of every sampled token, before the update."""
 
     teacher: Teacher
     temperature: float = 1.0
@@ -64,21 +64,22 @@ class TeacherLogprobs(Column):
 
 
 def teacher_prompts(groups: Sequence[Group], teacher: Teacher, policy: Policy) -> list[np.ndarray]:
-    found = []
+    """Prompt of the teacher at every step: with its first skill, or the plain one."""
+    prompts = []
     for group in groups:
-        for step, told in zip(group.steps, teacher.prompts(group, policy), strict=True):
-            found.append(told[0] if told else step.prompt_tokens)
-    return found
+        for step, taught in zip(group.steps, teacher.prompts(group, policy), strict=True):
+            prompts.append(taught[0] if taught else step.prompt_tokens)
+    return prompts
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """w · E[D(q, p)] over whole distributions. Zero, and without gradient, where the teacher is the student."""
+    """w · E[D(q, p)] over full distributions. Value and gradient are zero if the teacher is the student."""
 
     kind: Kind = "reverse"
     weight: float = 1.0
     alpha: float = 0.5
-    """of the jsd"""
+    """α of the jsd"""
     top_k: int = 0
     """0: the whole vocabulary"""
     support: Support = "student"
@@ -87,12 +88,16 @@ class Divergence:
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         assert view.beside_teacher is not None
-        apart_T = view.beside_teacher(self.between)
-        return self.weight * mean_over(apart_T, view), {"teacher_divergence": apart_T.detach().sum()}
+        divergence_T = view.beside_teacher(self.between)
+        return self.weight * mean_over(divergence_T, view), {"teacher_divergence": divergence_T.detach().sum()}
 
     def between(self, student_CV: torch.Tensor, teacher_CV: torch.Tensor) -> torch.Tensor:
-        """[C] of log-distributions."""
-        p, q = self._supported(student_CV, teacher_CV) if self.top_k else (student_CV, teacher_CV)
+        """[C] divergence of log-distributions [C, V]."""
+        p, q = student_CV, teacher_CV
+        if self.top_k:
+            top = (p.detach() if self.support == "student" else q).topk(min(self.top_k, p.shape[-1]), -1).indices
+            p, q = p.gather(-1, top), q.gather(-1, top)
+            p, q = p - p.logsumexp(-1, keepdim=True), q - q.logsumexp(-1, keepdim=True)
         if self.kind == "forward":
             return (q.exp() * (q - p)).sum(-1)
         if self.kind == "reverse":
@@ -100,31 +105,26 @@ class Divergence:
         m = (q + math.log(self.alpha)).logaddexp(p + math.log1p(-self.alpha))
         return self.alpha * (q.exp() * (q - m)).sum(-1) + (1 - self.alpha) * (p.exp() * (p - m)).sum(-1)
 
-    def _supported(self, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = (p.detach() if self.support == "student" else q).topk(min(self.top_k, p.shape[-1]), -1).indices
-        p, q = p.gather(-1, chosen), q.gather(-1, chosen)
-        return p - p.logsumexp(-1, keepdim=True), q - q.logsumexp(-1, keepdim=True)
-
 
 @dataclass(frozen=True)
 class SampledReverseKL:
-    """w · E[ρ · sg(log p − log q)(a)]: the value's gradient is that of KL(p ‖ q), from the tokens that were written."""
+    """w · E[ρ · sg(log p − log q)(a)]: its gradient estimates that of KL(p ‖ q) from the written tokens."""
 
     weight: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset({"teacher_logprobs"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        apart_T = view.logprobs_T.detach() - view.tokens["teacher_logprobs"]
+        difference_T = view.logprobs_T.detach() - view.tokens["teacher_logprobs"]
         ratio_T = (view.logprobs_T - view.behaviour_T).exp()
-        return self.weight * mean_over(ratio_T * apart_T, view), {"teacher_divergence": apart_T.sum()}
+        return self.weight * mean_over(ratio_T * difference_T, view), {"teacher_divergence": difference_T.sum()}
 
 
 @dataclass(frozen=True)
 class GatedLikelihood:
     """w · E[sg(σ(β d)) · d],  d = log q(a) − log p(a)                                        (SDAR, as released)
 
-    The gate has no gradient and d's is that of −log p: every token becomes likelier, those the teacher prefers more so, none
-    less likely. So a teacher that is the student still pushes, by half (σ(0)); β = 0 is what was released as GRPO+OPSD.
+    The gradient is that of −gate · log p: every written token becomes likelier, most where the teacher prefers it. A teacher
+    equal to the student still has the gate σ(0) = ½. β = 0 is GRPO+OPSD as released.
     """
 
     weight: float = 0.01
@@ -132,17 +132,17 @@ class GatedLikelihood:
     needs: ClassVar[frozenset[str]] = frozenset({"teacher_logprobs"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        ahead_T = view.tokens["teacher_logprobs"] - view.logprobs_T
-        gate_T = (self.beta * ahead_T.detach()).sigmoid()
-        stats = {"teacher_ahead": ahead_T.detach().sum(), "gate": gate_T.sum()}
-        return self.weight * mean_over(gate_T * ahead_T, view), stats
+        d_T = view.tokens["teacher_logprobs"] - view.logprobs_T
+        gate_T = (self.beta * d_T.detach()).sigmoid()
+        stats = {"teacher_ahead": d_T.detach().sum(), "gate": gate_T.sum()}
+        return self.weight * mean_over(gate_T * d_T, view), stats
 
 
 @dataclass(frozen=True)
 class SkillK3:
     """w · E[ρ (exp(−e) − 1 + e)],  e = log p(a) − log q(a)                                   (Skill-SD, as released)
 
-    k3 of KL(p ‖ q), importance-weighted; ρ is part of the gradient. At e = 0 both value and gradient are zero.
+    k3 estimator of KL(p ‖ q), importance-weighted; the gradient flows through ρ too. Value and gradient are zero at e = 0.
     """
 
     weight: float = 0.001
@@ -150,7 +150,7 @@ class SkillK3:
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         e_T = view.logprobs_T - view.tokens["teacher_logprobs"]
-        # the bounds are those of the reference implementation: neither factor may overflow
+        # bounds of the reference implementation, against overflow
         ratio_T = (view.logprobs_T - view.behaviour_T).clamp(max=10.0).exp()
         k3_T = (-e_T).clamp(max=20.0).exp() - 1 + e_T
         return self.weight * mean_over(ratio_T * k3_T, view), {"teacher_divergence": k3_T.detach().sum()}

@@ -1,4 +1,4 @@
-"""Staying near a reference policy."""
+"""Regularizers and auxiliary losses: reference KL, entropy bonus, value loss, imitation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReferenceLogprobs(Column):
-    """log π_ref of every sampled token, at the temperature the policy is measured at."""
+    """log π_ref of every sampled token."""
 
     temperature: float = 1.0
     name: ClassVar[str] = "reference"
@@ -38,23 +38,20 @@ class ReferenceLogprobs(Column):
 
 @dataclass(frozen=True)
 class ReferenceKL:
-    """β E[exp(d) − d − 1] with d = log π_ref − log π: the k3 estimator of KL(π ‖ π_ref), never negative.
+    """L = β E[exp(d) − d − 1],  d = log π_ref − log π: the k3 estimator of KL(π ‖ π_ref), never negative.
 
-    Beside a loss that sums over an action's tokens, so must this (`over="actions"`): as a mean over tokens its β would shrink
-    by the action's length."""
+    Use `over="actions"` with a policy loss that sums over an action's tokens; otherwise β shrinks by the action's length.
+    """
 
     beta: float = 0.01
     over: Over = "tokens"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        # exp(d) explodes where the reference all but rules a token out; ±10 is the reference implementations' bound.
+        # ±10, as in the reference implementations, against overflow of exp(d)
         d_T = (view.tokens["reference"] - view.logprobs_T).clamp(-10.0, 10.0)
         kl_T = d_T.expm1() - d_T
         return self.beta * mean_over(kl_T, view, self.over), {"reference_kl": kl_T.detach().sum()}
-
-
-# Keeping options open.
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,6 @@ class EntropyBonus:
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         assert view.entropy_T is not None
         return -self.coefficient * mean_over(view.entropy_T, view), {}
-
-
-# Teaching the value head.
 
 
 @dataclass(frozen=True)
@@ -85,12 +79,9 @@ class ValueLoss:
         return self.coefficient * (error_R**2).sum() / view.total_rows, {}
 
 
-# Doing what was shown.
-
-
 @dataclass(frozen=True)
 class Imitation:
-    """L = −E[log π(shown token)], each token weighted by its advantage (1 in a batch of demonstrations)."""
+    """L = −E[A log π(token)], with A = 1 in a batch of demonstrations."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
 

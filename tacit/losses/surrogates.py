@@ -1,4 +1,7 @@
-"""The clipped surrogate of PPO and everything descended from it."""
+"""Policy losses: the clipped surrogate of PPO and GSPO, CISPO's clipped weight, and the plain policy gradient.
+
+A step's completion is one action: log π(a | x) = Σ over its tokens of log π(token).
+"""
 
 from __future__ import annotations
 
@@ -10,51 +13,12 @@ from tacit.core.protocols import TokenView
 if TYPE_CHECKING:
     import torch
 
-# The sampled policy gradient and its penalty to a reference (constant context, Eq. 9). An action is a step's completion:
-#
-# log π(a | x) = Σ over its tokens of log π(token),     the expectation is over steps, so a long action weighs more tokens
-
-
-@dataclass(frozen=True)
-class PolicyGradient:
-    """L = −E[A log π(a | x)]: no ratio and no clip, so it is right only for the policy that sampled."""
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        drift_T = view.logprobs_T.detach() - view.behaviour_T
-        loss = -(view.advantages_T * view.logprobs_T).sum() / view.total_rows
-        return loss, {"ratio": drift_T.exp().sum()}
-
-
-@dataclass(frozen=True)
-class SampledPenalty:
-    """β E[log π(a | x) − log π_ref(a | x)], as published.
-
-    Its *value* estimates KL(π ‖ π_ref). Its gradient is β E[∇ log π(a | x)], in which the reference does not occur. Over
-    samples of the whole distribution it is zero on average; over a nucleus q of it (top-p below 1) it is not: on the logits
-    it is π − q, which pushes what was kept down and what was cut off up, whatever the reference says. To be held near the
-    reference, use `losses.kl.ReferenceKL`, whose gradient does depend on it, or have the penalty inside the reward
-    (companions/reference.py).
-    """
-
-    beta: float = 0.02
-    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-
-    def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        difference_T = view.logprobs_T - view.tokens["reference"]
-        return self.beta * difference_T.sum() / view.total_rows, {"reference_kl": difference_T.detach().sum()}
-
-
-# Sums that are means over the whole batch, however it is cut into micro-batches.
-
 Over = Literal["tokens", "rows", "actions"]
-"""`tokens`: every token of the batch weighs the same. `rows`: every step does, its tokens sharing one vote. `actions`: the
-mean over steps of the sum over an action's tokens, as log π(a | x) is one."""
+"""tokens: mean over tokens. rows: mean over steps of the mean over a step's tokens. actions: mean over steps of the sum."""
 
 
 def mean_over(values_T: torch.Tensor, view: TokenView, over: Over = "tokens") -> torch.Tensor:
-    """This micro-batch's share of the batch mean of a per-token quantity."""
+    """This micro-batch's share of the batch mean of a per-token quantity; the shares add up."""
     if over == "tokens":
         return values_T.sum() / view.total_tokens
     if over == "actions":
@@ -72,8 +36,7 @@ class ClippedSurrogate:
     """L = −E[min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A)]
 
     ratio="token"     ρ = π(token) / π_old(token)
-    ratio="sequence"  ρ = (π(completion) / π_old(completion))^(1/length), one for all tokens of a step (GSPO); the gradient of
-                      each token's term flows through its own log-probability
+    ratio="sequence"  ρ = (π(completion) / π_old(completion))^(1/length), one for all tokens of a step (GSPO)
     ε_high > ε_low is DAPO's clip-higher. `dual` > 1 bounds the loss of negative advantages at dual · |A|.
     """
 
@@ -88,7 +51,7 @@ class ClippedSurrogate:
         log_ratio_T = view.logprobs_T - view.behaviour_T
         if self.ratio == "sequence":
             mean_R = row_sums(log_ratio_T.detach(), view) / view.lengths_R
-            # Value of the sequence ratio, gradient of the token: GSPO's token form with equal advantages is GSPO itself.
+            # GSPO-token: value of the sequence ratio, gradient through each token. With equal advantages it is GSPO.
             log_ratio_T = mean_R[view.row_T] + view.logprobs_T - view.logprobs_T.detach()
         ratio_T = log_ratio_T.exp()
         clipped_T = ratio_T.clamp(1.0 - self.low, 1.0 + self.high)
@@ -102,18 +65,15 @@ class ClippedSurrogate:
             "ratio": ratio_T.sum(),
             "ratio_max": ratio_T.max(),
             "clipped": (too_high_T | too_low_T).sum(),
-            # k3 of the move since sampling: how far this update has gone off policy
+            # k3 estimate of the KL since sampling
             "old_kl": ((-log_ratio_T).expm1() + log_ratio_T).sum(),
         }
         return -mean_over(gain_T, view, self.over), stats
 
 
-# CISPO: clip the importance weight, keep every token's gradient.
-
-
 @dataclass(frozen=True)
 class ClippedWeight:
-    """L = −E[sg(clip(ρ, 1 − ε_low, 1 + ε_high)) · A · log π]"""
+    """CISPO: L = −E[sg(clip(ρ, 1 − ε_low, 1 + ε_high)) · A · log π]"""
 
     low: float = 0.1
     high: float = 0.1
@@ -125,3 +85,32 @@ class ClippedWeight:
         weight_T = ratio_T.clamp(1.0 - self.low, 1.0 + self.high)
         stats = {"ratio": ratio_T.sum(), "ratio_max": ratio_T.max(), "clipped": (weight_T != ratio_T).float().sum()}
         return -mean_over(weight_T * view.advantages_T * view.logprobs_T, view, self.over), stats
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """L = −E[A log π(a | x)] over steps (constant context, Eq. 9). No importance ratio: only valid on policy."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
+        drift_T = view.logprobs_T.detach() - view.behaviour_T
+        loss = -(view.advantages_T * view.logprobs_T).sum() / view.total_rows
+        return loss, {"ratio": drift_T.exp().sum()}
+
+
+@dataclass(frozen=True)
+class SampledPenalty:
+    """L = β E[log π(a | x) − log π_ref(a | x)], as published (constant context, Eq. 9).
+
+    Its value estimates KL(π ‖ π_ref), but its gradient β E[∇ log π(a | x)] does not depend on the reference. It is zero on
+    average over samples of π. Over a nucleus q of π (top-p below 1) it is π − q on the logits: it pushes kept tokens down and
+    cut-off tokens up. `ReferenceKL` and the penalty inside the reward (companions/reference.py) do pull towards π_ref.
+    """
+
+    beta: float = 0.02
+    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
+
+    def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
+        difference_T = view.logprobs_T - view.tokens["reference"]
+        return self.beta * difference_T.sum() / view.total_rows, {"reference_kl": difference_T.detach().sum()}

@@ -1,4 +1,4 @@
-"""Methods by name. Each file is one paper; the class holds its settings, `changes` what it makes of GRPO."""
+"""Methods by name. Each class holds the settings of one paper; its `changes` returns what differs from GRPO."""
 
 from __future__ import annotations
 
@@ -31,26 +31,21 @@ METHODS = {
     "complementary": "tacit.methods.complementary:Complementary",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
-BESIDE = {"judge": "tacit.methods.judge:Judge", "self_imitation": "tacit.methods.self_imitation:SelfImitation"}
-"""what is made to go beside any of them: `--method reuserl+judge`"""
-
-
-def _is_settings(found: Any) -> bool:
-    return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("build", "context"))
+ADD_ONS = {"judge": "tacit.methods.judge:Judge", "self_imitation": "tacit.methods.self_imitation:SelfImitation"}
+"""methods meant to be combined with another one: `--method reuserl+judge`"""
 
 
 REGISTRY = Registry(
     "method",
     "tacit.methods",
-    {**METHODS, **BESIDE},
-    _is_settings,
+    {**METHODS, **ADD_ONS},
+    lambda found: isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("build", "context")),
     "a dataclass with `context(world)` and `build(world, resources) -> Method`, such as a subclass of tacit.methods.grpo.GRPO",
 )
 
 
 def get_method(name: str) -> type[Any]:
-    """The settings class of a method by its name, of several as `a+b`, or your own as `package.module:Class` or
-    `path/to/file.py:Class`."""
+    """The settings class of a method: a name, several as `a+b`, or your own as `package.module:Class` or `file.py:Class`."""
     names = tuple(part.strip() for part in name.split("+"))
     if len(names) == 1 or not all(names):
         return REGISTRY.get(name)

@@ -1,15 +1,17 @@
-"""BiPACE (Wang et al., 2026): compare steps by what they mean, and actions with their peers.
+"""BiPACE (Wang et al., 2026): step-level credit among steps with similar hidden states, and action-level credit within them.
 
     A_ep = (R(τ) − mean R) / (std R + δ)                  (1)    over the trajectories of one task: GRPO
-    C = Cluster_ε({φ(s)}, 1 − u·v)                        (3)    φ: the actor's own hidden state at the prompt, normalised
+    C = Cluster_ε({φ(s)}, 1 − u·v)                        (3)    φ: the actor's own hidden state at the prompt, normalized
     BiGPO        Âₛ = (Rₜ − mean_C R) / (std_C R + δ)      (2)    in the cluster C of the step, Rₜ = rₜ + γ Rₜ₊₁
     BiPACE       Âₛ = mean_{C=} R − mean_C R = Q̂ − V̂       (5–7)  C=: the steps of C that took the same action
                  Âₛ = Rₜ − mean_{C≠} R                     (4)    C≠: those that took another; the difference form
     A = A_ep + w · Âₛ                                      (8)
 
-A step alone in its cluster gets Âₛ = 0; where a form has no peers to average it leaves the step out: Rₜ − mean_{C∖t} R.
-What differs from GRPO: the second term of (8), and a smaller learning rate. With one axis per observation and ε = 0, BiGPO is
-GiGPO. The prefill that samples a completion has φ already, so it costs next to nothing (docs/methods/bipace.md).
+A step alone in its cluster gets Âₛ = 0. Where C= holds only the step itself (5–7), or C≠ is empty (4), Âₛ is the leave-one-out
+advantage Rₜ − mean_{C∖t} R.
+
+What differs from GRPO: the second term of (8), and a smaller learning rate. With the identity embedder and ε = 0, BiGPO is
+GiGPO. φ is almost free: the prefill that samples a completion computes it (docs/methods/bipace.md).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ COSINE = Bound(lambda v: 0 <= v <= 2, "must be between 0 and 2: it is a cosine d
 
 @dataclass(frozen=True)
 class BiGPO(GRPO):
-    """GRPO with step-level credit among steps whose hidden states are near: BiPACE's state side alone."""
+    """GRPO with step-level credit among steps with similar hidden states: BiPACE without the action side."""
 
     name: ClassVar[str] = "bigpo"
 
@@ -46,32 +48,32 @@ class BiGPO(GRPO):
     step_weight: NotNegative = 1.0
     """w of the step-level credit; 0 is GRPO"""
     step_std: Literal["population", "sample", "none"] = "population"
-    """divide step-level credit by the deviation of its cluster: population, sample, or none"""
+    """divide step-level credit by the standard deviation of its cluster: population, sample, or none"""
     embedder: Literal["actor", "ngram", "identity", "sentence"] = "actor"
-    """what steps are compared by: the actor's hidden state, character n-grams, the exact observation, a sentence encoder"""
+    """features that steps are clustered by: actor hidden state, character n-grams, exact observation, or sentence encoder"""
     text_key: Key = "observation"
-    """what n-grams and identity compare: the observation, the state (block and observation as told), or the whole prompt"""
+    """text that ngram and identity compare: the observation, the state (state block and observation), or the whole prompt"""
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """the sentence encoder, where steps are compared by one: a directory or a hub id"""
+    """sentence encoder for embedder = sentence: a directory or a hub id"""
     layer: int | None = None
-    """layer of the hidden state, from the end if negative; none is what `tacit calibrate` found for this model, else -8"""
+    """layer of the hidden state, counted from the end if negative; default: the one `tacit calibrate` found, else -8"""
     pooling: Pooling | None = None
-    """which state of the prompt: last (free: the sampler has it), mean or attention; none is the calibrated one, else last"""
+    """pooling over prompt tokens: last (free, from the prefill), mean or attention; default: the calibrated one, else last"""
     epsilon: Annotated[float | None, COSINE] = None
-    """cosine radius of a cluster, from 0 to 2; none is the calibrated one, else the published 0.10 (ngram: 0.25)"""
+    """cosine radius of a cluster, from 0 to 2; default: the calibrated one, else the published 0.10 (ngram: 0.25)"""
     adaptive: bool = False
-    """find epsilon on the first iteration: a median cluster of 4 to 8 steps"""
+    """search for epsilon on the first iteration, so that the median cluster has 4 to 8 steps"""
     schedule: Schedule = field(default_factory=lambda: Schedule(lr=5e-7))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.adaptive and self.epsilon is not None:
             raise TacitError(
-                f"epsilon = {self.epsilon} is given, and adaptive would search for another; leave one of them out."
+                f"epsilon = {self.epsilon} and adaptive = true exclude each other: adaptive searches for epsilon. Remove one."
             )
         phi = self.build_embedder(resources)
         adaptive = AdaptiveRadius(phi) if self.adaptive else None
         radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
-        sampled = [phi.layer] if isinstance(phi, ActorHidden) and phi.pooling == "last" else []  # the prefill has it already
+        sampled = [phi.layer] if isinstance(phi, ActorHidden) and phi.pooling == "last" else []  # computed by the prefill
         return (
             adds("credits", "step credit", self.step_credit(Clusters(phi, radius))),  # Eqs. 3 and 8
             adds("companions", "radius", *([adaptive] if adaptive else [])),
@@ -80,12 +82,12 @@ class BiGPO(GRPO):
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         settings, notes = super().fit_to_model(base, said)
-        told = Geometry(self.layer, self.pooling, self.epsilon)
-        found, more = choose_geometry(told, self.embedder, base, self.adaptive)
+        geometry = Geometry(self.layer, self.pooling, self.epsilon)
+        found, more = choose_geometry(geometry, self.embedder, base, self.adaptive)
         return replace(settings, layer=found.layer, pooling=found.pooling, epsilon=found.epsilon), (*notes, *more)
 
     def build_embedder(self, resources: Resources) -> Embedder:
-        """φ, what a step is compared by."""
+        """φ: features of a step."""
         if self.embedder == "actor":
             layer = PUBLISHED_LAYER if self.layer is None else self.layer
             resources.check_layer(layer)
@@ -95,26 +97,26 @@ class BiGPO(GRPO):
         return HashNgram(key=self.text_key) if self.embedder == "ngram" else Identity(self.text_key)
 
     def step_credit(self, clusters: Clusters) -> CreditTerm:
-        """w · Âₛ of Eq. 2."""
+        """w · Âₛ (Eq. 2)"""
         return StepRelative(clusters, self.step_weight, self.gamma, None if self.step_std == "none" else self.step_std)
 
 
 @dataclass(frozen=True)
 class BiPACE(BiGPO):
-    """GRPO with Q̂ − V̂ among steps whose hidden states are near: what an action was worth where it was taken."""
+    """GRPO with Q̂ − V̂ of each action, estimated among steps with similar hidden states."""
 
     name: ClassVar[str] = "bipace"
 
     step_std: Literal["population", "sample", "none"] = "none"
-    """divide step-level credit by the deviation of its cluster: none (as in Eqs. 4-7), population or sample"""
+    """divide step-level credit by the standard deviation of its cluster: none (as in Eqs. 4-7), population or sample"""
     estimator: Form = "q"
-    """q: mean return of the same action minus that of the cluster; difference: return minus that of other actions"""
+    """q: mean return of the same action minus mean of the cluster; difference: return minus mean return of other actions"""
     action_key: ActionKey = "tag"
-    """what makes two actions the same: the parsed action (tag), or the first tokens of the completion (tokens)"""
+    """two actions are the same if their parsed actions (tag) or their first completion tokens (tokens) are equal"""
     key_tokens: AtLeastOne = 8
-    """how many first tokens; also the key of a completion that does not parse"""
+    """number of first tokens; also the key of a completion that does not parse"""
 
     def step_credit(self, clusters: Clusters) -> CreditTerm:
-        """w · Âₛ of Eqs. 5–7 or 4."""
+        """w · Âₛ (Eqs. 4–7)"""
         std = None if self.step_std == "none" else self.step_std
         return ActionPeers(clusters, self.estimator, self.action_key, self.key_tokens, self.step_weight, self.gamma, std)

@@ -1,20 +1,20 @@
-"""Methods added together: `reuserl+bipace` is GRPO with what both add to it (core/composition.py).
+"""Combined methods: `reuserl+bipace` is GRPO with the changes of both (core/composition.py).
 
-One value for each setting that several of them have, whichever way they are named:
+Settings that several methods have get one value. The first rule that applies decides, in whatever order they are named:
 
-    what was said                           --gamma 0.9
-    else the value of the one that leads    constant_context, ppo, gspo and cispo replace what the others add to
-    else the one that is not GRPO's own     reuserl's invalid_penalty, bipace's learning rate
-    else nobody decides                     and whoever adds them has to say it
+    1. the value the user gave                    --gamma 0.9
+    2. the default of the leading method          constant_context, ppo, gspo and cispo replace what the others add to
+    3. the default that differs from GRPO's       reuserl's invalid_penalty, bipace's learning rate
+    4. otherwise `build` refuses, and asks for a value
 
-A value that is GRPO's own counts as nobody's, the leader's too.
+A default equal to GRPO's does not count as a preference, not even the leading method's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -27,12 +27,12 @@ from tacit.methods.grpo import GRPO
 from tacit.prompts.settings import PromptSettings
 
 TABLES: Mapping[str, type[Any]] = {"prompt": PromptSettings, "schedule": Schedule}
-"""settings that are tables: methods are combined field by field"""
+"""nested settings, combined field by field"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Undecided:
-    """A setting that two methods want to be different, and neither leads."""
+    """The value of a setting for which two methods have different defaults and neither leads."""
 
     wanted: tuple[tuple[str, Any], ...]
 
@@ -42,7 +42,7 @@ class Undecided:
 
 @dataclasses.dataclass(frozen=True)
 class CombinedMethod(GRPO):
-    """What `add` makes subclasses of."""
+    """Base class of the classes that `combine` makes."""
 
     made_of: ClassVar[Mapping[str, type[GRPO]]] = {}
 
@@ -53,7 +53,7 @@ class CombinedMethod(GRPO):
         return {name: value for name, value in values.items() if isinstance(value, Undecided)}
 
     def members(self) -> dict[str, GRPO]:
-        """Each method with the settings they share."""
+        """Each method with the combined settings."""
         return {
             name: cls(**{field.name: getattr(self, field.name) for field in fields(cls)}) for name, cls in self.made_of.items()
         }
@@ -61,7 +61,7 @@ class CombinedMethod(GRPO):
     def context(self, world: Environment) -> Context:
         own = [name for name, cls in self.made_of.items() if cls.context is not GRPO.context]
         if len(own) > 1:
-            raise TacitError(f"{own[0]!r} and {own[1]!r} cannot be added together: both replace the context.")
+            raise TacitError(f"{own[0]!r} and {own[1]!r} cannot be combined: both replace the context.")
         return self.members()[own[0]].context(world) if own else super().context(world)
 
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
@@ -70,22 +70,20 @@ class CombinedMethod(GRPO):
         self._check_seen(wished)
         for name, value in self.undecided().items():
             flag = f"--{name.replace('_', '-')}"
-            raise TacitError(f"{self.name!r}: {name} would be {value}, so it has to be said ({flag}).")
+            raise TacitError(f"{self.name!r}: {name} would be {value}; set it with {flag}.")
         changes = {name: member.changes(world, resources) for name, member in self.members().items()}
         return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
 
     def _check_seen(self, wished: Mapping[str, Sequence[Part]]) -> None:
-        """Refuse what would change nothing: credit that no loss reads."""
+        """Refuse a method whose rewards or credit no loss would read."""
         for blind in (name for name, cls in self.made_of.items() if cls.ignores_rewards):
             for other, parts in wished.items():
                 if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):
-                    lost = "what the other does to rewards or credit would be lost"
-                    raise TacitError(
-                        f"{blind!r} and {other!r} cannot be added together: {blind} looks at no outcome, and {lost}."
-                    )
+                    lost = "the other's changes to rewards or credit would have no effect"
+                    raise TacitError(f"{blind!r} and {other!r} cannot be combined: {blind} ignores rewards, so {lost}.")
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        if self.undecided():  # `build` says so, after what could never be built
+        if self.undecided():  # `build` refuses them, after its other checks
             return self, ()
         settings, notes = self, dict.fromkeys(self._decided(said))
         for name in self.made_of:
@@ -99,7 +97,7 @@ class CombinedMethod(GRPO):
         return tuple(said for member in self.members().values() for said in member.entry_warnings(policies))
 
     def _decided(self, said: frozenset[str]) -> list[str]:
-        """Notes on settings that one method leads in and another would have otherwise."""
+        """Notes on settings for which another method has a different default."""
         notes = []
         for path, chosen in _chosen_leaves(type(self)):
             value = _leaf(self, path)
@@ -111,15 +109,15 @@ class CombinedMethod(GRPO):
 
 @cache
 def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[CombinedMethod]:
-    """The settings class of several methods together."""
+    """The settings class of several methods combined."""
     made_of = dict(zip(names, classes, strict=True))
     if len(made_of) < len(names):
-        raise TacitError(f"{'+'.join(names)}: a method is added once.")
+        raise TacitError(f"{'+'.join(names)}: each method can be named only once.")
     for name, cls in made_of.items():
         if not (isinstance(cls, type) and issubclass(cls, GRPO)) or cls.build is not GRPO.build:
             raise TacitError(
-                f"{name!r} cannot be added to others: it builds itself whole. Let its class subclass GRPO and say in "
-                "`changes` what it adds and what it replaces (tacit/core/composition.py)."
+                f"{name!r} cannot be combined: it overrides `build`. Subclass GRPO and return what it adds and replaces "
+                "from `changes` (tacit/core/composition.py)."
             )
     shared: dict[str, tuple[Any, Any]] = {}
     everybody: dict[str, type[GRPO]] = {"grpo": GRPO, **made_of}
@@ -127,12 +125,11 @@ def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Comb
         hints = get_type_hints(cls, include_extras=True)
         for field in fields(cls):
             kind = shared.setdefault(field.name, (hints[field.name], name))
-            if field.name in _own(cls) and kind[0] != hints[field.name] and field.name not in _own(GRPO):
+            if kind[0] != hints[field.name] and field.name not in GRPO.__dataclass_fields__:
                 raise TacitError(
-                    f"{kind[1]!r} and {name!r} cannot be added together: both have a setting {field.name!r} of their own, "
-                    "and it is not the same."
+                    f"{kind[1]!r} and {name!r} cannot be combined: both have a setting {field.name!r}, with different types."
                 )
-    made = [(field, kind, _made_field(field, made_of)) for field, (kind, _) in shared.items()]
+    made = [(field, kind, _combined_field(field, made_of)) for field, (kind, _) in shared.items()]
     doc = " ".join((cls.__doc__ or "").strip().splitlines()[0] for cls in classes if cls.__doc__)
     names_in_order = "+".join(names)
     namespace = {"__doc__": doc, "name": names_in_order, "made_of": made_of, "__module__": __name__}
@@ -153,14 +150,15 @@ def _leaf(settings: Any, path: Path) -> Any:
 
 def _chosen_leaves(cls: type[GRPO]) -> Iterator[tuple[Path, Any]]:
     """Every setting of a combined class with its default."""
-    for name, default in _defaults(cls).items():
+    for field in fields(cls):
+        name, default = field.name, field.default_factory() if field.default_factory is not MISSING else field.default
         if dataclasses.is_dataclass(default) and name in TABLES:
             yield from (((name, f.name), getattr(default, f.name)) for f in fields(default))
         else:
             yield (name,), default
 
 
-def _made_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:
+def _combined_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:
     if name in TABLES:
         table = TABLES[name]
         value = table(**{f.name: _choose(_wanted((name, f.name), made_of), made_of) for f in fields(table)})
@@ -170,7 +168,7 @@ def _made_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:
 
 
 def _wanted(path: Path, made_of: Mapping[str, type[GRPO]]) -> dict[str, Any]:
-    """What each method would have a setting be. GRPO's own value is nobody's wish if another method has one."""
+    """Each method's default of a setting. Defaults equal to GRPO's count only if no method has another."""
     usual = _leaf(GRPO(), path)
     wishes = {method: _leaf(cls(), path) for method, cls in made_of.items()}
     own = {method: value for method, value in wishes.items() if value is not MISSING and value != usual}
@@ -184,15 +182,3 @@ def _choose(wanted: Mapping[str, Any], made_of: Mapping[str, type[GRPO]]) -> Any
     if all(value == values[0] for value in values):
         return values[0]
     return Undecided(tuple(sorted(candidates.items())))
-
-
-def _defaults(cls: type[GRPO]) -> dict[str, Any]:
-    return {field.name: _default_of(field) for field in fields(cls)}
-
-
-def _default_of(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
-
-
-def _own(cls: type[GRPO]) -> Sequence[str]:
-    return tuple(field.name for field in fields(cls))

@@ -1,17 +1,21 @@
-"""Complementary RL: an actor and an experience extractor that raise each other (Muhtar et al., 2026).
+"""Complementary RL (Muhtar et al., 2026): an actor and an experience extractor that train each other.
 
-    m ~ retrieve(M, g)                                            half of a group's members are given an entry, half none
-    Â_c = (r − mean_c r) / (std_c r + δ)                    (5)   within each half
-    M ← π_φ(g, τ, outcome, m): add, update or nothing             every episode is distilled, whatever its outcome
-    r̄(m) = mean of ±1 over the episodes m guided
-    π_φ by CISPO on r̄(m), against what it said when it wrote m   (3, 7)
-    s(m) = −rank − λ log(1 + c(m)) − 1[recent]             (6)   retrieval that does not always hand out the same
+    m ~ retrieve(M, g)                                            half of a group reads an entry m of the bank M, half none
+    s(m) = −rank − λ log(1 + c(m)) − 1[recent]              (6)   retrieval score; c(m): how often m was retrieved
+    Â_c = (r − mean_c r) / (std_c r + δ)                    (5)   within each half c
+    M ← π_φ(g, τ, outcome, m): add, update or nothing             the extractor π_φ distills every episode
+    r̄(m) = mean of ±1 over the episodes that m guided
+    π_φ by CISPO on r̄(m), relative to π_φ when it wrote m      (3, 7)
     M ← merge(M) every few iterations
 
-What differs from GRPO: how the members of a group are told, within whom they are compared, and a second policy beside it.
-`--extraction static` keeps the extractor as it is; `--extraction offline` guides by a bank made beforehand, never written to;
-`--extraction none` plays without experience, and is GRPO; `--actor fixed` trains the extractor alone. `--critic` lets the actor
-judge its entries (§B.1), `--internalise LR` lets it imitate its guided winners without their notes (§4.3).
+What differs from GRPO: entries in the prompts, credit within each half, and a second policy.
+
+    --extraction static    the extractor writes but is not trained
+    --extraction offline   a fixed bank made beforehand
+    --extraction none      no bank: GRPO
+    --actor fixed          trains the extractor only
+    --critic               the actor reviews its entry first (§B.1)
+    --internalise LR       imitates guided successes without their entry (§4.3)
 """
 
 from __future__ import annotations
@@ -45,76 +49,75 @@ from tacit.prompts.search_and_ask import SearchAndAsk
 
 @dataclass(frozen=True)
 class Complementary(GRPO):
-    """GRPO whose agents draw on a bank of experience, and whose extractor learns what is worth keeping."""
+    """GRPO with a bank of experience entries in the prompt, written by an extractor that is trained too."""
 
     name: ClassVar[str] = "complementary"
 
     kl: NotNegative = 0.0
-    """β of the KL to the reference policy; 0 leaves it out"""
+    """β of the KL to the reference policy; 0 turns it off"""
     extraction: Literal["trained", "static", "offline", "none"] = "trained"
-    """the extractor learns (trained), only writes (static), or there is none: then the bank was made beforehand and stays as
-    it is (offline), or there is none either, and it is GRPO (none)"""
+    """trained: train the extractor; static: it only writes; offline: use a fixed bank made beforehand; none: no bank (GRPO)"""
     bank: str = ""
-    """the bank made beforehand: a run, a bank or JSON lines; empty: random episodes, told by the world's own hindsight"""
+    """offline bank: a run, a bank file or JSON lines; empty: made from random episodes with the world's rule-based hindsight"""
     beforehand: AtLeastOne = 256
-    """how many random episodes such a bank is made of"""
+    """number of random episodes for an offline bank"""
     actor: Literal["trained", "fixed"] = "trained"
-    """the actor learns, or stays as it is while the extractor learns (Exp. Only of Table 1)"""
+    """trained, or fixed: train the extractor only (Exp. Only in Table 1)"""
     advantage: Literal["split", "joint"] = "split"
-    """compare episodes, and steps where their credit is added, within their half (Eq. 5), or all with all (Figure 3c)"""
+    """compute advantages (and step-level credit) within each half (split, Eq. 5) or over the whole group (joint, Figure 3c)"""
     guided: Share = 0.5
-    """share of a group's members that are given an entry; 1 is all of them (Figure 3b)"""
+    """share of a group's episodes that read an entry; 1 is all of them (Figure 3b)"""
     embedding: Literal["ngram", "sentence", "endpoint"] = "ngram"
-    """what entries are near by: character n-grams, a sentence encoder, or one behind an OpenAI-compatible endpoint"""
+    """embedding of entries: character n-grams, a sentence encoder, or one behind an OpenAI-compatible endpoint"""
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """the sentence encoder, where entries are compared by one: a directory or a hub id, or the name it has at the endpoint"""
+    """sentence encoder: a directory, a hub id, or its name at the endpoint"""
     embedding_url: str = "http://localhost:8000/v1"
-    """the address of that endpoint, up to and including the version"""
+    """base URL of the embedding endpoint, including the version"""
     embedding_key: str = "OPENAI_API_KEY"
-    """environment variable that holds its key; a server that wants none is asked without one"""
+    """environment variable with its API key; unset: requests carry no key"""
     capacity: AtLeastOne = CAPACITY
-    """entries in the bank; the oldest go first"""
+    """most entries in the bank; the oldest are dropped first"""
     candidates: AtLeastOne = 16
-    """nearest entries that are looked at for the one that is handed out"""
+    """nearest entries considered per retrieval"""
     diversity: NotNegative = 0.4
-    """λ: what having been handed out before costs an entry"""
+    """λ: penalty on entries that were retrieved often"""
     recency: Count = 1
-    """iterations within which an entry counts as handed out just now"""
+    """iterations for which a retrieved entry counts as recent"""
     merge_every: Count = 5
     """iterations between merges of the bank; 0 never merges"""
     extractor_style: Style = "json"
-    """how the extractor writes its operations: json, or terse lines for tiny ones"""
+    """format of the extractor's operations: json, or terse lines for tiny models"""
     extractor_tokens: AtLeastOne = 1024
-    """its longest answer"""
+    """longest answer of the extractor, in tokens"""
     extractor_batch: AtLeastOne = 64
-    """entries it is trained on at once"""
+    """entries per extractor update"""
     extractor_lr: NotNegative = 1e-6
-    """its learning rate"""
+    """learning rate of the extractor"""
     extractor_clip: Positive = 0.1
-    """ε of its importance weights"""
+    """ε: clip range of the extractor's importance weights"""
     extractor_decay: NotNegative = 0.5
-    """α: how an entry that was trained on before counts less"""
+    """α: decay of an entry's weight with each update on it"""
     extractor_cooldown: Count = 1
-    """δ: iterations within which an entry is not trained on again"""
+    """δ: iterations before an entry is trained on again"""
     search_and_ask: Literal["refined", "plain", "none"] = "refined"
-    """guided agents may ask in mid-episode: the extractor refines what is found, it is told as it is, or nobody asks"""
+    """guided agents may search the bank mid-episode: refined by the extractor, plain (the entry as it is), or none"""
     query_batch: AtLeastOne = 16
-    """B: questions that are answered together"""
+    """B: questions answered in one batch"""
     query_wait: NotNegative = 0.001
-    """t_max: seconds that a question waits for others, in the background"""
+    """t_max: seconds a question waits for a full batch, with background = true"""
     search_workers: AtLeastOne = 4
-    """W: threads that answer, in the background"""
+    """W: threads that answer questions, with background = true"""
     critic: bool = False
-    """ask the actor about each entry before it plays: accept, refine or reject (§B.1)"""
+    """let the actor accept, refine or reject its entry before each episode (§B.1)"""
     internalise: NotNegative = 0.0
-    """learning rate at which guided winners are imitated without their note (self-distillation, §4.3); 0 leaves it out"""
+    """learning rate of imitating guided successes without their entry (self-distillation, §4.3); 0 turns it off"""
     internalise_every: AtLeastOne = 1
-    """iterations between such steps"""
+    """iterations between such updates"""
     background: bool = False
-    """distil while episodes are played: faster, and no longer the same every time"""
+    """distill during rollouts: faster, but not reproducible"""
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        """A tiny extractor writes lines, not JSON, and not many of them; a tiny actor has never seen anybody ask."""
+        """Tiny extractors write short terse lines instead of JSON; tiny actors cannot ask questions."""
         settings, notes = super().fit_to_model(base, said)
         wanted: dict[str, Any] = (
             {"extractor_style": "terse", "extractor_tokens": 64, "search_and_ask": "none"} if base.small else {}
@@ -122,70 +125,71 @@ class Complementary(GRPO):
         own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
         if not own:
             return settings, notes
-        told = ", ".join(f"{name} = {value}" for name, value in own.items())
-        return replace(settings, **own), (*notes, f"for an actor and an extractor of that size, {told}")
+        changed = ", ".join(f"{name} = {value}" for name, value in own.items())
+        return replace(settings, **own), (*notes, f"for an actor and an extractor of that size, {changed}")
 
     def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
-        lines = "sft.entries shows entries written in lines, and the extractor is asked for JSON, which it is not shown; add "
-        other = "sft.entries shows entries to the actor; the extractor of [policies.extractor] begins as it is"
-        asked = (f"{lines}--extractor-style terse",) if self.extractor_style == "json" else ()
-        return (*asked, *((other,) if "extractor" in policies else ()))
+        style = "sft.entries demonstrates terse lines, but the extractor is asked for JSON; add --extractor-style terse"
+        other = "sft.entries trains the actor only; the extractor of [policies.extractor] starts untrained"
+        return (*([style] if self.extractor_style == "json" else ()), *([other] if "extractor" in policies else ()))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.actor == "fixed" and self.extraction != "trained":
-            raise TacitError(f"actor = fixed with extraction = {self.extraction}: nothing would learn. Leave one of them out.")
+            raise TacitError(
+                f"actor = fixed with extraction = {self.extraction}: nothing would be trained. Remove one of them."
+            )
         if self.actor == "fixed" and self.internalise:
-            raise TacitError("actor = fixed with internalise: the actor would learn after all. Leave one of them out.")
+            raise TacitError("actor = fixed with internalise: internalise trains the actor. Remove one of them.")
         if self.extraction == "none":
             return ()
         self.check_halves()
-        asked = QuerySettings(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
+        queries = QuerySettings(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
         critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
         writes = self.extraction != "offline"
-        made = partial(Experience, self.manager(world, resources), self.merge_every, asked, writes, critic)
-        experience = resources.shared("experience", self.shared(), made)
-        may_ask = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=self.prompt.wording == "terse")
-        inner = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
-        still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
+        make = partial(Experience, self.manager(world, resources), self.merge_every, queries, writes, critic)
+        experience = resources.shared("experience", self.shared(), make)
+        searching = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=self.prompt.wording == "terse")
+        distillation = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
+        no_actor_loss = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [
+            replaces("columns", "reference")
+        ]
         return (
-            replaces("conditions", "how it is told", GuidedHalf(experience, self.guided)),
+            replaces("conditions", "episode conditions", GuidedHalf(experience, self.guided)),
             adds("companions", "experience", experience),
-            *([] if self.search_and_ask == "none" else [adds("context", "somebody to ask", may_ask)]),
-            *([adds("companions", "internalising", inner)] if self.internalise else ()),
+            *([] if self.search_and_ask == "none" else [adds("context", "search and ask", searching)]),
+            *([adds("companions", "internalising", distillation)] if self.internalise else ()),
             *([adds("comparison", "halves", within_conditions)] if self.advantage == "split" else ()),  # Eq. 5
-            *(still if self.actor == "fixed" else ()),
+            *(no_actor_loss if self.actor == "fixed" else ()),
         )
 
     def check_halves(self) -> None:
-        """Within a half of one nobody can be compared: its advantage is 0, always."""
+        """Refuse halves of one episode: its advantage would always be 0."""
         size = self.schedule.group_size
         guided = round(size * self.guided)
         learns = self.schedule.iterations and self.actor == "trained" and self.advantage == "split"
         if learns and 1 in (guided, size - guided):
             raise TacitError(
-                f"group_size = {size} with guided = {self.guided:g} leaves one of them alone in its half, with nobody "
-                "to be compared with, so that it teaches nothing: take a larger --group-size (4 or more), or --advantage joint."
+                f"group_size = {size} with guided = {self.guided:g} leaves one episode alone in its half, so its advantage is "
+                "always 0. Use --group-size 4 or more, or --advantage joint."
             )
 
     def shared(self) -> tuple[Any, ...]:
-        """The settings of what all worlds of a run have together: bank, extractor and what is between them."""
+        """Settings of the bank and extractor, which all worlds of a run share."""
         names = {"extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every"}
         names |= {"embedding_url", "embedding_key"}
         names |= {"bank", "beforehand", "critic", "search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
         return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
 
     def manager(self, world: Environment, resources: Resources):
-        """A way to bank, extractor and what is between them: opened when the first episode asks."""
+        """A function that opens bank and extractor; called when the first episode needs them."""
         offline = self.extraction == "offline"
         policy = NO_RESOURCES.policy("extractor") if offline else resources.policy("extractor")
         if self.extraction == "trained":
-            resources.check_learns(
-                "extractor", "It can only write: add --extraction static, or name a model that is trained here."
-            )
-        place = resources.directory("experience") / "bank.sqlite"
+            resources.check_learns("extractor", "Add --extraction static, or name a model that is trained here.")
+        path = resources.directory("experience") / "bank.sqlite"
         embedding = self.build_embedding(resources)
 
-        def opened() -> ExperienceManager:
+        def open_manager() -> ExperienceManager:
             extractor = Extractor(
                 policy,
                 self.extractor_style,
@@ -197,16 +201,16 @@ class Complementary(GRPO):
                 cooldown=self.extractor_cooldown,
                 trained=self.extraction == "trained",
             )
-            # built only to be looked at (no resources), it must not touch what lies in some directory of that name
-            bank = Bank(None if resources is NO_RESOURCES else place, embedding.name, embedding.dimensions, self.capacity)
-            bank.clear()  # a run killed before its first checkpoint begins again; from one on, the bank comes back with it
+            # Without resources the method is only inspected: keep the bank in memory.
+            bank = Bank(None if resources is NO_RESOURCES else path, embedding.name, embedding.dimensions, self.capacity)
+            bank.clear()  # a run killed before its first checkpoint starts over; checkpoints restore the bank
             if offline:
                 fill_bank(bank, embedding, world, self.bank, self.beforehand)
             return ExperienceManager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )
 
-        return opened
+        return open_manager
 
     def build_embedding(self, resources: Resources) -> Embedding:
         if self.embedding == "sentence":

@@ -1,10 +1,14 @@
-"""OPSD: on-policy self-distillation (Zhao et al., 2026). The teacher is the policy itself with a skill in its prompt.
+"""Self-distillation: the teacher is the policy itself with a skill of the handbook in its prompt.
 
-    p = π_θ(· | h)      q = sg π_θ(· | H(h, s))          at the contexts the policy came to by itself
-    L = E[D(q, p)] + β KL(π ‖ π_ref)                     D: forward or reverse KL, JSD, over all tokens or the K likeliest
-    sampled: L = E[ρ sg(log p − log q)(a)]               from the token that was written: the gradient of the reverse KL
+    p = π_θ(· | h)      q = sg π(· | H(h, s))      h: prompt, s: skill, a: written token
 
-What differs from GRPO: the surrogate is gone, and with it the outcome. `grpo_opsd` keeps both.
+    opsd        L = E[D(q, p)] + β KL(π ‖ π_ref)                                  Zhao et al., 2026
+    grpo_opsd   L = L_GRPO + w E[D(q, p)]
+    skill_sd    L = L_GRPO + w E[ρ (exp(−e) − 1 + e)],  e = (log p − log q)(a)    Wang et al., 2026
+    sdar        L = L_GRPO + w E[sg(σ(β d)) · d],       d = (log q − log p)(a)    Lu et al., 2026
+    rlsd        A_token = A_ep · ((1 − l) + l · clip(exp(sign(A_ep) · d), 1 − ε, 1 + ε))    Yang et al., 2026
+
+The losses are in losses/distillation.py, rlsd's credit in credit/skill_shift.py.
 """
 
 from __future__ import annotations
@@ -34,7 +38,13 @@ from tacit.methods.grpo import GRPO
 
 @dataclass(frozen=True)
 class OPSD(GRPO):
-    """The policy learns from itself with a skill in its prompt; outcomes are not looked at."""
+    """Distill the policy with a skill in its prompt into the policy without; rewards are ignored.
+
+    L = E[D(q, p)] + β KL(π ‖ π_ref)        D: forward or reverse KL or JSD, over all tokens or the K likeliest
+    sampled: L = E[ρ sg(log p − log q)(a)]   the gradient of the reverse KL, estimated from the written token
+
+    What differs from GRPO: the divergence replaces the surrogate, so the outcome has no effect.
+    """
 
     name: ClassVar[str] = "opsd"
     ignores_rewards: ClassVar[bool] = True
@@ -42,7 +52,7 @@ class OPSD(GRPO):
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""
     divergence: Literal["forward", "reverse", "jsd", "sampled"] = "reverse"
-    """between teacher and student: over whole distributions, or from the sampled token"""
+    """divergence between teacher and student, over full distributions or (sampled) from the written token"""
     mixture: InnerShare = 0.5
     """α of the jsd"""
     likeliest: Count = 0
@@ -50,7 +60,7 @@ class OPSD(GRPO):
     support: Support = "student"
     """whose K likeliest tokens: student or teacher"""
     distillation_weight: NotNegative = 1.0
-    """of the divergence"""
+    """weight of the divergence"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         teacher = load_handbook(world, self.handbook)
@@ -63,25 +73,22 @@ class OPSD(GRPO):
         return adds("columns", "teacher", TeacherPrompts(teacher)), replaces("losses", "surrogate", loss)
 
 
-# GRPO+OPSD: the outcome and the self-teacher together, as SDAR's release has it (it is a baseline there), or as a divergence.
-#
-#     released:    L = L_GRPO + w E[½ (log q(a) − log p(a))]       gradient through p alone: every written token becomes
-# likelier
-#     otherwise:   L = L_GRPO + w E[D(q, p)]                       D as in OPSD
-#
-# What differs from GRPO: the second term.
-
-
 @dataclass(frozen=True)
 class GRPOwithOPSD(GRPO):
-    """GRPO, and a pull towards itself with a skill in the prompt."""
+    """GRPO plus distillation from the policy with a skill in its prompt.
+
+    released: L = L_GRPO + w E[½ (log q − log p)(a)]   gradient through p only: every written token becomes likelier
+    else:     L = L_GRPO + w E[D(q, p)]                D as in OPSD
+
+    What differs from GRPO: the second term. `released` is the baseline of SDAR's code.
+    """
 
     name: ClassVar[str] = "grpo_opsd"
 
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""
     divergence: Literal["released", "forward", "reverse", "jsd"] = "released"
-    """released: the likelihood of what was written; else between whole distributions"""
+    """released: likelihood of the written tokens; otherwise a divergence between full distributions"""
     mixture: InnerShare = 0.5
     """α of the jsd"""
     likeliest: Count = 0
@@ -97,21 +104,18 @@ class GRPOwithOPSD(GRPO):
             column = TeacherLogprobs(teacher, self.schedule.temperature)
             loss = GatedLikelihood(self.distillation_weight, beta=0.0)
             return adds("columns", "teacher", column), adds("losses", "distillation", loss)
-        apart = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
-        return adds("columns", "teacher", TeacherPrompts(teacher)), adds("losses", "distillation", apart)
-
-
-# Skill-SD: skill-conditioned self-distillation (Wang et al., 2026).
-#
-#     L = L_GRPO + w E[ρ (exp(−e) − 1 + e)],   e = log π_θ(a | h) − log π_old(a | H(h, s))       k3 of the KL to the skilled
-# self
-#
-# What differs from GRPO: the second term.
+        divergence = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
+        return adds("columns", "teacher", TeacherPrompts(teacher)), adds("losses", "distillation", divergence)
 
 
 @dataclass(frozen=True)
 class SkillSD(GRPO):
-    """GRPO kept near itself with a skill in the prompt, by the k3 estimator."""
+    """GRPO plus a KL penalty to the policy with a skill in its prompt (k3 estimator).
+
+    L = L_GRPO + w E[ρ (exp(−e) − 1 + e)],   e = log π_θ(a | h) − log π_old(a | H(h, s))
+
+    What differs from GRPO: the second term.
+    """
 
     name: ClassVar[str] = "skill_sd"
 
@@ -125,26 +129,23 @@ class SkillSD(GRPO):
         return adds("columns", "teacher", column), adds("losses", "distillation", SkillK3(self.distillation_weight))
 
 
-# RLSD: self-distilled RL with verifiable rewards (Yang et al., 2026).
-#
-#     A_token = A_ep · ((1 − l) + l · clip(exp(sign(A_ep) · Δ), 1 − ε, 1 + ε)),   Δ = log π(a | H(h, s)) − log π(a | h)
-#
-# The outcome decides the direction, the self-teacher the size; l falls linearly to 0. What differs from GRPO: the episode's
-# credit is modulated.
-
-
 @dataclass(frozen=True)
 class RLSD(GRPO):
-    """GRPO whose credit is larger where the policy with a skill in its prompt agrees."""
+    """GRPO with credit scaled per token by the policy with a skill in its prompt.
+
+    A_token = A_ep · ((1 − l) + l · clip(exp(sign(A_ep) · Δ), 1 − ε, 1 + ε)),   Δ = log π(a | H(h, s)) − log π(a | h)
+
+    What differs from GRPO: the outcome sets the sign of the credit, the teacher its size. l falls linearly to 0.
+    """
 
     name: ClassVar[str] = "rlsd"
 
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""
     modulation: Share = 0.5
-    """l at the start: how much of the credit the teacher may change"""
+    """l at the start: share of the credit that the teacher scales"""
     modulation_bound: Share = 0.2
-    """ε: by how much at the most"""
+    """ε: largest change of the scale"""
     modulation_iterations: AtLeastOne = 100
     """iterations after which l is 0"""
 
@@ -155,17 +156,15 @@ class RLSD(GRPO):
         return (replaces("credits", "episode credit", credit),)
 
 
-# SDAR: self-distilled agentic reinforcement learning (Lu et al., 2026).
-#
-#     L = L_GRPO + w E[sg(σ(β d)) · d],   d = log π_old(a | H(h, s)) − log π_θ(a | h)       gradient through π_θ alone
-#
-# What differs from GRPO: the second term. As it was released, it makes what was written likelier, through a gate that opens
-# where the policy with a skill in its prompt likes it better; it makes nothing less likely (losses/distillation.py).
-
-
 @dataclass(frozen=True)
 class SDAR(GRPO):
-    """GRPO with a gated pull towards what the policy would write with a skill in its prompt."""
+    """GRPO plus a gated likelihood term of the policy with a skill in its prompt.
+
+    L = L_GRPO + w E[sg(σ(β d)) · d],   d = log π_old(a | H(h, s)) − log π_θ(a | h)
+
+    What differs from GRPO: the second term. As released, its gradient flows through π_θ only: it makes written tokens
+    likelier, most where the teacher prefers them, and none less likely.
+    """
 
     name: ClassVar[str] = "sdar"
 
@@ -174,7 +173,7 @@ class SDAR(GRPO):
     distillation_weight: NotNegative = 0.01
     """w"""
     gate: NotNegative = 5.0
-    """β: how sharply the gate opens"""
+    """β: sharpness of the gate"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)

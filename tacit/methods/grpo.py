@@ -1,9 +1,9 @@
-"""GRPO: group-relative policy optimisation (Shao et al., 2024), one sample per environment step.
+"""GRPO: group-relative policy optimization (Shao et al., 2024), one sample per environment step.
 
     A = (R − mean R) / (std R + δ)                                  over the trajectories of one task
     L = −E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)] + β KL(π ‖ π_ref)     over the tokens of the whole batch
 
-`std = None` is Dr. GRPO. Every other method says what it changes here, and nothing else.
+`std = "none"` is Dr. GRPO. All other methods are defined by what they change here (`changes`).
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ ClipHigh = Annotated[float, Bound(lambda v: v > 0, "must be above 0: the ratio i
 
 @dataclass(frozen=True)
 class GRPO:
-    """Group-relative policy optimisation: an episode is worth what it earned against its group."""
+    """Group-relative policy optimization: an episode's advantage is its reward relative to its group."""
 
     name: ClassVar[str] = "grpo"
     leads: ClassVar[bool] = False
-    """added to others (methods/combine.py), its own values of the settings they share hold"""
+    """when combined with other methods, its defaults of shared settings win (methods/combine.py)"""
     ignores_rewards: ClassVar[bool] = False
-    """no loss of it reads credit, so what others do to rewards and credit would be lost"""
+    """none of its losses reads credit, so it cannot be combined with methods that change rewards or credit"""
 
     outcome: RewardSource = "success"
-    """what is rewarded: success, the world's graded score at the end, or what the world pays for single steps"""
+    """source of reward: success, the world's final score, or its rewards of single steps"""
     success_reward: Positive = 10.0
-    """what success is worth, or a score of 1; what the world pays for a step is multiplied by it"""
+    """reward of a success or of a score of 1; the world's step rewards are multiplied by it"""
     invalid_penalty: NotNegative = 0.1
-    """taken off a step whose completion does not parse into an action"""
+    """penalty on a step whose completion does not parse into an action"""
     std: Literal["population", "sample", "none"] = "population"
     """divide advantages by this standard deviation: population, sample, or none (Dr. GRPO)"""
     over: Literal["trajectories", "steps"] = "trajectories"
-    """group statistics over trajectories, or over steps (long episodes weigh more)"""
+    """group mean and deviation over trajectories, or over steps (long episodes weigh more)"""
     clip_low: ClipLow = 0.2
     """ε below 1"""
     clip_high: ClipHigh = 0.2
     """ε above 1"""
     kl: Basic[NotNegative] = 0.01
-    """β of the KL to the reference policy; 0 leaves it out"""
+    """β of the KL to the reference policy; 0 turns it off"""
     entropy: NotNegative = 0.0
     """weight of the entropy bonus"""
     prompt: PromptSettings = field(default_factory=PromptSettings)
@@ -64,7 +64,7 @@ class GRPO:
         )
 
     def parts(self, world: Environment) -> Sequence[Part]:
-        """What GRPO is made of."""
+        """The parts of GRPO."""
         return (
             adds("rewards", "outcome", build_outcome(world, self.outcome, self.success_reward)),
             adds("rewards", "invalid penalty", *([InvalidPenalty(self.invalid_penalty)] if self.invalid_penalty else [])),
@@ -76,20 +76,20 @@ class GRPO:
         )
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        """What a method adds to these parts or replaces of them."""
+        """What a method adds to `parts` or replaces in them."""
         return ()
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        """The settings for this model, and notes on what was decided. `said` names the settings that the user gave."""
+        """The settings for this model, and notes on what changed. `said`: names of the settings the user gave."""
         prompt, notes = self.prompt.fit_to_model(base, said)
         return replace(self, prompt=prompt), notes
 
     def with_prompt(self, **changes: Any) -> Self:
-        """The same method with other prompt settings: `GRPO().with_prompt(history=0)`."""
+        """A copy with other prompt settings: `GRPO().with_prompt(history=0)`."""
         return replace(self, prompt=replace(self.prompt, **changes))
 
     def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
-        """What is to be said where imitation shows how entries are written (`sft.entries`), and these policies are named."""
+        """Warnings for runs that imitate writing entries (`sft.entries`). `policies`: names of the other policies."""
         return ()
 
     def context(self, world: Environment) -> Context:

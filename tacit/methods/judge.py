@@ -1,14 +1,14 @@
-"""A judge beside the world's own word: a model grades every episode by a rubric, and the grade is paid at its end.
+"""LLM judge: a model grades every episode by a rubric, and the grade is added to the last reward.
 
     r_T ← r_T + w · grade / 10
 
-The model is the policy `judge` of the run: at an endpoint, or held here; the run's own untrained model where none is named.
+The model is the policy `judge` of the run, local or at an endpoint. Default: the run's own model, untrained.
 
     [policies.judge]
     model = "gpt-4o-mini"
     engine = { name = "chat", url = "https://api.openai.com/v1" }
 
-As it only adds, it goes with every other method: `--method reuserl+judge`.
+What differs from GRPO: this reward. It combines with every other method: `--method reuserl+judge`.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ from tacit.methods.grpo import GRPO
 
 @dataclass(frozen=True)
 class Judge(GRPO):
-    """GRPO with a judge: a model grades every episode by a rubric, and the grade is paid at its end."""
+    """GRPO with an LLM judge: a model grades every episode by a rubric, and the grade is part of the reward."""
 
     name: ClassVar[str] = "judge"
 
     rubric: str = "The agent does what was asked, without needless steps."
-    """what is judged: the text itself, or a file that holds it (.txt or .md)"""
+    """grading instructions: text, or a .txt or .md file"""
     judge_weight: NotNegative = 1.0
-    """what the best grade is worth, beside success_reward"""
+    """w: reward of the best grade"""
     judge_tokens: AtLeastOne = 256
-    """longest answer of the judge"""
+    """longest answer of the judge, in tokens"""
     judge_cache: str = ""
-    """directory for its answers, which runs may share; empty is one in the run's own"""
+    """cache directory of its answers, which runs may share; empty: inside the run directory"""
     judge_price_prompt: NotNegative = 0.0
-    """of a million tokens that it reads, for the cost in the metrics"""
+    """price per million prompt tokens, for the cost metric"""
     judge_price_completion: NotNegative = 0.0
-    """of a million tokens that it writes"""
+    """price per million completion tokens"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        place = Path(self.judge_cache).expanduser() if self.judge_cache else resources.directory("judge")
+        cache = Path(self.judge_cache).expanduser() if self.judge_cache else resources.directory("judge")
         prices = Prices(self.judge_price_prompt, self.judge_price_completion)
-        ask = resources.helper("judge")
-        judge = EpisodeJudge(self._rubric(), ask, place, self.judge_weight, self.judge_tokens, prices)
+        judge = EpisodeJudge(
+            self._read_rubric(), resources.helper("judge"), cache, self.judge_weight, self.judge_tokens, prices
+        )
         return adds("rewards", "judge", judge), adds("companions", "judge", judge)
 
-    def _rubric(self) -> str:
+    def _read_rubric(self) -> str:
         if not self.rubric.strip():
-            raise TacitError("rubric is empty, so there is nothing to judge by; say it (--rubric TEXT, or a .txt or .md file).")
+            raise TacitError("rubric is empty: give the text or a .txt or .md file (--rubric TEXT).")
         if not self.rubric.endswith((".txt", ".md")) or "\n" in self.rubric:
             return self.rubric
         try:

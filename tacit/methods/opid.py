@@ -1,14 +1,13 @@
 """OPID: on-policy skill distillation (Yang et al., 2026).
 
-    A(τ) = (s_ep, {s_step,t}_{t ∈ C})                                  an analyzer looks back on every finished episode
+    A(τ) = (s_ep, {s_step,t}_{t ∈ C})                                  an analyzer extracts skills from a finished episode
     s_t  = s_step,t  if t ∈ C  else  s_ep                              critical-first routing
-    h̃_t  = H(h_t, s_t)                                                 the prompt that was read, with the skill in it
-    A_skill = log π_old(y_t | h̃_t, y<) − log π_old(y_t | h_t, y<)       per token: the policy's own reaction to the skill
+    h̃_t  = H(h_t, s_t)                                                 the same prompt with the skill in it
+    A_skill = log π_old(y_t | h̃_t, y<) − log π_old(y_t | h_t, y<)       per token
     A    = A_ep + λ · A_skill                                          A_ep as in GRPO
 
-What differs from GRPO: the second term. The agent itself never reads a skill, neither in training nor afterwards; where all
-episodes of a task end alike, A_ep is zero and the skill still says something (Corollary 3). The view of it as a relative KL is
-in docs/methods/opid.md.
+What differs from GRPO: the second term. The agent never reads a skill, in training or evaluation. Where all episodes of a
+task end alike, A_ep is 0 but A_skill is not (Corollary 3). docs/methods/opid.md relates it to a relative KL.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ from tacit.prompts.settings import PromptSettings
 
 @dataclass(frozen=True)
 class OPID(GRPO):
-    """GRPO with what hindsight's skills would have changed, token by token."""
+    """GRPO plus the shift in token log-probabilities that hindsight skills cause."""
 
     name: ClassVar[str] = "opid"
 
     skill_weight: NotNegative = 0.001
     """λ of the skill shift; 0 is GRPO"""
     analyzer: Literal["rule", "policy", "model"] = "rule"
-    """who looks back: the world's own rule, the trained policy, or the model of [policies.analyzer], an endpoint perhaps"""
+    """who extracts skills: the world's rule, the trained policy, or the model of [policies.analyzer]"""
     routing: Routing = "critical_first"
-    """which skill a step is told: critical_first, additive (both, added up), episode or step alone"""
+    """skill of a step: critical_first, additive (sum of both shifts), episode only or step only"""
     critical_steps: AtLeastOne | None = None
-    """the most steps of an episode that get a skill of their own; unless said 5, in search 2 (of a rule at most 5)"""
+    """most steps per episode with a skill of their own; default: 5, in search 2 (a rule gives at most 5)"""
     normalise_shift: bool = False
-    """bring the shifts of a batch to mean 0 and deviation 1"""
+    """standardize the shifts of a batch to mean 0 and deviation 1"""
     clip_shift: Positive | None = None
-    """cut shifts to plus or minus this"""
+    """clip shifts to plus or minus this"""
     analyzer_temperature: NotNegative = 0.4
-    """at which a model answers"""
+    """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
-    """its longest answer"""
+    """longest answer of the analyzer, in tokens"""
     analyzer_price_prompt: NotNegative = 0.0
-    """of a million tokens that it reads, for the cost in the metrics"""
+    """price per million prompt tokens, for the cost metric"""
     analyzer_price_completion: NotNegative = 0.0
-    """of a million tokens that it writes"""
+    """price per million completion tokens"""
     prompt: PromptSettings = field(default_factory=lambda: PromptSettings(history=5))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
@@ -66,9 +65,9 @@ class OPID(GRPO):
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
     def build_analyzer(self, world: Environment, resources: Resources) -> Analyzer:
-        most = self.critical_steps or world.critical_steps
+        max_steps = self.critical_steps or world.critical_steps
         if self.analyzer == "rule":
-            return RuleAnalyzer.of(world, most)
-        asked = resources.helper("analyzer") if self.analyzer == "model" else None
-        kept = resources.directory("hindsight")
-        return ModelAnalyzer(asked, most, self.analyzer_temperature, self.analyzer_tokens, kept)
+            return RuleAnalyzer.of(world, max_steps)
+        model = resources.helper("analyzer") if self.analyzer == "model" else None
+        cache = resources.directory("hindsight")
+        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache)

@@ -1,9 +1,9 @@
-"""PPO (Schulman et al., 2017) over turns: a value head on the policy judges each prompt.
+"""PPO (Schulman et al., 2017) over turns, with a value head on the policy that estimates the return of each prompt.
 
     δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ),   Aₜ = δₜ + γλ Aₜ₊₁
     L  = clipped surrogate + c E[(V(sₜ) − Rₜ)²] + β KL
 
-What differs from GRPO: the baseline is learned, so episodes need no group; the credit differs from turn to turn.
+What differs from GRPO: a learned baseline instead of the group, credit per turn (GAE), and the value loss.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from tacit.methods.grpo import GRPO
 
 @dataclass(frozen=True)
 class PPO(GRPO):
-    """Actor-critic with generalised advantage estimation over turns."""
+    """Actor-critic with generalized advantage estimation over turns."""
 
     name: ClassVar[str] = "ppo"
     leads: ClassVar[bool] = True
 
     success_reward: Positive = 1.0
-    """what success is worth; the value head shares the policy's weights and gradient clip, and at 10 its squared error would
-    drown the policy's gradient"""
+    """reward of a success; at 10, the squared error of the value head would dominate the shared gradient"""
     invalid_penalty: NotNegative = 0.01
-    """taken off a step whose completion does not parse into an action"""
+    """penalty on a step whose completion does not parse into an action"""
     gamma: Share = 0.99
     """discount per turn"""
     lam: Share = 0.95

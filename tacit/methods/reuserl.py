@@ -1,14 +1,16 @@
 """ReuseRL: skill reuse as compression (Xu et al., 2026).
 
-    s = φ(τ)                                        the skills of a trajectory, by the world's alphabet
-    seg(s, C)                                       fewest phrases of the dictionary C that spell s
+    s = φ(τ)                                        the trajectory as a sequence of skills of the world's alphabet
+    seg(s, C)                                       fewest phrases of the dictionary C that concatenate to s
     L_dict(C)   = Σ_p (|p| log₂ K + log₂ L)                                                              Eq. 2
     L_BDL(B, C) = L_dict(C) / |B| + mean over B of seg(s, C) log₂ |C|                                    Eq. 3
     C(B⁺)       ≈ argmin L_BDL(B⁺, C)               E-step: greedy merging over successes and buffer     Eq. 4
     r(τ)        = R(τ) − λ 1{R(τ) = 1} seg(s, C(B⁺)) / T                                                 Eqs. 5–6
 
-What differs from GRPO: the reward of a success loses its segmentation cost, and a dictionary learns beside the policy.
-`buffer = 0` is the variant without the global success buffer.
+K: skills in the alphabet, L: longest phrase, B⁺: successes of the batch and the buffer, T: longest episode.
+
+What differs from GRPO: successes pay a segmentation cost, and a dictionary is extracted during training. `buffer = 0` is the
+variant without the global success buffer.
 """
 
 from __future__ import annotations
@@ -30,22 +32,22 @@ from tacit.rewards.segmentation import SegmentationCost, cap_efficiency, world_a
 
 @dataclass(frozen=True)
 class ReuseRL(GRPO):
-    """GRPO whose successes are worth more the fewer reusable phrases they are made of."""
+    """GRPO with a reward for successes that consist of few reusable phrases."""
 
     name: ClassVar[str] = "reuserl"
 
     invalid_penalty: NotNegative = 0.01
-    """taken off a step whose completion does not parse into an action"""
+    """penalty on a step whose completion does not parse into an action"""
     efficiency: float = 10.0
-    """λ: what a success of T segments loses"""
+    """λ: cost of a success with T segments"""
     max_phrase: int = 4
-    """L: the most skills a phrase may have"""
+    """L: most skills in a phrase"""
     buffer: int = 256
-    """successes remembered for extracting the dictionary; 0 uses those of the batch alone"""
+    """past successes kept for extracting the dictionary; 0: only those of the batch"""
     horizon: int | None = None
-    """T of the segmentation cost; by default the world's step limit"""
+    """T of the segmentation cost; default: the world's step limit"""
     delta: float = 0.05
-    """probability with which the reported bound may fail"""
+    """failure probability of the reported bound"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
@@ -60,26 +62,24 @@ class ReuseRL(GRPO):
         return adds("rewards", "length cost", cost), adds("companions", "dictionary", dictionary)
 
 
-# Pure round length: every step of a success costs the same (ReuseRL §3.4, §4.4).
-#
-#     r(τ) = R(τ) − λ 1{R(τ) = 1} |s| / T
-#
-# What differs from GRPO: this penalty. By Proposition 1 it is ReuseRL's segmentation cost under the dictionary of single
-# skills, seg(s, Σ) = |s|, and that is how it is written here: the same term with a code that never learns.
-
-
 @dataclass(frozen=True)
 class RoundLength(GRPO):
-    """GRPO whose successes are worth more the shorter they are."""
+    """GRPO with a reward for short successes (ReuseRL §3.4, §4.4).
+
+    r(τ) = R(τ) − λ 1{R(τ) = 1} |s| / T
+
+    What differs from GRPO: this penalty. By Proposition 1 it is ReuseRL's cost with the dictionary of single skills Σ, for
+    which seg(s, Σ) = |s|; so it is the same term with a fixed dictionary.
+    """
 
     name: ClassVar[str] = "round_length"
 
     invalid_penalty: NotNegative = 0.01
-    """taken off a step whose completion does not parse into an action"""
+    """penalty on a step whose completion does not parse into an action"""
     efficiency: float = 10.0
-    """λ: what a success of T steps loses"""
+    """λ: cost of a success with T steps"""
     horizon: int | None = None
-    """T of the length penalty; by default the world's step limit"""
+    """T of the length penalty; default: the world's step limit"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:

@@ -1,10 +1,9 @@
-"""Self-imitation: what was won is imitated as well (after Oh et al., 2018, without their replay and their critic).
+"""Self-imitation of above-average episodes (after Oh et al., 2018, without replay and critic).
 
     B = {τ : R(τ) > mean R of its group}
-    L = −E[log π_θ(a | h)]      over the tokens of B, in an optimiser step of its own after GRPO's
+    L = −E[log π_θ(a | h)]      over the tokens of B, in a separate optimizer step after GRPO's
 
-What differs from GRPO: that step. It is what a method that imitates its winners for a reason of its own (complementary's
-`--internalise`, which imitates those who had read a note) has to be measured against.
+What differs from GRPO: that step. It is the baseline for complementary's `--internalise`, which imitates guided successes.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from tacit.methods.grpo import GRPO
 
 @dataclass(frozen=True)
 class SelfImitation(GRPO):
-    """GRPO that imitates whoever did better than the mean of its group."""
+    """GRPO plus imitation of episodes above the mean of their group."""
 
     name: ClassVar[str] = "self_imitation"
 
     imitation_lr: NotNegative | None = None
-    """learning rate of that step; by default the schedule's"""
+    """learning rate of that step; default: the schedule's"""
     imitation_every: AtLeastOne = 1
     """iterations between such steps"""
     imitation_share: Share = 1.0
-    """of a group's members that may be imitated: with 0.5 about as many are as a bank's readers, who are half of a group"""
+    """largest share of a group that is imitated; 0.5 matches complementary, where half of a group is guided"""
     imitation_quickest: bool = False
-    """of those who did better only the ones that took the fewest turns"""
+    """imitate only those with the fewest turns"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr

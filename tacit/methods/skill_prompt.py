@@ -1,6 +1,7 @@
-"""Skill-Prompt: the agent reads the handbook's page for its kind of task, and nothing is learned.
+"""Skills of the handbook in the prompt: Skill-GRPO trains with them, Skill-Prompt only evaluates.
 
-What differs from GRPO: no iterations. The evaluation without the page is the model as it is.
+What differs from GRPO: the page for the task's family in the prompt. Evaluations run with it and without, because what was
+learned with a skill in the prompt may be lost without it (OPID, §4.2).
 """
 
 from __future__ import annotations
@@ -18,28 +19,8 @@ from tacit.methods.grpo import GRPO
 
 
 @dataclass(frozen=True)
-class SkillPrompt(GRPO):
-    """The model as it is, measured with and without a skill in its prompt."""
-
-    name: ClassVar[str] = "skill_prompt"
-
-    handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
-    schedule: Schedule = field(default_factory=lambda: Schedule(iterations=0))
-
-    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        return (replaces("conditions", "how it is told", HandbookConditions(load_handbook(world, self.handbook))),)
-
-
-# Skill-GRPO: GRPO whose agent reads the handbook's page for its kind of task while it practises.
-#
-# What differs from GRPO: the page in the prompt. Evaluations are made with it and without: what was learned with a skill at
-# hand may not be there when it is taken away (OPID, §4.2).
-
-
-@dataclass(frozen=True)
 class SkillGRPO(GRPO):
-    """GRPO with a skill in the prompt, measured with and without it."""
+    """GRPO with a skill in the prompt, evaluated with and without it."""
 
     name: ClassVar[str] = "skill_grpo"
 
@@ -47,4 +28,13 @@ class SkillGRPO(GRPO):
     """file of skills by family (TOML); empty: the world's own"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        return (replaces("conditions", "how it is told", HandbookConditions(load_handbook(world, self.handbook))),)
+        return (replaces("conditions", "episode conditions", HandbookConditions(load_handbook(world, self.handbook))),)
+
+
+@dataclass(frozen=True)
+class SkillPrompt(SkillGRPO):
+    """The untrained model, evaluated with and without a skill in its prompt."""
+
+    name: ClassVar[str] = "skill_prompt"
+
+    schedule: Schedule = field(default_factory=lambda: Schedule(iterations=0))

@@ -1,4 +1,4 @@
-"""What an episode is worth by the world's own word: whether it succeeded, how far it came, or what each step earned."""
+"""Rewards from the world: outcome of the episode, invalid-action penalty, and the signals of single steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RewardSource = Literal["success", "score", "steps"]
 
 @dataclass(frozen=True)
 class Outcome(RewardTerm):
-    """success   r_T = scale · 1{success}                paid at the last step
-    score     r_T = scale · score, in [0, 1]          paid at the last step; a success is worth 1 at least
-    steps     rₜ  = scale · what the world paid for step t
+    """success   r_T = scale · 1{success}          at the last step
+    score     r_T = scale · score               at the last step; the score is in [0, 1], and 1 for a success
+    steps     rₜ  = scale · the world's reward of step t
     """
 
     scale: float = 10.0
@@ -39,21 +39,18 @@ class Outcome(RewardTerm):
 
 
 def build_outcome(world: Environment, of: RewardSource, scale: float) -> Outcome:
-    """Refused where the world pays nothing for steps: every reward would be 0, and nothing would be learned."""
+    """The outcome reward. Refuses `steps` in a world without step rewards."""
     if of == "steps" and not world.step_rewards:
         raise TacitError(
-            f"outcome = steps: world {world.name!r} pays nothing for single steps. Choose success or score, or have its "
-            "transitions carry a `reward` and say so (step_rewards=True in its Environment)."
+            f"outcome = steps: world {world.name!r} has no step rewards. Choose success or score, or set "
+            "`Transition.reward` in the world and step_rewards=True in its Environment."
         )
     return Outcome(scale, of)
 
 
-# What it costs to write something that is not an action.
-
-
 @dataclass(frozen=True)
 class InvalidPenalty(RewardTerm):
-    """−penalty on each step whose completion does not parse: on that step alone, so that no earlier step is blamed for it."""
+    """−penalty on each step whose completion does not parse; it does not flow to earlier steps."""
 
     penalty: float = 0.1
 
@@ -61,16 +58,13 @@ class InvalidPenalty(RewardTerm):
         return [Rewards.local(g, np.array([0.0 if s.valid else -self.penalty for s in g.steps])) for g in groups]
 
 
-# What was measured on each step, as reward: progress and errors, by a tracker or by the world itself.
-
-
 @dataclass(frozen=True)
 class StepSignals(RewardTerm):
-    """rₜ = Σ_name w_name · signalₜ[name] − cost, flowing to earlier steps as every reward does.
+    """rₜ = Σ_name w_name · signalₜ[name] − cost
 
-    With the weights below it is r_prog − r_err of the constant-context paper's Eq. 7, with the step cost of its Table 6.
-    A signal of weight zero need not be there. `without` leaves out rules by name: `progress.subgoal` takes that rule's share
-    off the sum `progress`, and `progress` is all of them. A rule that did not come up on a step has no share.
+    The defaults are r_prog − r_err of the constant-context paper's Eq. 7, with the step cost of its Table 6. Signals come from
+    a tracker or from the world. A signal of weight 0 may be missing. `without` removes rules by name: `progress.subgoal`
+    subtracts that rule's share from the sum `progress`, and `progress` removes all of it.
     """
 
     weights: tuple[tuple[str, float], ...] = (("progress", 1.0), ("error", -1.0))
@@ -81,32 +75,29 @@ class StepSignals(RewardTerm):
         return [Rewards.per_step(g, np.array([self.reward(step) for step in g.steps])) for g in groups]
 
     def reward(self, step: Step) -> float:
-        worth = -self.step_cost
+        reward = -self.step_cost
         for name, weight in self.weights:
             if weight == 0.0 or name in self.without:
                 continue
             if name not in step.signals:
                 raise TacitError(
-                    f"a step carries no signal {name!r} (it has: {', '.join(sorted(step.signals)) or 'none'}). Signals are "
-                    f"measured by the world itself (Transition.signals) or by a context that follows a tracker, such as "
-                    f"tacit/prompts/state_block.py; use one of them, or give {name!r} the weight 0."
+                    f"a step has no signal {name!r} (it has: {', '.join(sorted(step.signals)) or 'none'}). Signals come from "
+                    f"the world (Transition.signals) or from a context with a tracker, such as tacit/prompts/state_block.py; "
+                    f"use one of them, or give {name!r} the weight 0."
                 )
             left_out = sum(step.signals.get(part, 0.0) for part in self.without if part.startswith(f"{name}."))
-            worth += weight * (step.signals[name] - left_out)
-        return worth
+            reward += weight * (step.signals[name] - left_out)
+        return reward
 
 
 def resolve_components(names: Sequence[str], world: str, components: Sequence[str]) -> tuple[str, ...]:
-    """Each name as the tracker of `world` spells it: `subgoal` is `progress.subgoal`; `progress` and `error` stay as they are.
-
-    One that is not among `components` is an error that says which there are.
-    """
+    """Full names of reward components: `subgoal` is `progress.subgoal`; `progress` and `error` stay. Refuses unknown names."""
     kinds = {component.partition(".")[0] for component in components}
     found: list[str] = []
     for name in names:
-        meant = [name] if name in kinds else [c for c in components if name in (c, c.partition(".")[2])]
-        if not meant:
+        matches = [name] if name in kinds else [c for c in components if name in (c, c.partition(".")[2])]
+        if not matches:
             rules = [component.partition(".")[2] for component in components if "." in component]
             raise unknown(f"reward component of world {world!r}", name, {*kinds, *rules})
-        found += meant
+        found += matches
     return tuple(dict.fromkeys(found))

@@ -1,10 +1,10 @@
-"""What it costs a success to be written down: few reused phrases are cheap, one-off steps are not (ReuseRL Eqs. 5–6).
+"""Segmentation cost of a success (ReuseRL Eqs. 5–6).
 
     SegCost(s | C) = seg(s, C) / T
     r_T            = −λ · 1{success} · SegCost(s | C)
 
-`seg(s, C)` is the fewest phrases of the code C that spell s. Where C holds single skills only, seg(s, C) = |s|, and this is
-the penalty on round length (Proposition 1): the same term with another code.
+seg(s, C): the fewest phrases of the code C that concatenate to s. If C holds only single skills, seg(s, C) = |s|, and this is
+the penalty on round length (Proposition 1).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tacit.core.world import Alphabet, Environment
 
 
 class Code(Protocol):
-    """Whatever can say how many phrases a sequence of skills takes: a dictionary, or a companion that learns one."""
+    """Counts the phrases of a skill sequence: a dictionary, or a companion that learns one."""
 
     def seg(self, sequence: Sequence[str]) -> int: ...
 
 
 @dataclass(frozen=True)
 class SegmentationCost(RewardTerm):
-    """−λ · seg(s, C) / T at the last step of every success; failures pay nothing, so that solving is never discouraged."""
+    """−λ · seg(s, C) / T at the last step of every success; 0 for failures."""
 
     alphabet: Alphabet
     code: Code
@@ -41,7 +41,7 @@ class SegmentationCost(RewardTerm):
     def __post_init__(self) -> None:
         check_horizon(self.horizon)
         if not self.efficiency >= 0:
-            raise TacitError(f"efficiency = {self.efficiency} would pay for waste: λ must be zero or more.")
+            raise TacitError(f"efficiency = {self.efficiency} must not be negative.")
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [Rewards.at_the_end(g, np.array([self.reward(t) for t in g.trajectories])) for g in groups]
@@ -53,41 +53,39 @@ class SegmentationCost(RewardTerm):
 
 
 def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...]:
-    """s = φ(τ) of a success. Something was done to succeed, so a sequence without a skill is a mistake of the projection."""
+    """s = φ(τ) of a success. An empty sequence is a bug in the world's projection."""
     sequence = alphabet(trajectory)
     if not sequence:
         raise TacitError(
-            f"the success of {trajectory.task.id!r} ({len(trajectory)} steps) projects to no skill at all; an empty sequence "
-            f"has no segmentation cost. Let the projection of world {trajectory.task.world!r} give its actions skills."
+            f"the success of {trajectory.task.id!r} ({len(trajectory)} steps) projects to no skill, so it has no "
+            f"segmentation cost. Make the projection of world {trajectory.task.world!r} map its actions to skills."
         )
     return sequence
 
 
 def cap_efficiency(efficiency: float, success: float, said: frozenset[str]) -> tuple[float, tuple[str, ...]]:
-    """λ where a success earns so much, and what to say of it. Added to a method whose success is worth less than λ, a long
-    success would cost more than failing; so λ is then what a success is worth, unless somebody said otherwise."""
+    """(λ, notes). Unless the user set it, λ is at most the success reward: otherwise a long success would score below a
+    failure."""
     if "efficiency" in said or efficiency <= success:
         return efficiency, ()
-    return success, (f"efficiency = {success:g}, so that no success is worth less than a failure",)
+    return success, (f"efficiency = {success:g}, so that no success scores below a failure",)
 
 
 def world_alphabet(world: Environment, method: str) -> Alphabet:
     if world.alphabet is None:
         raise TacitError(
-            f"{method} describes behaviour in atomic skills, and world {world.name!r} has no alphabet. Give its Environment "
+            f"{method} needs an alphabet of skills, and world {world.name!r} has none. Give its Environment "
             f"`alphabet=Alphabet(skills, project)` (see tacit/core/world.py), or choose a method that needs none, such as grpo."
         )
     return world.alphabet
 
 
 def world_horizon(world: Environment, horizon: int | None) -> int:
-    """T: the number given, otherwise the world's step limit."""
+    """T: `horizon`, or the world's step limit."""
     return check_horizon(world.max_steps if horizon is None else horizon)
 
 
 def check_horizon(horizon: int) -> int:
     if horizon < 1:
-        raise TacitError(
-            f"T = {horizon}: segmentation costs are divided by T, the longest an episode may be; it must be 1 or more."
-        )
+        raise TacitError(f"horizon T = {horizon}: segmentation costs are divided by it, so it must be at least 1.")
     return horizon

@@ -163,5 +163,5 @@ def test_a_projection_that_leaves_none_for_a_step():
 
 
 def test_an_empty_success_is_refused():
-    with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) projects to no skill at all"):
+    with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) projects to no skill"):
         make().observe([won("--")])

@@ -104,9 +104,9 @@ def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
 
 def test_what_would_not_learn_is_refused(tmp_path):
     for wrong in ({"extraction": "static"}, {"extraction": "offline"}, {"extraction": "none"}):
-        with pytest.raises(TacitError, match="nothing would learn"):
+        with pytest.raises(TacitError, match="nothing would be trained"):
             build(tmp_path, actor="fixed", **wrong)
-    with pytest.raises(TacitError, match="would learn after all"):
+    with pytest.raises(TacitError, match="internalise trains the actor"):
         build(tmp_path, actor="fixed", internalise=1e-4)
 
 

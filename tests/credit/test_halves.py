@@ -160,6 +160,6 @@ def test_every_credit_that_compares_is_held_to_the_halves(beside):
 
 def test_credit_over_the_whole_batch_would_compare_the_halves_after_all():
     for baseline in ("none", "group"):
-        with pytest.raises(TacitError, match=r"BatchRelative holds an episode against the whole batch.*--advantage joint"):
+        with pytest.raises(TacitError, match=r"BatchRelative compares episodes across the whole batch.*--advantage joint"):
             replace(get_method("complementary+reinforce_pp")(), baseline=baseline).build(WORLD)
     assert replace(get_method("complementary+reinforce_pp")(), advantage="joint").build(WORLD)

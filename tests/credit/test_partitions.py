@@ -153,7 +153,7 @@ def test_only_what_is_missing_costs_a_pass():
     assert [[row.tolist() for row in rows] for rows in features] == [[[1, 0], [3, 1]], [[4, 1]]]
     ActorHidden(-2, "mean")(groups, encoder)
     assert encoder.asked[-1] == (3, -2, "mean"), "the prefill hands back the last token's state, and no other"
-    with pytest.raises(TacitError, match="2 steps came without hidden states"):
+    with pytest.raises(TacitError, match="2 steps have no hidden states"):
         ActorHidden(-2)(groups, None)
 
 
@@ -186,7 +186,7 @@ def test_each_text_is_encoded_once_by_whatever_was_handed_in():
     assert asked == [["aa", "b"]]
     assert [rows.tolist() for rows in features] == [[[2, 1], [1, 1], [2, 1]], [[1, 1]], []]
     assert [part.tolist() for part in Clusters(SentenceEncoder(encode), Fixed(0.0))(groups, None)] == [[0, 1, 0], [0], []]
-    with pytest.raises(TacitError, match="none was handed"):
+    with pytest.raises(TacitError, match="built without one"):
         SentenceEncoder()(groups)
 
 

@@ -85,7 +85,7 @@ def test_what_is_paid():
         paid.append((a[1], b[1]))
         over = a[2]
     assert sum(p for p, _ in paid) == pytest.approx(1.0) and [p for _, p in paid] == [0.0] * (len(paid) - 1) + [1.0]
-    with pytest.raises(TacitError, match="pays nothing for single steps"):
+    with pytest.raises(TacitError, match="has no step rewards"):
         TacitEnv("alfworld", pays="steps", tasks=1)
 
 

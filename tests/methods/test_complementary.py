@@ -273,7 +273,7 @@ def test_with_a_fixed_actor_only_the_extractor_learns():
     for number in (1, 2, 3):
         done = loop.iterate(number)
     assert not actor.updates and extractor.updates and done.metrics["experience/entries"] > 12
-    with pytest.raises(TacitError, match="nothing would learn"):
+    with pytest.raises(TacitError, match="nothing would be trained"):
         make(actor="fixed", extraction="none")
 
 

@@ -101,7 +101,7 @@ def test_an_evaluation_never_builds_a_skill_prompt(policy, monkeypatch):
     def forbidden(*_):
         raise AssertionError("a skill reached an evaluation")
 
-    monkeypatch.setattr(teachers, "teach", forbidden)
+    monkeypatch.setattr(teachers, "insert_lesson", forbidden)
     assert not method.conditions.evaluated
     rules = Rules(Sampling(max_tokens=12), 3)
     _, played = evaluate(choose_panel(WORLD, "test", 4), rules, InProcessPool(WORLD.make), method.context, policy)

@@ -111,7 +111,7 @@ def test_a_batch_without_success_is_a_grpo_step():
 def test_a_world_without_alphabet_is_refused():
     bare = replace(WORLD, name="bare", alphabet=None)
     for settings in (ReuseRL(), RoundLength()):
-        with pytest.raises(TacitError, match="world 'bare' has no alphabet"):
+        with pytest.raises(TacitError, match="needs an alphabet of skills, and world 'bare' has none"):
             settings.build(bare)
 
 

@@ -42,7 +42,7 @@ def test_what_the_world_pays_for_steps_flows():
 
 
 def test_a_world_that_pays_nothing_for_steps_is_said():
-    with pytest.raises(TacitError, match="outcome = steps: world 'countdown' pays nothing for single steps"):
+    with pytest.raises(TacitError, match="outcome = steps: world 'countdown' has no step rewards"):
         build_outcome(get_environment("countdown"), "steps", 1.0)
     assert build_outcome(get_environment("cooking"), "steps", 1.0) == Outcome(1.0, "steps")
     assert build_outcome(get_environment("countdown"), "score", 3.0) == Outcome(3.0, "score")
