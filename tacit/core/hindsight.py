@@ -1,4 +1,4 @@
-"""Looking back at an episode without a model: what a tracker and an expert say of each step, now that all is over."""
+"""Rule-based analysis of finished episodes: tracker signals, critical steps, and the skills they give (OPID, §3.2)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tacit.core.types import Group, Observation, Trajectory, Transition
 
 
 class Adviser(Protocol):
-    """An expert that takes every turn as it finds it, whoever made the move before."""
+    """An expert that can act from any state, whoever chose the earlier actions."""
 
     def act(self, observation: Observation) -> str: ...
 
 
 class Measure(Protocol):
-    """The part of a tracker that is needed here (core/world.py)."""
+    """The part of a tracker (core/world.py) that is needed here."""
 
     def start(self, task, observation: Observation): ...
 
@@ -30,14 +30,14 @@ class Measure(Protocol):
 
 
 def iter_transitions(trajectory: Trajectory) -> Iterator[tuple[str, Transition]]:
-    """The actions of an episode and what the world answered."""
+    """(action, transition) of each step."""
     for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
         last = step is trajectory.steps[-1]
         yield step.action, Transition(after, last, last and trajectory.success, effective=step.effective, label=step.label)
 
 
 def tracker_signals(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, float]]:
-    """What a tracker makes of each step, whatever the agent itself read."""
+    """The tracker's signals of each step, whether or not the agent read its state block."""
     if not trajectory.steps:
         return []
     return [tracker.signals(before, after) for before, after in pairwise(tracker_states(trajectory, tracker))]
@@ -58,11 +58,10 @@ def critical_steps(
     most: int = 5,
     achieved: Sequence[str] = ("progress.subgoal",),
 ) -> dict[int, str]:
-    """Up to `most` steps on which the episode turned, each with what to do there.
+    """Up to `most` critical steps -> what to do there, without repetitions.
 
-    Of a success: the steps that achieved something by one of these signals, with what was done. Of a failure: the steps that
-    were refused, repeated or counted as an error, with what the expert would have done instead, having read no more than the
-    agent. What is said once is not said again.
+    Success: steps with one of the `achieved` signals -> the action taken. Failure: steps that had no effect, did not parse or
+    counted as an error -> what the expert would have done, given the same observations.
     """
     signals = tracker_signals(trajectory, tracker)
     advised = [adviser.act(step.observation) for step in trajectory.steps]
@@ -80,7 +79,7 @@ def critical_steps(
 
 
 def most_repeated(trajectory: Trajectory) -> str:
-    """The action taken most often, where one was taken more than twice; else nothing."""
+    """The most frequent action, if it was taken more than twice; else empty."""
     counts: dict[str, int] = {}
     for step in trajectory.steps:
         counts[step.action] = counts.get(step.action, 0) + 1
@@ -88,14 +87,10 @@ def most_repeated(trajectory: Trajectory) -> str:
     return action if counts.get(action, 0) > 2 else ""
 
 
-# What a finished episode teaches (OPID, §3.2), and where such a lesson stands in a prompt.
-#
-# A(τ) = (s_ep, {s_step,t : t ∈ C})        `Skills`: one for the whole episode, and one for each critical step
-# h̃ = H(h, s)                              `Lesson`: after the task, or right before the request for an action
-
-
 @dataclass(frozen=True)
 class Skills:
+    """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
+
     episode: str = ""
     """a workflow that worked, or what to avoid"""
     steps: Mapping[int, str] = field(default_factory=dict)
@@ -108,7 +103,7 @@ class Skills:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is put into one prompt."""
+    """s in h̃ = H(h, s): what is inserted into one prompt."""
 
     task: str = ""
     """after the task statement"""
@@ -120,28 +115,26 @@ class Lesson:
 
 
 class Teacher(Protocol):
-    """Knows the prompts that a policy would have read, had it been told what it needed to know."""
+    """Gives the prompts of an episode with lessons in them."""
 
     def lessons(self, trajectory: Trajectory) -> Sequence[Sequence[Lesson]]:
-        """Per step: the lessons whose effect is measured there, each by itself. Usually one, or none."""
+        """Per step, the lessons to measure, each by itself. Usually one or none."""
         ...
 
     def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        """H: the same, as the tokens of whole prompts, for the group's flat steps."""
+        """H: the tokens of the prompts with these lessons, for the group's flat steps."""
         ...
 
 
-# A tracker's signals: what a step was worth in two sums, and beside them what each rule gave to it.
+# Signals of a step: two sums, which are always there, and the share of each rule that applied.
 #
 #     {"progress": 1.02, "error": 0.2, "progress.subgoal": 1.0, "progress.hinted_place": 0.02, "error.repeated": 0.2}
-#
-# Both sums are always there; a rule only where it came up, since signals are measured at every step of every episode.
 
 PROGRESS, ERROR = "progress", "error"
 
 
 def sum_signals(progress: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float]:
-    """The signals of one step, from what each rule gave; rules that gave nothing are left out. Errors are positive amounts."""
+    """Signals of one step from the amounts of each rule; rules with amount 0 are left out. Errors are positive."""
     signals = {PROGRESS: float(sum(progress.values())), ERROR: float(sum(errors.values()))}
     for name, worth in progress.items():
         if worth:
@@ -153,7 +146,7 @@ def sum_signals(progress: Mapping[str, float], errors: Mapping[str, float]) -> d
 
 
 def score_events(events: Iterable[str], table: Mapping[str, float]) -> dict[str, float]:
-    """What each event was worth, those that happened twice counted twice."""
+    """event -> its amount in `table`, times how often it happened."""
     worth: dict[str, float] = {}
     for event in events:
         worth[event] = worth.get(event, 0.0) + table[event]
@@ -161,5 +154,5 @@ def score_events(events: Iterable[str], table: Mapping[str, float]) -> dict[str,
 
 
 def component_names(progress: Iterable[str], errors: Iterable[str]) -> tuple[str, ...]:
-    """The names of all rules, as `summed` spells them."""
+    """Names of all rules, as in `sum_signals`."""
     return (*(f"{PROGRESS}.{name}" for name in progress), *(f"{ERROR}.{name}" for name in errors))

@@ -1,18 +1,18 @@
-"""What contexts share that tell an episode as a conversation: each past turn is an exchange, and the present one a message."""
+"""Chat prompts shared by the contexts: each past turn is an exchange, the current one a message. Also notes in prompts."""
 
 from __future__ import annotations
 
 import re
 
 from tacit.core.actions import ActionFormat, AfterThought, answer_message, get_tools
-from tacit.core.chat import Conversation, Exchange, Message, split_thought
+from tacit.core.chat import Exchange, Message, split_thought
 from tacit.core.hindsight import Lesson
 from tacit.core.types import ActionStyle, Observation, Prompt
 from tacit.core.world import Wording, format_of
 
 
 def build_format(wording: Wording, style: ActionStyle, thinking: bool) -> ActionFormat:
-    """The format of an answer, with room for a thought where the model's own is asked for; tags have a thought of theirs."""
+    """Action format of a style; with `thinking`, it allows the model's own thought first (tags already have one)."""
     own = format_of(wording, style)
     return AfterThought(own) if thinking and not own.thinks else own
 
@@ -24,11 +24,11 @@ def render_request(wording: Wording, style: ActionStyle) -> str:
 def render_observation(
     wording: Wording, form: ActionFormat, number: int, observation: Observation, admissible: bool, before: Exchange | None
 ) -> str:
-    """What is seen, as a message of its own, below what is to be said of the answer in the exchange before it."""
+    """The observation as a message. If the last answer called no known tool, the message starts by saying so."""
     seen, tools = wording.message(number, observation, admissible), get_tools(form)
     if before is None or not tools or before.answer.call is not None:
         return seen
-    # The world, which heard words it does not know, cannot say what was wrong with them.
+    # The world only sees an unknown action, so it cannot explain the failed tool call.
     named = " or ".join(f"{tool.name} with {tool.argument}" for tool in tools)
     return f"Your last answer called no tool that you have. Call {named}.\n{seen}"
 
@@ -42,37 +42,33 @@ def build_exchange(
     wrote: str | None,
     before: Exchange | None,
 ) -> Exchange:
-    """A past turn; the actions that were admissible then are not said again. `wrote`: what was said instead of an action, which
-    is told as it was: a model that reads its words turned into a call would copy a call that it never made."""
+    """A past turn, without its admissible actions. `wrote`: the raw answer if it was no valid action. It is shown verbatim, so
+    that the model does not learn to copy a call it never made."""
     said = answer_message(form, action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
     return Exchange(render_observation(wording, form, number, observation, False, before), said)
 
 
-def conversation(form: ActionFormat, past: tuple[Exchange, ...], thinking: bool) -> Conversation:
-    return Conversation(past, get_tools(form), thinking)
-
-
-# Notes put into a prompt: delimited, bounded, and unable to close their own delimiter. Their text is data.
+# Notes in a prompt are data: delimited, of bounded length, and unable to close their own delimiter.
 
 OPEN, CLOSE = "<note>", "</note>"
 LONGEST_NOTE = 2000
 """characters"""
 _FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"
-"""letters that nobody sees"""
+"""invisible letters"""
 _BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"
-"""what is no letter may stand between two letters, most of it unseen: spaces, joiners, marks of direction, accents"""
+"""non-letters that may stand between two letters: spaces, joiners, direction marks, accents"""
 _DELIMITERS = re.compile(
     _BETWEEN.join(["[<\uff1c]", rf"(?:[/\uff0f]{_BETWEEN})?n", "o", "t", "e"])
     + rf"(?![^\W{_FILLERS}])[^<>\uff1c\uff1e]*[>\uff1e]",
     re.IGNORECASE,
 )
-"""also with attributes, closed in itself, or as wide as a Chinese character: whoever reads it would take it for one"""
+"""look-alikes of the delimiters, too: with attributes, self-closing, or full-width"""
 
 
 def frame_note(note: str, limit: int = LONGEST_NOTE) -> str:
-    """`note` between delimiters, cut to `limit` characters; one that says nothing stays empty."""
+    """`note` between delimiters, cut to `limit` characters; empty if the note is."""
     text = note.strip()[:limit]
-    # Removing one delimiter can join two halves into another, so repeat until none is left (of a text already cut short).
+    # Removing one delimiter can join two halves into another, so repeat until none is left.
     while _DELIMITERS.search(text):
         text = _DELIMITERS.sub("", text)
     text = text.strip()
@@ -80,9 +76,9 @@ def frame_note(note: str, limit: int = LONGEST_NOTE) -> str:
 
 
 def insert_lesson(prompt: Prompt, lesson: Lesson) -> Prompt:
-    """H: the same prompt with a lesson in it, beside whatever notes it had."""
+    """H: the prompt with a lesson added to its notes."""
 
-    def beside(there: str, note: str) -> str:
-        return prompt.separator.join(text for text in (there, frame_note(note)) if text)
+    def append(existing: str, note: str) -> str:
+        return prompt.separator.join(text for text in (existing, frame_note(note)) if text)
 
-    return prompt.with_notes(beside(prompt.task_note, lesson.task), beside(prompt.step_note, lesson.step))
+    return prompt.with_notes(append(prompt.task_note, lesson.task), append(prompt.step_note, lesson.step))

@@ -1,6 +1,6 @@
-"""The agent reads the task, the last k turns, and what it sees now. k = 0 is memoryless, k = None the whole episode.
+"""The prompt is the task, the last k turns, and the current observation. k = 0 is memoryless, k = None the whole episode.
 
-As a conversation (`chat`) each of the turns is a message and its answer, in the model's own template; else all is one text.
+With `chat`, each turn is a message and its answer in the model's chat template; otherwise the prompt is one text.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tacit.core.actions import ActionFormat
-from tacit.core.chat import Exchange
+from tacit.core.actions import ActionFormat, get_tools
+from tacit.core.chat import Conversation, Exchange
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Wording, tell_now
 from tacit.prompts.conversation import (
     build_exchange,
     build_format,
-    conversation,
     frame_note,
     render_observation,
     render_request,
@@ -78,7 +77,7 @@ class _HistoryReader(PromptReader):
             ),
             request=render_request(wording, context.style),
             separator=wording.separator,
-            conversation=conversation(context.format, exchanges, context.thinking),
+            conversation=Conversation(exchanges, get_tools(context.format), context.thinking),
         )
 
     @property

@@ -1,10 +1,9 @@
-"""An agent that may ask in the middle of an episode (search_and_ask of Complementary RL).
+"""A context in which the agent may ask a question in mid-episode (search_and_ask of Complementary RL).
 
-    <action>search_and_ask the fridge is open and the egg is not in it</action>          in tags; bare, the same without them
+    <action>search_and_ask the fridge is open and the egg is not in it</action>          in tags, or bare
 
-Such an action is put to whoever knows, not to the world, which stays as it is. The answer is in the next prompt, beside what
-is seen, and stays there until the next question: it is data, and framed as a note. Neither the history nor a tracker is told of
-the question.
+The question does not reach the world, the history or the tracker. The answer is a note in the following prompts, until the
+next question.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tacit.prompts.conversation import frame_note
 
 ASK = "search_and_ask"
 ASKED, ENTRY = "asked", "asked_entry"
-"""signals of such a turn: that it was one, and the number of what was found, where there was something"""
+"""signals of such a turn: 1, and the number of the entry found, if any"""
 LONGEST = 500
 """characters of a question"""
 NOTHING = "Nothing is known about that."
@@ -30,7 +29,7 @@ _QUESTION = re.compile(rf"\s*{ASK}(?![\w-])[\s:=(\[\"']*(.*)", re.IGNORECASE | r
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What came of a question."""
+    """The answer to a question, and the bank entry it came from."""
 
     text: str = ""
     entry: int | None = None
@@ -41,7 +40,7 @@ class PendingAnswer(Protocol):
 
 
 def parse_question(action: str) -> str | None:
-    """What is asked; None where the action is another. One line of plain characters, of bounded length, whatever was written.
+    """The question as one line of bounded length; None if the action is not a question.
 
     >>> parse_question("search_and_ask: where do eggs lie?"), parse_question("go to fridge 1")
     ('where do eggs lie?', None)
@@ -55,14 +54,14 @@ def parse_question(action: str) -> str | None:
 
 @dataclass(frozen=True)
 class SearchAndAsk(Context):
-    """Another context, in which episodes of some conditions may ask."""
+    """Another context, in which episodes with some conditions may ask."""
 
     inner: Context
     ask: Callable[[str], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
-    """names of those"""
+    """their names"""
     brief: bool = False
-    """that one may ask is said in a few words, for tiny policies"""
+    """short invitation, for tiny policies"""
 
     @property
     def format(self) -> ActionFormat:
@@ -92,7 +91,7 @@ class SearchAndAsk(Context):
 
 
 def asking_format(form: ActionFormat) -> ActionFormat:
-    """Where every kind of action has a tag or a tool of its own, questions have one, too."""
+    """The format with a tag or tool for questions, if every kind of action has its own."""
     if isinstance(form, AfterThought):
         return replace(form, answer=asking_format(form.answer))
     return replace(form, kinds=(*form.kinds, ASK)) if isinstance(form, Tags | Calls) and len(form.kinds) > 1 else form
@@ -120,10 +119,10 @@ class _AskingReader(PromptReader):
         return _Hearing(self, question, self._context.ask(question) if question else None)
 
     def hear(self, question: str, told: SearchResult) -> Transition:
-        """The world as it was, and the answer beside it from now on."""
+        """Store the answer for the next prompts. The transition repeats the last state of the world."""
         self._note = frame_note(f"{question}\n{told.text or NOTHING}")
         found = {} if told.entry is None else {ENTRY: float(told.entry)}
-        # whoever pays for signals finds them on every step
+        # reward terms expect both sums on every step
         signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
         return replace(self._last, done=False, success=False, effective=True, label=ASKED, reward=0.0, signals=signals)
 

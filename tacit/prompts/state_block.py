@@ -1,14 +1,13 @@
-"""The agent reads the task, the last turn, how far it has come, and what it sees now: never more, however long the episode.
+"""The prompt is the task, the last turn, a state block, and the current observation: bounded, however long the episode.
 
     xₜ = Format(g, oₜ, qₜ, bₜ),   |xₜ| ≤ B                 (constant context, Eqs. 2–3)
 
 g  the task                                   Prompt.task
-qₜ the turn before, (oₜ₋₁, aₜ₋₁)              Prompt.history, at most one line
+qₜ the last turn, (oₜ₋₁, aₜ₋₁)                Prompt.history, at most one line
 bₜ the tracker's state block                  Prompt.now, before the observation
-oₜ the present observation                    Prompt.now
+oₜ the current observation                    Prompt.now
 
-The ReAct contexts it is compared with are `History` with one turn (ReAct-1step) and with all of them (ReAct-full), both in the
-style `tags`, in which the agent reasons before it acts.
+The paper's baselines are `History` with one turn (ReAct-1step) and with all turns (ReAct-full), both in the style `tags`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit.core.actions import ActionFormat
-from tacit.core.chat import Exchange
+from tacit.core.actions import ActionFormat, get_tools
+from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
@@ -26,7 +25,6 @@ from tacit.core.world import Tracker, Wording, tell_now
 from tacit.prompts.conversation import (
     build_exchange,
     build_format,
-    conversation,
     frame_note,
     render_observation,
     render_request,
@@ -35,8 +33,7 @@ from tacit.prompts.conversation import (
 
 @dataclass(frozen=True)
 class StateBlock(Context):
-    """`block` and `one_step` leave out bₜ and qₜ where False. The tracker's signals are measured all the same, so that what is
-    read and what is rewarded can be varied apart."""
+    """`block=False` and `one_step=False` leave out bₜ and qₜ. The tracker's signals are measured either way."""
 
     wording: Wording = field()
     tracker: Tracker = field()
@@ -45,9 +42,9 @@ class StateBlock(Context):
     admissible: bool = False
     style: ActionStyle = "bare"
     bound: int = 4000
-    """B, in characters; a condition's note, which has its own bound, is not counted"""
+    """B, in characters, without a condition's note, which has its own bound"""
     chat: bool = False
-    """as a conversation: the turn before is a message and its answer, block and observation are the present message"""
+    """chat messages: the last turn is a message and its answer, block and observation are the current message"""
     thinking: bool = False
 
     @property
@@ -66,9 +63,9 @@ class _StateBlockReader(PromptReader):
         self._observation = Observation("")
         self._state: Any = None
         self._before = ""
-        """the turn before, as it is told"""
+        """the last turn as text"""
         self._exchange: Exchange | None = None
-        """the same, in a conversation"""
+        """the last turn as an exchange"""
         self._turns = 0
 
     def read(self, observation: Observation) -> Prompt:
@@ -97,7 +94,7 @@ class _StateBlockReader(PromptReader):
             request=render_request(wording, context.style),
             separator=wording.separator,
             now_alone=below(alone) if alone else "",
-            conversation=conversation(context.format, talked, context.thinking) if context.chat else None,
+            conversation=Conversation(talked, get_tools(context.format), context.thinking) if context.chat else None,
         )
         self._check(prompt, block)
         return prompt.with_notes(task_note=self._note)
