@@ -1,10 +1,10 @@
-"""How an action is written down, and how what was written is taken. A wording gives the format that its words ask for.
+"""Action formats: how completions are parsed into actions, and how actions are written. A wording chooses its format.
 
 `TAGS`  `<think>…</think><action>…</action>`: the first complete action tag, lower-cased; valid only with both think tags and
         no CJK characters (the rule of the reference implementations, so penalties mean the same).
 `BARE`  the first non-empty line; valid when there is one.
 `CALLS` a call of the tool `act`, as the model's own chat template writes calls: the action is its argument.
-A completion that does not parse is invalid; the world still gets the end of its text, as a person who mumbles is still heard.
+A completion that does not parse is invalid; the world still gets the end of its text as the action.
 
 Other tags are other actions: in the format `Tags(("search", "answer"), keep_case=True)`
 
@@ -36,24 +36,24 @@ class Parsed:
     action: str
     valid: bool
     thought: str = field(default="", repr=False)
-    """what came before it, where the format keeps the two apart"""
+    """text before the action, if the format separates the two"""
 
 
 class ActionFormat(Protocol):
     @property
     def stop(self) -> tuple[str, ...]:
-        """where a completion in this format is over"""
+        """strings that end a completion"""
         ...
 
     @property
     def thinks(self) -> bool:
-        """True where a thought comes before the action, and a completion needs room for it"""
+        """True if a thought precedes the action, so completions need more tokens"""
         ...
 
     def parse(self, text: str) -> Parsed: ...
 
     def write(self, action: str, thought: str = "") -> str:
-        """The completion that means `action`: what a demonstration looks like."""
+        """The completion for `action`, as in a demonstration."""
         ...
 
 
@@ -101,7 +101,7 @@ class Tags:
         return f"{before}<{kind}>{inside}</{kind}>"
 
     def write_past(self, action: str) -> str:
-        """The action in its tag alone: what a past turn shows of it."""
+        """The action in its tag, without a thought, as shown in past turns."""
         kind, _, inside = action.partition(" ")
         if len(self.kinds) > 1:
             return f"<{kind}>{inside}</{kind}>" if kind in self.kinds else action
@@ -174,14 +174,14 @@ class Calls:
 
 @dataclass(frozen=True)
 class AfterThought:
-    """An answer in another format, after a thought that the model's own template has room for."""
+    """Another format, after a thought in the model's own template."""
 
     answer: ActionFormat
     thinks: bool = True
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """None: what ends the answer may well stand in the thought."""
+        """None: a stop string might occur in the thought."""
         return ()
 
     def parse(self, text: str) -> Parsed:
@@ -194,7 +194,7 @@ class AfterThought:
 
 
 def answer_message(form: ActionFormat, action: str, past: bool = False) -> Message:
-    """The assistant's message that means `action`, as a demonstration; or, told as a past turn, without room for a thought."""
+    """The assistant's message for `action`: as a demonstration, or as a past turn without a thought."""
     inner = form.answer if isinstance(form, AfterThought) else form
     message = getattr(inner, "message", None)
     if message is not None:
@@ -203,7 +203,7 @@ def answer_message(form: ActionFormat, action: str, past: bool = False) -> Messa
 
 
 def get_tools(form: ActionFormat) -> tuple[Tool, ...]:
-    """What can be called; nothing where actions are no calls."""
+    """The tools of a format; empty if actions are not tool calls."""
     return getattr(form.answer if isinstance(form, AfterThought) else form, "tools", ())
 
 
@@ -212,7 +212,7 @@ _PARAMETER = re.compile(r"<parameter=(\w+)>\s*(.*?)\s*</parameter>", re.DOTALL)
 
 
 def _calls_in(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, arguments) of everything that is a call."""
+    """(name, arguments) of every tool call in the text."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:

@@ -1,6 +1,6 @@
-"""Methods say what they change; so they can be added together.
+"""Composition of methods: GRPO plus the changes of one or several methods.
 
-GRPO is made of parts, each a piece of the method with a role of its own:
+GRPO consists of parts. A part belongs to a piece of the method and has a role:
 
     piece      role                     terms
     rewards    outcome                  Outcome
@@ -11,15 +11,15 @@ GRPO is made of parts, each a piece of the method with a role of its own:
     losses     KL                       ReferenceKL                  where there is a KL
     losses     entropy                  EntropyBonus                 where there is a bonus
 
-Every other method *replaces* some of these roles or *adds* roles of its own, and says nothing else:
+Every other method *replaces* some of these roles or *adds* new ones:
 
     RLOO       replaces  credits/episode credit
     ReuseRL    adds      rewards/length cost, companions/dictionary
     BiPACE     adds      credits/step credit, companions/radius, hidden_layer/hidden state
     Complementary adds   comparison/halves, companions/experience   and replaces conditions/episode conditions
 
-Adding methods together applies all replacements, then all additions, so the order in which they are named cannot matter. Two
-that replace one role, or that add the same one, are refused: one would be dropped, or something counted twice.
+Combining methods applies all replacements, then all additions, so their order does not matter. Two methods that replace the
+same role, or add the same role, are refused.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from tacit.core.method import Context, Method, Schedule
 Piece = Literal[
     "context", "rewards", "credits", "comparison", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"
 ]
-# Terms of the context are what is put around it: each a function from a context to a context. So are those of the comparison,
-# around every credit, whichever method it is of: they say who is compared with whom.
+# Terms of `context` are functions context -> context. Terms of `comparison` are functions credit term -> credit term, applied
+# to the credits of all methods: they decide which episodes are compared.
 SINGLE = ("conditions", "selection", "hidden_layer")
-"""pieces a method has one of"""
+"""pieces of which a method has at most one"""
 
 
 @dataclass(frozen=True)
 class Part:
     piece: Piece
     role: str
-    """what it is, in a word or two that stand in error messages"""
+    """short name, used in error messages"""
     terms: tuple[Any, ...]
     replaces: bool = False
 
@@ -54,19 +54,19 @@ class Part:
 
 
 def adds(piece: Piece, role: str, *terms: Any) -> Part:
-    """Beside what is there. Without terms it says that the role is taken, and nothing more."""
+    """A new role. Without terms it only reserves the role."""
     return Part(piece, role, terms)
 
 
 def replaces(piece: Piece, role: str, *terms: Any) -> Part:
-    """Instead of what is there; without terms, nothing is there any more."""
+    """Replaces a role; without terms, removes it."""
     return Part(piece, role, terms, replaces=True)
 
 
 def compose(
     name: str, context: Context, schedule: Schedule, base: Sequence[Part], changes: Mapping[str, Sequence[Part]]
 ) -> Method:
-    """The base's parts with the changes of each method, by its name, made to them."""
+    """The method made of the parts `base` and the changes of each method by name."""
     check_places(changes)
     parts = {part.place: part for part in base}
     for method, own in changes.items():
@@ -81,10 +81,10 @@ def compose(
     pieces: dict[str, Any] = {}
     for part in parts.values():
         pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
-    for put_around in pieces.pop("context", ()):
-        context = put_around(context)
-    for held_to in pieces.pop("comparison", ()):
-        pieces["credits"] = tuple(held_to(term) for term in pieces.get("credits", ()))
+    for wrap_context in pieces.pop("context", ()):
+        context = wrap_context(context)
+    for wrap_credit in pieces.pop("comparison", ()):
+        pieces["credits"] = tuple(wrap_credit(term) for term in pieces.get("credits", ()))
     for piece in SINGLE:
         found = pieces.pop(piece, ())
         if len(found) > 1:
@@ -95,7 +95,7 @@ def compose(
 
 
 def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
-    """Refuse what is no change, and changes of two methods to one place, unless they are the same change."""
+    """Refuse values that are not parts, and different changes of two methods to one role."""
     for method, parts in changes.items():
         if not isinstance(parts, Sequence) or not all(isinstance(part, Part) for part in parts):
             raise TacitError(
@@ -121,4 +121,4 @@ def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
             else:
                 adding, taking = (first, method) if part.replaces else (method, first)
                 reason = f"{adding} adds a {part.role} and {taking} would drop it"
-            raise TacitError(f"{first!r} and {method!r} cannot be added together: {reason}.")
+            raise TacitError(f"{first!r} and {method!r} cannot be combined: {reason}.")

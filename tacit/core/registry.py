@@ -1,6 +1,6 @@
-"""Worlds, methods and engines by name: the house's own, those of installed packages (entry points), and the user's files.
+"""Worlds, methods and engines by name: built in, from installed packages (entry points), or from the user's files.
 
-A package offers its own by an entry point in its pyproject.toml:
+A package registers its own with an entry point in its pyproject.toml:
 
     [project.entry-points."tacit.worlds"]
     chess = "chess_agent.world:ENVIRONMENT"
@@ -22,12 +22,9 @@ from typing import Any
 
 from tacit.core.errors import TacitError, describe_error, unknown
 
-# Things of the user's own, named on the command line (`package.module:NAME` or `path/to/file.py:NAME`), and files of theirs,
-# named by an environment variable.
-
 
 def path_from_env(variable: str, missing: str) -> Path:
-    """Where the user's files lie. Where the variable names nothing, `missing` is said: what is not there, and what to set."""
+    """The path in an environment variable. `missing` is the error message if it is unset."""
     value = os.environ.get(variable, "")
     if not value:
         raise TacitError(missing)
@@ -35,8 +32,7 @@ def path_from_env(variable: str, missing: str) -> Path:
 
 
 def import_object(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str) -> Any:
-    """The object `name` means. `kind` is what to call it when it cannot be had, `known` the names that need no place; what does
-    not fit is refused as not being what it `must_be`."""
+    """Import `package.module:NAME` or `path/to/file.py:NAME`. `kind`, `known` names and `must_be` are for error messages."""
     place, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
@@ -46,7 +42,7 @@ def import_object(kind: str, name: str, known: Iterable[str], fits: Callable[[An
         module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
     except TacitError:
         raise
-    except (Exception, SystemExit) as error:  # a script that ends itself is no module
+    except (Exception, SystemExit) as error:  # a script may call sys.exit()
         raise TacitError(f"cannot import the {kind} {name!r}: {_describe_import_error(error)}.") from error
     if not hasattr(module, attribute):
         there = [own for own, value in vars(module).items() if not own.startswith("_") and fits(value)]
@@ -67,7 +63,7 @@ def _describe_import_error(error: BaseException) -> str:
 
 
 def _import_file(kind: str, path: Path) -> ModuleType:
-    """A user's file as a module under its own name, with its folder on the path: worker processes find it the same way."""
+    """Import a file as a module named after it, with its folder on sys.path, so that worker processes can import it too."""
     path = path.resolve()
     if not path.exists():
         raise TacitError(f"there is no {kind} file {str(path)!r}.")
@@ -92,7 +88,7 @@ def _import_file(kind: str, path: Path) -> ModuleType:
 
 
 IN_MEMORY = "<python>"
-"""the place of what was given as an object and cannot be found again: `<python>:guess`"""
+"""prefix of objects that exist only in this process: `<python>:guess`"""
 
 
 @dataclass(frozen=True)
@@ -105,13 +101,13 @@ class Registry:
     """name -> `module:attribute`, imported only when asked for"""
     fits: Callable[[Any], bool]
     must_be: str
-    """what an object of the user's must be, where it does not fit"""
+    """description of a valid object, for error messages"""
     registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """name -> what it stands for in this process: objects that a program of the user's handed in"""
+    """name -> object passed in by the user's program"""
 
     @cached_property
     def plugins(self) -> Mapping[str, EntryPoint]:
-        """What other packages bring. Nobody takes a name of the house's own."""
+        """Entry points of other packages. Built-in names cannot be overridden."""
         return {point.name: point for point in entry_points(group=self.group) if point.name not in self.own}
 
     @property
@@ -119,12 +115,12 @@ class Registry:
         return (*self.own, *sorted(self.plugins))
 
     def register(self, name: str, found: Any) -> None:
-        """From now on `name` means this very object here."""
+        """Make `name` refer to this object in this process."""
         self.check(found)
         self.registered[name] = found
 
     def check(self, found: Any) -> None:
-        """Refuse an object that is none of this kind."""
+        """Refuse an object that is not of this kind."""
         if not self.fits(found):
             raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
 
