@@ -327,7 +327,7 @@ def test_bad_input_is_refused_and_the_ranks_go_on(open_on: Open, tmp_path: Path)
         (lambda: policy.hidden_states([np.array([3])], 99), "layer 99"),
         (lambda: policy.hidden_states([np.array([3])], 1, "median"), "pooling"),
         (lambda: policy.distributions([np.array([3])], [np.array([4])], 10_000), "top_k"),
-        (lambda: policy.adapter("other"), "lora_rank"),
+        (lambda: policy.adapter("other"), "--engine.lora-rank"),
         (lambda: policy.load(tmp_path / "nothing"), "policy.json"),
     ):
         with pytest.raises(TacitError, match=words):
@@ -372,7 +372,7 @@ def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    with pytest.raises(TacitError, match="have ended"):
+    with pytest.raises(TacitError, match="have stopped"):
         policy.logprobs([np.array([3])], [np.array([4])])
 
 
@@ -395,7 +395,7 @@ def test_what_cannot_start_is_refused(checkpoint: Path, monkeypatch: pytest.Monk
         settings_for(0)
     with pytest.raises(TacitError, match="no model at"):
         load_policy(ModelSource("./not/there"), settings_for(2))
-    with pytest.raises(TacitError, match="sees no GPU"):
+    with pytest.raises(TacitError, match="torch finds no GPU"):
         load_policy(ModelSource(str(checkpoint)), settings_for(2, device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -20,7 +20,7 @@ from tacit.core.credit import Batch
 from tacit.core.errors import EngineLost, TacitError
 from tacit.core.protocols import ModelSource
 from tacit.engines.local import memory, scoring, update
-from tacit.engines.sharded import group
+from tacit.engines.sharded import group, rank
 from tacit.engines.sharded import policy as sharded
 from tacit.engines.sharded.policy import ShardedPolicy, check_room, load_policy
 from tacit.engines.sharded.server import WeightTransfer
@@ -238,9 +238,9 @@ class Crowded:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        rank = torch.distributed.get_rank()
-        rank.is_crowded = lambda device: rank == 1
-        rank.give_back = lambda device: (self.notes / str(rank)).touch()
+        number = torch.distributed.get_rank()
+        rank.is_nearly_full = lambda device: number == 1
+        rank.empty_cache = lambda device: (self.notes / str(number)).touch()
         return 0.0 * view.logprobs_T.sum(), {}
 
 
