@@ -105,7 +105,7 @@ def test_every_line_that_cannot_be_used_is_named_with_its_reason(tmp_path):
     assert "line 2: not a JSON object; line 3: no turns; line 4: does not say whether it was won" in notes
     assert "line 5: names neither a task nor a goal; and 1 more" in notes
     _, notes = read(write(tmp_path / "f.jsonl", {**good, "goal": "fly to the moon."}, good), BLOCK)
-    assert "line 1: TacitError: the goal 'fly to the moon.' is none that the household gives" in notes
+    assert "line 1: TacitError: the goal 'fly to the moon.' is not an ALFWorld goal; an example of one is " in notes
     assert "0 are of tasks this run does not know" in notes, "a line is counted once"
 
 

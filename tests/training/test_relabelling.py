@@ -293,7 +293,7 @@ def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_bee
 def test_the_report_draws_how_far_policy_and_expert_agree():
     rounds = [{"stage": "sft", "step": 9, "relabel_agreement": 0.7}, {"stage": "sft", "step": 25, "relabel_agreement": 0.9}]
     (stage,) = build_stages(rounds, [])
-    assert "Turns in which the expert would have done the same" in stage["charts"][0] and "90.0%" in stage["charts"][0]
+    assert "Turns with the expert&#39;s action" in stage["charts"][0] and "90.0%" in stage["charts"][0]
 
 
 def test_rounds_alone_begin_from_what_the_model_can_already(tmp_path, capsys):
