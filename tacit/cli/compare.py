@@ -23,7 +23,7 @@ from tacit.core.progress import format_duration, pluralize
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
-the file (docs/guides/compare_methods.md says more; `tacit list recipes example` says where one lies):
+the file (see docs/guides/compare_methods.md; `tacit list recipes example` says where one lies):
   seeds = [0, 1, 2]           one run for each method, world and seed
   [common]                    settings of all runs, as in a file for `tacit train`
   [worlds.countdown]          what differs in a world

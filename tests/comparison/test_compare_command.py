@@ -154,12 +154,13 @@ def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is
         "from dataclasses import dataclass\n"
         "from tacit.core.composition import replaces\n"
         "from tacit.core.errors import TacitError\n"
+        "from tacit.core.method import CreditTerm\n"
         "from tacit.methods.grpo import GRPO\n\n\n"
         "@dataclass(frozen=True)\n"
         "class Broken(GRPO):\n"
         "    def changes(self, world, resources):\n"
         "        return (replaces('credits', 'episode credit', Stumbles()),)\n\n\n"
-        "class Stumbles:\n"
+        "class Stumbles(CreditTerm):\n"
         "    def __call__(self, *anything, **more):\n"
         "        raise TacitError('the ladder was pulled away.')\n"
     )
@@ -213,7 +214,7 @@ def test_a_dry_run_touches_nothing(file, tmp_path, capsys):
     [
         (["{file}", "--jobs", "0"], "--jobs 0 must be at least 1"),
         (["{file}", "--only", "grop"], "Did you mean 'grpo'"),
-        (["missing.toml"], "A file of your own goes by its path, and there is none at missing.toml"),
+        (["missing.toml"], "the settings file missing.toml does not exist. `tacit list recipes` shows the packaged recipes."),
         (["{file}", "--job", "2"], "Did you mean --jobs"),
         ([], "required: FILE"),
     ],
