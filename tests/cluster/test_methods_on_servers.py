@@ -89,7 +89,7 @@ def test_episodes_beside_learning_are_the_local_engines_in_that_order(opened: Op
     """Iteration n + 1 is played with the weights from before update n. One process has to do first the one and then the other;
     companions that look back see the same, credits and weights are the same."""
     beside, in_turn = _loops(opened, tmp_path, name)
-    beside.behind = True
+    beside.overlap = True
     done = [beside.iterate(number) for number in range(1, ITERATIONS + 1)]
     ahead = in_turn.collect(1)
     for number, ours in enumerate(done, start=1):

@@ -40,9 +40,9 @@ def make_sampler(model, tokenizer, monkeypatch, **options) -> LocalSampler:
 
 
 @pytest.fixture
-def chunk_schedules(monkeypatch) -> list[chunked_prefill.Look | None]:
+def chunk_schedules(monkeypatch) -> list[chunked_prefill.ChunkSchedule | None]:
     """All chunk schedules."""
-    seen: list[chunked_prefill.Look | None] = []
+    seen: list[chunked_prefill.ChunkSchedule | None] = []
     advance = LlamaDecodeBatch.decode
 
     def watched(self, noise, longest, sampling, look=None):

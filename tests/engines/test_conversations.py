@@ -111,7 +111,7 @@ class Talker(ScriptedPolicy):
         return self.encode_prompt(chat.dumps())
 
     def encode_answer(self, chat, answer):
-        return self.encode_completion(answer_message.content)
+        return self.encode_completion(answer.content)
 
 
 MUMBLED = '<think>hm</think>I would look around, or <tool_call>{"name": "look"'
