@@ -182,7 +182,7 @@ def test_lists(capsys):
     assert main(["list", "methods"]) == 0
     methods = capsys.readouterr().out
     assert all(name in methods for name in METHODS)
-    assert "REINFORCE with the mean of the other episodes as baseline." in methods
+    assert "REINFORCE with a leave-one-out baseline." in methods
     assert main(["list", "models"]) == 0
     models = capsys.readouterr().out
     assert "tiny-4m" in models and "1.0M parameters" in models and "tacit prepare smollm2" in models and "owner/name" in models
