@@ -63,7 +63,7 @@ def test_an_answer_without_measure_fills_no_terminal_and_commands_none(logs, tmp
     endless = "\x1b[2J\x1b[31mx = 1\n" + "# \x07and so on\n" * 200_000
     code, _ = drafted(logs, tmp_path, endless, flags=("--yes", "--attempts", "1"))
     out = capsys.readouterr().out
-    assert code == 1 and "characters more, which is too much to be run" in out and len(out) < 150_000
+    assert code == 1 and "more characters, too long to run" in out and len(out) < 150_000
     assert "\x1b" not in out and "\x07" not in out and "\\x1b[2J" in out
     assert "reads: " in out and len((tmp_path / "pick_tracker.py.refused").read_text()) > 2_000_000, "nothing of it is lost"
 
@@ -120,7 +120,7 @@ def test_a_yes_runs_it(logs, tmp_path, capsys, monkeypatch) -> None:
         (["--shown", "0"], "must be at least 1"),
         (["--family", "heat"], "unknown family 'heat' of these logs. Did you mean"),
         ([], "who writes the draft?"),
-        (["--model", "tiny-base", "--max-tokens", "64"], "do not fit in the model's"),
+        (["--model", "tiny-base", "--max-tokens", "64"], "more for the answer it exceeds the model's"),
         (["--check", "no.py"], "cannot read the draft no.py"),
     ],
 )
@@ -228,7 +228,7 @@ def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch)
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["modules", "install", str(package), "--out", str(theirs)]) == 0
     card = (theirs / "pick" / "README.md").read_text()
-    assert "drafted by a model (`mugs_tracker.py.txt`)" in card and str(tmp_path) not in read_module(theirs / "pick").world
+    assert "A model drafted its tracker or rewards (`mugs_tracker.py.txt`)" in card and str(tmp_path) not in read_module(theirs / "pick").world
     assert not list(theirs.rglob("*.py")), "nothing there could be imported"
     agent = Agent.load(theirs, temperature=0.0)
     agent.begin("put a bowl in desk.", family="pick")
@@ -265,7 +265,7 @@ def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) 
     out = tmp_path / "modules"
     assert train_modules(recipe, out, "--from", str(logs), "--tasks", "400") == 0
     said = capsys.readouterr().out
-    assert f"{logs} line 15: " in said and "line 16: family 'cook' is none of these" in said
+    assert f"{logs} line 15: " in said and "line 16: unknown family 'cook'" in said
     assert "14 episodes can be used, 2 lines cannot" in said and "pick: no module, no won episode of pick, pick2" in said
     report = {each["family"]: each for each in json.loads((out / "logs" / COVERAGE).read_text())["families"]}
     assert (report["heat"]["won"] + report["look"]["won"], report["cool"]["remark"]) == (12, "none")
@@ -301,9 +301,9 @@ def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys
     ("flags", "message"),
     [
         (["--from", "nowhere.jsonl"], "there is no such file of recorded episodes"),
-        (["--from", "EMPTY"], "a directory without a log"),
+        (["--from", "EMPTY"], "the directory has no logs"),
         (["--from", "LOST"], "there is no won episode to imitate"),
-        (["--from", "LOST", "--sft.from", "x"], "name them once"),
+        (["--from", "LOST", "--sft.from", "x"], "both name logs to imitate; use one of them"),
         (["--from", "LOST", "--families", "heat"], "leave `families` out"),
     ],
 )

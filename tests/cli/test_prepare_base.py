@@ -84,10 +84,10 @@ def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, capsys):
 
 def test_a_place_that_is_taken_or_cannot_be_made_is_refused_at_once(tmp_path, capsys):
     assert main(["prepare", "base", str(tmp_path)]) == 2
-    assert "exists already; name a new directory" in capsys.readouterr().err
+    assert "exists already; choose a new directory" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main(["prepare", "base", str(tmp_path / "file" / "new")]) == 2
-    assert f"{tmp_path / 'file'} is no directory that can be written to" in capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is not a writable directory" in capsys.readouterr().err
 
 
 def test_help_says_what_there_is(capsys):
