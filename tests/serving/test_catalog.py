@@ -86,10 +86,10 @@ def test_a_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsy
     with served(shelf) as server:
         put(stranger, shelf / "pick")
         refused = server.post("/modules/refresh")["refused"]
-        assert "this server holds 'tiny' with" in refused["alfworld/pick"], refused
+        assert "server has loaded 'tiny' with" in refused["alfworld/pick"], refused
         server.begin(GOAL, "heat")
     assert main(["serve", str(shelf), "--port", "0"]) == 2
-    assert "serve it by a server of its own" in capsys.readouterr().err
+    assert "use a separate server" in capsys.readouterr().err
 
 
 def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path, capsys) -> None:

@@ -109,7 +109,7 @@ def test_there_are_fewer_connections_than_files() -> None:
 
 
 class Few(guard.BoundedConnection):
-    most = 2
+    limit = 2
 
 
 def test_one_connection_too_many_is_told_so_and_closed() -> None:
