@@ -228,7 +228,10 @@ def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch)
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["modules", "install", str(package), "--out", str(theirs)]) == 0
     card = (theirs / "pick" / "README.md").read_text()
-    assert "A model drafted its tracker or rewards (`mugs_tracker.py.txt`)" in card and str(tmp_path) not in read_module(theirs / "pick").world
+    assert (
+        "A model drafted its tracker or rewards (`mugs_tracker.py.txt`)" in card
+        and str(tmp_path) not in read_module(theirs / "pick").world
+    )
     assert not list(theirs.rglob("*.py")), "nothing there could be imported"
     agent = Agent.load(theirs, temperature=0.0)
     agent.begin("put a bowl in desk.", family="pick")
