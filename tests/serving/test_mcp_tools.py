@@ -80,7 +80,7 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
         service = Service([tmp_path], ServingSettings(turns=2), EngineSettings(device="cpu"))
         async with service.running():
             tools = Tools(service)
-            on_sighup(tools.look)
+            on_sighup(tools.update)
             async with Client(tools.server, read_timeout_seconds=120) as client:
                 await held_to_limits(client)
                 shutil.copytree(modules / "pick", tmp_path / "pick")
@@ -165,7 +165,7 @@ def test_who_began_with_a_handshake_hears_of_them_too(modules: Path, tmp_path: P
                 await client.call_tool("refresh", {})
                 assert not told, "nothing is new"
                 shutil.copytree(modules / "pick", tmp_path / "pick")
-                await tools.look()
+                await tools.update()
                 while not told:
                     await asyncio.sleep(0.02)
                 assert told == ["ToolListChangedNotification"] and "alfworld_pick" in await listed(client)
