@@ -66,7 +66,7 @@ def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> No
     )
     for end in ("done", "success"):
         status, message = server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 1, end: True})
-        assert status == 409 and "turn 1 was not told as the end" in message and "as turn 2" in message
+        assert status == 409 and "turn 1 was not the end when it was first sent" in message and "as turn 2" in message
     assert server.post(f"{path}/observe", {"observation": "The fridge 1 is closed.", "turn": 2})["turn"] == 2
     assert server.post(f"{path}/observe", {"observation": SEEN, "turn": 3, "done": True})["outcome"] == "failure"
 
@@ -153,7 +153,7 @@ def test_killed_and_started_again_old_sessions_say_so(modules: Path) -> None:
     server.stop()
     with served(modules, port=server.port) as again:
         status, message = again.refusal(f"{path}/observe", {"observation": SEEN})
-        assert status == 410 and "was open in a server that has been stopped since" in message
+        assert status == 410 and "belonged to a server that has been stopped" in message
         assert again.refusal("/sessions/never-begun/observe", {"observation": SEEN})[0] == 404
         again.begin(GOAL, "heat")
 
