@@ -71,8 +71,8 @@ def test_a_world_that_never_begins_is_said_to_hang(modules: Path, tmp_path: Path
 
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         refused = await begin
-        assert refused.status_code == 422 and "it did not begin within 0.3 s" in refused.text
+        assert refused.status_code == 422 and "no answer to reset within 0.3 s" in refused.text
         told = (await client.get(path)).json()
-        assert (told["outcome"], told["note"]) == ("world_hang", "it did not begin within 0.3 s")
+        assert (told["outcome"], told["note"]) == ("world_hang", "no answer to reset within 0.3 s")
 
     meanwhile(modules, tmp_path, asks)
