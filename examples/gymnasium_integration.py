@@ -34,7 +34,7 @@ class Echo(gymnasium.Env):
 
 ECHO = gymnasium_environment(
     "echo", Echo, "Say what you are told.", max_steps=1
-)  # tacit train --world gymnasium_door.py:ECHO …
+)  # tacit train --world gymnasium_integration.py:ECHO …
 world = ECHO.make()
 said = world.reset(ECHO.tasks("train", 1, 0)[0]).text
 print("won here:", world.step(said).success)

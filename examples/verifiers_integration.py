@@ -42,7 +42,7 @@ def theirs():
     return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[lambda completion, answer: float(answer in str(completion))]))
 
 
-QUESTION = verifiers_environment("question", theirs)  # tacit train --world verifiers_door.py:QUESTION …
+QUESTION = verifiers_environment("question", theirs)  # tacit train --world verifiers_integration.py:QUESTION …
 world = QUESTION.make()
 world.reset(QUESTION.tasks("train", 1, 0)[0])
 print("won here:", world.step("It is 42.").success)

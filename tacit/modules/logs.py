@@ -199,12 +199,16 @@ def _make_no_world() -> World:
     )
 
 
+def _no_tasks(split: str, count: int, seed: int) -> Sequence[Task]:
+    return ()
+
+
 WORK = Environment(
     name="work",
     summary="work known from logs alone",
     max_steps=MAX_STEPS,
     make=_make_no_world,
-    tasks=lambda split, count, seed: (),
+    tasks=_no_tasks,
     splits=(),
     families=(),
     wordings={"full": FullWording(), "terse": TerseWording()},

@@ -109,7 +109,7 @@ def test_messages_name_the_distribution_and_extras_that_it_has():
     assert PROJECT["name"] == tacit.DISTRIBUTION
     assert install_command("textworld") == f"`pip install '{PROJECT['name']}[textworld]'`"
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tacit").rglob("*.py")]
-    named = {extra for source in sources for extra in re.findall(r"\binstall\('(\w+)'\)", source)}
+    named = {extra for source in sources for extra in re.findall(r"\binstall_command\('(\w+)'\)", source)}
     assert {"textworld", "smollm", "wandb"} <= named <= set(PROJECT["optional-dependencies"])
     assert not any("tacit[" in source for source in sources)
 

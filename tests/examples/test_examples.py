@@ -1,4 +1,4 @@
-"""Every script of examples/ runs, as a program of its own. Those that need an extra are started in tests/doors."""
+"""Every script of examples/ runs, as a program of its own. Those that need an extra are started in tests/integrations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from templates import TOOLS, talking_model
 
 pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
-IN_TESTS_OF_DOORS = {"gymnasium_door", "openenv_door", "verifiers_door", "trl_alfworld"}
+IN_TESTS_OF_INTEGRATIONS = {"gymnasium_integration", "openenv_integration", "verifiers_integration", "trl_alfworld"}
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def example(name: str, *words: str | Path) -> str:
 
 def test_these_are_all():
     here = {"endpoint", "lora", "own_method", "own_world", "skill_module"}
-    assert {file.stem for file in FOLDER.glob("*.py")} == here | IN_TESTS_OF_DOORS
+    assert {file.stem for file in FOLDER.glob("*.py")} == here | IN_TESTS_OF_INTEGRATIONS
 
 
 def test_own_world(tmp_path):

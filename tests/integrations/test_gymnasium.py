@@ -1,4 +1,4 @@
-"""The door to Gymnasium, with the real package: our worlds through it, and others' worlds here."""
+"""The Gymnasium integration, with the real package: our worlds through it, and others' worlds here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_gymnasiums_own_checker_has_nothing_to_say(world, recwarn):
     assert not [w.message for w in recwarn if "gymnasium" in str(w.filename)]
 
 
-def test_an_expert_wins_through_the_door_and_is_told_what_the_world_is_told():
+def test_an_expert_wins_through_the_integration_and_is_told_what_the_world_is_told():
     environment, env = get_environment("alfworld"), TacitEnv("alfworld", split="unseen", tasks=4)
     for number in range(4):
         text, info = env.reset(options={"task": number})
@@ -66,7 +66,7 @@ def test_steps_run_out_and_what_is_over_is_over():
     env.reset(seed=0)
     assert env.step("look")[2:4] == (False, False)
     assert env.step("look")[2:4] == (False, True)
-    with pytest.raises(TacitError, match="is over"):
+    with pytest.raises(TacitError, match="the episode has ended"):
         env.step("look")
 
 
@@ -85,7 +85,7 @@ def test_what_is_paid():
         paid.append((a[1], b[1]))
         over = a[2]
     assert sum(p for p, _ in paid) == pytest.approx(1.0) and [p for _, p in paid] == [0.0] * (len(paid) - 1) + [1.0]
-    with pytest.raises(TacitError, match="has no step rewards"):
+    with pytest.raises(TacitError, match="world 'alfworld' has no step rewards"):
         TacitEnv("alfworld", pays="steps", tasks=1)
 
 
@@ -183,19 +183,19 @@ def test_there_and_back_is_the_same_world():
 
 
 def test_what_does_not_speak_in_text_is_refused():
-    with pytest.raises(TacitError, match="does not speak in text"):
+    with pytest.raises(TacitError, match="'cart' is not a text environment"):
         gymnasium_environment("cart", lambda: gymnasium.make("CartPole-v1"), "Balance.")
 
 
 def test_where_the_package_is_missing_it_is_said():
     code = "import sys; sys.modules['gymnasium'] = None\nimport tacit.integrations.gymnasium"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "this door needs the `gymnasium` package: `pip install 'tacit-agents[gymnasium]'`" in done.stderr
+    assert "this integration needs the `gymnasium` package: `pip install 'tacit-agents[gymnasium]'`" in done.stderr
 
 
 def test_the_example_runs():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "gymnasium_door.py")], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "examples" / "gymnasium_integration.py")], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "won through Gymnasium: True" in done.stdout and "won here: True" in done.stdout

@@ -1,4 +1,4 @@
-"""The door to OpenEnv, with the real package: a real server, its own client, and ours."""
+"""The OpenEnv integration, with the real package: a real server, its own client, and ours."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_seed_is_a_task_and_sessions_are_apart(household):
 
 def test_mistakes_are_answered_and_the_session_goes_on(household):
     with GenericEnvClient(household).sync() as client:
-        with pytest.raises(RuntimeError, match="reset it first"):
+        with pytest.raises(RuntimeError, match="call reset first"):
             client.step({"action": "look"})
         client.reset(seed=1)
         with pytest.raises(RuntimeError, match="VALIDATION"):
@@ -161,7 +161,7 @@ class Parrot(OpenEnvironment):
 def test_somebody_elses_server():
     server, thread, url = serve(create_fastapi_app(Parrot, Say, Heard))
     try:
-        with pytest.raises(TacitError, match=r"which field of an observation .* Its text fields: echo, mood. .*text_field"):
+        with pytest.raises(TacitError, match=r"which field of an observation .* is the text \(echo, mood\); set text_field"):
             openenv_environment("parrot", url, "Say the word.")
         theirs = openenv_environment("parrot", url, "Say the word.", max_steps=5, text_field="echo")
         world = theirs.make()
@@ -187,7 +187,7 @@ def test_no_server_and_wrong_arguments_are_told():
 
 def test_the_example_runs():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "openenv_door.py")], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "examples" / "openenv_integration.py")], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "won through OpenEnv: True reward: 1.0" in done.stdout and "played here: " in done.stdout

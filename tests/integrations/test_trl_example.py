@@ -1,4 +1,4 @@
-"""TRL trains on our household through the Gymnasium door."""
+"""TRL trains on our household through the Gymnasium integration."""
 
 from __future__ import annotations
 

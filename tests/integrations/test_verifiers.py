@@ -1,4 +1,4 @@
-"""The door to verifiers, with the real package: our worlds in its rollouts, and its environments here."""
+"""The verifiers integration, with the real package: our worlds in its rollouts, and its environments here."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_one_without_an_evaluation_dataset_and_one_that_breaks():
     environment = verifiers_environment("sums", lambda: Sums(with_eval=False))
     assert environment.splits == ("train",) and environment.split_to_measure() == "train"
     broken = verifiers_environment("sums", lambda: Sums(broken=True)).make()
-    with pytest.raises(RuntimeError, match="the environment broke: "):
+    with pytest.raises(RuntimeError, match="the environment failed: "):
         play(broken, verifiers_environment("sums", Sums).tasks("train", 1, 0)[0], ["x", "y"])
     broken.close()
 
@@ -193,7 +193,7 @@ def test_unknown_splits_are_told():
 
 def test_the_example_runs():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "verifiers_door.py")], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "examples" / "verifiers_integration.py")], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "reward in verifiers' rollout: 0.0 after 3 turns" in done.stdout and "won here: True" in done.stdout
