@@ -195,7 +195,11 @@ def test_where_the_package_is_missing_it_is_said():
 
 def test_the_example_runs():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "gymnasium_integration.py")], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "examples" / "gymnasium_integration.py")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "won through Gymnasium: True" in done.stdout and "won here: True" in done.stdout

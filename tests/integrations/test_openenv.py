@@ -187,7 +187,11 @@ def test_no_server_and_wrong_arguments_are_told():
 
 def test_the_example_runs():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "openenv_integration.py")], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "examples" / "openenv_integration.py")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "won through OpenEnv: True reward: 1.0" in done.stdout and "played here: " in done.stdout

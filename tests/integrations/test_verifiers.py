@@ -193,7 +193,11 @@ def test_unknown_splits_are_told():
 
 def test_the_example_runs():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "verifiers_integration.py")], capture_output=True, text=True, cwd=ROOT, check=False
+        [sys.executable, str(ROOT / "examples" / "verifiers_integration.py")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "reward in verifiers' rollout: 0.0 after 3 turns" in done.stdout and "won here: True" in done.stdout

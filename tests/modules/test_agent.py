@@ -84,7 +84,7 @@ def test_turns_are_taken_in_order(modules: Path) -> None:
     with pytest.raises(TacitError, match="no action to record a result for"):
         agent.observe(Transition(Observation("")))
     agent.act(WORLD.make().reset(task))
-    with pytest.raises(TacitError, match="the result of .* was not recorded"):
+    with pytest.raises(TacitError, match=r"the result of .* was not recorded"):
         agent.act("again")
 
 
