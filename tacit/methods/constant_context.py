@@ -105,6 +105,7 @@ class ConstantContext(GRPO):
     def signals(self, world: Environment) -> RewardTerm:
         """r_prog − r_err of Eq. 7, minus the step cost."""
         weights = (("progress", self.progress_weight), ("error", -self.error_weight))
-        without = resolve_components(self.without, world.name, (*world.tracker_of(self.prompt.block).components, STEP_COST))
+        named = getattr(world.tracker_of(self.prompt.block), "components", ())
+        without = resolve_components(self.without, world.name, (*named, STEP_COST))
         cost = 0.0 if STEP_COST in without else self.step_cost
         return StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))
