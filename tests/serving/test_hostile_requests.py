@@ -184,7 +184,7 @@ def test_without_a_token_only_this_machine_is_answered(modules) -> None:
     with served(modules, "--no-token") as server:
         assert server.send("GET", "/modules", token=None)[0] == 200
         status, text = server.send("GET", "/modules", token=None, host="evil.example:80")
-        assert status == 403 and "only this machine is answered" in text
+        assert status == 403 and "only local requests are answered" in text
         for origin in ("https://evil.example", "null", f"http://127.0.0.1:{server.port + 1}"):
             status, text = server.send("POST", "/modules/refresh", token=None, origin=origin, **{"content-type": "text/plain"})
             assert status == 403 and "a page of" in text
