@@ -174,7 +174,7 @@ def coverage_report(logs: Logs, covered: Sequence[Coverage]) -> Mapping[str, Any
 #
 # A draft is never imported; it runs in a sandbox (`drafting/sandbox.py`).
 
-NAME = "tacit.modules.logs:WORK"
+NAME = "tacit.modules.work:WORK"
 """as `--world` takes it"""
 DRAFTED = "drafted"
 """form of the drafted state block in a world that has its own tracker"""

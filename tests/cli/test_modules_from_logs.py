@@ -254,7 +254,7 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
     module = read_module(out / "work")
     assert main(["modules", "export", str(out / "runs" / "work"), "--out", str(tmp_path / "elsewhere")]) == 2
     assert "was trained from logs alone" in capsys.readouterr().err
-    assert module.world == "tacit.modules.logs:WORK" and module.tracker is None and "kept_turns" not in module.from_logs
+    assert module.world == "tacit.modules.work:WORK" and module.tracker is None and "kept_turns" not in module.from_logs
 
 
 def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) -> None:

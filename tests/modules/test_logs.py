@@ -64,7 +64,7 @@ def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp
     raising = GOOD.replace("    words = re", "    assert 'unreadable' not in goal, 'what is this?'\n    words = re")
     (tmp_path / "raising_tracker.py").write_text(raising)
     work = tmp_path / "raising_work.py"
-    work.write_text('from tacit.modules.logs import work_of\n\nENVIRONMENT = work_of("raising_tracker.py", beside=__file__)\n')
+    work.write_text('from tacit.modules.work import work_of\n\nENVIRONMENT = work_of("raising_tracker.py", beside=__file__)\n')
     lines = household(3, ["pick"])
     lines[1]["goal"] = "unreadable"
     file, out = write_lines(tmp_path / "a.jsonl", lines), tmp_path / "out"

@@ -25,7 +25,7 @@ def taught(tmp_path_factory):
     place = tmp_path_factory.mktemp("taught")
     (place / "bowls_tracker.py").write_text(drafts.GOOD)
     work = place / "bowls_work.py"
-    work.write_text('from tacit.modules.logs import work_of\n\nENVIRONMENT = work_of("bowls_tracker.py", beside=__file__)\n')
+    work.write_text('from tacit.modules.work import work_of\n\nENVIRONMENT = work_of("bowls_tracker.py", beside=__file__)\n')
     logs = write_lines(place / "logs.jsonl", household(4, ["pick"]))
     flags = [
         "--method",

@@ -282,6 +282,6 @@ def save_draft(
     write_text(
         work,
         f'"""Work with a drafted tracker: --world {work.name}:ENVIRONMENT."""\n\n'
-        f"from tacit.modules.logs import work_of\n\nENVIRONMENT = work_of({more})\n",
+        f"from tacit.modules.work import work_of\n\nENVIRONMENT = work_of({more})\n",
     )
     return [file, work, report]
