@@ -205,7 +205,7 @@ def measure(policy: LocalPolicy, shape: Shape, args: argparse.Namespace) -> dict
 def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: argparse.Namespace) -> dict[str, Any]:
     """The same turns by others; {"failed": why} where one does not run."""
     peers: dict[str, Any] = {}
-    policy.engine.make_room()
+    policy.engine.free_memory()
     try:
         step, seconds = PlainStep(plain_model(args.path, policy), batch), []
         for _ in range(2):  # the first finds out how many rows fit
