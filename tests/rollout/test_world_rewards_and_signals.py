@@ -160,4 +160,7 @@ def test_a_format_that_raises_ends_only_its_own_episode():
     tasks = [corridor(3), corridor(5), corridor(4)]
     played, _ = play(answer, tasks, History(Slipping(), 0, style="bare"), Corridor, 9)
     assert [t.stop for t in played] == [StopReason.SUCCESS, StopReason.WORLD_ERROR, StopReason.SUCCESS]
-    assert played[1].detail.startswith("reading the action: KeyError: 'lamp' (test_world_rewards_and_signals.py") and len(played[1]) == 1
+    assert (
+        played[1].detail.startswith("reading the action: KeyError: 'lamp' (test_world_rewards_and_signals.py")
+        and len(played[1]) == 1
+    )
