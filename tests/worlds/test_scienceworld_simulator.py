@@ -190,7 +190,7 @@ def test_the_goals_that_travel_with_us_are_the_simulators():
 def test_more_episodes_than_there_is_memory_for_are_refused(monkeypatch):
     monkeypatch.setattr(science_world, "MOST_EPISODES", len(SERVED.start()._lent))
     world = SERVED()
-    with pytest.raises(TacitError, match="play fewer at a time, or in more worker processes"):
+    with pytest.raises(TacitError, match="run fewer, or use more worker processes"):
         world.reset(task("boil", 0))
 
 
