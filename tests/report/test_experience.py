@@ -36,7 +36,7 @@ def test_both_tracks_are_drawn_where_a_run_has_them(tmp_path):
     write_metrics(run, lines)
     html = render_run(run)
     told = labels(html)
-    both = "Success with an entry and without. guided: 10.0% at iteration 1, 30.0% at 3; free: 5.0% at iteration 1, 15.0% at 3."
+    both = "Success with and without an entry. guided: 10.0% at iteration 1, 30.0% at 3; free: 5.0% at iteration 1, 15.0% at 3."
     assert both in told
     assert "Entries in the bank. 10 at iteration 1, 30 at 3." in told
     assert "Search of a group, ms. 3 at iteration 1, 5 at 3." in told
