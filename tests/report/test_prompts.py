@@ -61,7 +61,7 @@ def test_a_world_that_answers_differently_claims_nothing(played):
 def test_why_there_are_no_prompts(played):
     record = trajectory_record(played[0])
     scene = SCENES[record["task"]]
-    assert "the world is not here" in find_prompts(record, None)[1]
+    assert "the world is not available" in find_prompts(record, None)[1]
     assert "the note that was in them is not on record" in find_prompts({**record, "condition": "guided"}, scene)[1]
 
     def broken():
@@ -122,4 +122,4 @@ def test_an_expert_reads_no_prompt(played):
     settings = {"world": "countdown", "model": "expert", "evaluation": {"split": "test", "tasks": 6}, "tasks": 4}
     record = trajectory_record(played[0])
     told, why = find_prompts(record, find_world_info(settings).scenes[record["task"]])
-    assert told == [] and why == "An expert acts on what it sees, and reads no prompt."
+    assert told == [] and why == "An expert acts on observations and reads no prompt."
