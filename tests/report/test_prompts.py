@@ -62,7 +62,7 @@ def test_why_there_are_no_prompts(played):
     record = trajectory_record(played[0])
     scene = SCENES[record["task"]]
     assert "the world is not available" in find_prompts(record, None)[1]
-    assert "the note that was in them is not on record" in find_prompts({**record, "condition": "guided"}, scene)[1]
+    assert "the note they contained was not recorded" in find_prompts({**record, "condition": "guided"}, scene)[1]
 
     def broken():
         raise RuntimeError("no simulator")

@@ -64,7 +64,7 @@ def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_writt
         (run / "summary.json").write_text(json.dumps({"evaluations": [], "episodes": 7, "wall_s": 2.0}))
         assert "finished" in page_of(server).text and "7 episodes" in page_of(server).text
         shutil.rmtree(run)
-        assert "or no longer" in page_of(server).text
+        assert "There is no directory" in page_of(server).text
 
 
 def test_a_recording_can_be_read_episode_by_episode_under_the_numbers_it_is_linked_by(tmp_path):
