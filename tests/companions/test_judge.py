@@ -129,9 +129,10 @@ def test_a_judge_held_here_and_another_method_beside_it(tmp_path):
 def test_rubrics_from_files_and_those_that_are_none(tmp_path):
     (tmp_path / "rubric.md").write_text("# Be kind")
     assert (
-        Judge(rubric=str(tmp_path / "rubric.md"))._rubric() == "# Be kind" and Judge(rubric="Be kind.")._rubric() == "Be kind."
+        Judge(rubric=str(tmp_path / "rubric.md"))._read_rubric() == "# Be kind"
+        and Judge(rubric="Be kind.")._read_rubric() == "Be kind."
     )
     with pytest.raises(TacitError, match=r"cannot read the rubric .*missing\.txt: No such file"):
-        Judge(rubric=str(tmp_path / "missing.txt"))._rubric()
+        Judge(rubric=str(tmp_path / "missing.txt"))._read_rubric()
     with pytest.raises(TacitError, match="rubric is empty"):
         Judge(rubric=" ").build(SAME)
