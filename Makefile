@@ -1,5 +1,5 @@
 # make train       install, then run the quickstart
-# make test        lint, types and fast tests (about six minutes on two cores)
+# make test        lint, types and tests that are not marked slow
 # make test-all    lint, types and all tests; what CI runs
 # make test-cluster  tests with Ray and vLLM in an environment of their own
 # make docs        build the documentation site; fails on dead links and broken snippets
