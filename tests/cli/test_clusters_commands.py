@@ -449,7 +449,7 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
         (["--layer", "-9"], "layer = -9 does not exist in 'tiny', which has 4"),
         (["--model", "tiny-base", "--layer", "7"], "layer = 7 does not exist in 'tiny-base', which has 4"),
         (["--epsilon", "2.5"], "must be between 0 and 2"),
-        (["--epsilon", "0.1", "--adaptive"], "leave one of them out"),
+        (["--epsilon", "0.1", "--adaptive"], "exclude each other"),
         (["--key-tokens", "0"], "must be at least 1"),
         (["--step-weight", "-1"], "must not be negative"),
         (["--embedder", "colour"], "embedder"),
