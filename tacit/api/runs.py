@@ -171,7 +171,15 @@ class OpenRun:
     def resume(self, *, callbacks: Callback | Sequence[Callback] = (), quiet: bool = False, **settings: Any) -> OpenRun:
         """Continue the run; `settings` are those a resumed run may change, such as `iterations`."""
 
-        resume_run(self.path, settings, callbacks, quiet)
+        # Run the rest of the run at `path`; `said` are settings that a resumed run may change.
+        path = self.path
+        stored = read_settings(path)
+        before, resumed = (
+            Recipe.from_json(stored),
+            Recipe.from_json(override(stored, parse_settings(settings, method_name(stored)))),
+        )
+        if not is_finished(path, before, resumed):
+            run_training(prepare(replace(resumed, out=path)), True, reporter_for(quiet), check_callbacks(callbacks))
         return self
 
     def _rows(self, stage: str, step: int | None, rows_of: Any) -> Iterator[dict[str, Any]]:
@@ -252,17 +260,6 @@ def train(
         return OpenRun(recipe.out)
     run_training(prepared, begun, reporter_for(quiet), check_callbacks(callbacks))
     return OpenRun(recipe.out)
-
-
-def resume_run(path: Path, said: Mapping[str, Any], callbacks: Callback | Sequence[Callback], quiet: bool) -> None:
-    """Run the rest of the run at `path`; `said` are settings that a resumed run may change."""
-    stored = read_settings(path)
-    before, resumed = (
-        Recipe.from_json(stored),
-        Recipe.from_json(override(stored, parse_settings(said, method_name(stored)))),
-    )
-    if not is_finished(path, before, resumed):
-        run_training(prepare(replace(resumed, out=path)), True, reporter_for(quiet), check_callbacks(callbacks))
 
 
 def _apply_arguments(

@@ -155,7 +155,17 @@ def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, 
     tasks = spread_over_families(setup.tasks, tasks_each)
     at_least = MIN_TASKS * len({task.family for task in tasks})
     if source == "policy":
-        return _by_policy(setup, tasks, members, most, at_least)
+        # The first task of all families in one batch, then the second, …
+        groups: list[Group] = []
+        width = max(1, at_least // MIN_TASKS)
+        for start in range(0, len(tasks), width):
+            if start >= at_least and sum(len(group.steps) for group in groups) >= most:
+                break
+            groups += setup.play(tasks[start : start + width], members, derive(setup.seed, "audit", start))
+        found = Audit.of_groups(groups)
+        if not len(found):
+            raise TacitError(f"no episode of world {setup.world.name!r} could be played, so there is nothing to calibrate on.")
+        return found
     expert = setup.world.expert() if source == "expert" else None
 
     def noisy(task: Task, member: int) -> Expert:
@@ -168,20 +178,6 @@ def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, 
     pairs = [(task, members) for task in tasks]
     room = setup.sampling.max_tokens
     return audit(setup.world, pairs, setup.context, setup.policy, noisy, room, limit, most, at_least)
-
-
-def _by_policy(setup: RolloutSetup, tasks: Sequence[Task], members: int, most: int, at_least: int) -> Audit:
-    """The first task of all families in one batch, then the second, …"""
-    groups: list[Group] = []
-    width = max(1, at_least // MIN_TASKS)
-    for start in range(0, len(tasks), width):
-        if start >= at_least and sum(len(group.steps) for group in groups) >= most:
-            break
-        groups += setup.play(tasks[start : start + width], members, derive(setup.seed, "audit", start))
-    found = Audit.of_groups(groups)
-    if not len(found):
-        raise TacitError(f"no episode of world {setup.world.name!r} could be played, so there is nothing to calibrate on.")
-    return found
 
 
 def recordings(run: Path | None) -> list[Path]:

@@ -82,7 +82,9 @@ def probe_accuracy(
     label, so that every fold leaves tasks of every label for training; labels with one task are dropped. Accuracy is the mean
     over tasks of their share of correct steps. A single label gives (1, 0).
     """
-    known_N = _has_two_tasks(label_N, task_N)
+    # [N] whether a step's label has at least two tasks.
+    tasks_of = {label: len(np.unique(task_N[label_N == label])) for label in np.unique(label_N)}
+    known_N = np.array([tasks_of[label] >= 2 for label in label_N], bool)
     if len(np.unique(label_N)) < 2:
         return 1.0, 0.0
     if len(np.unique(label_N[known_N])) < 2:
@@ -95,7 +97,11 @@ def probe_accuracy(
     label_N = np.unique(label_N[known_N], return_inverse=True)[1]
     task_N = np.unique(task_N[known_N], return_inverse=True)[1]
     y_NC = np.eye(int(label_N.max()) + 1)[label_N]
-    fold_N = _folds(label_N, task_N, folds)
+    # [N] fold of each step: a label's tasks are dealt out in turn.
+    label_K = np.zeros(task_N.max() + 1, np.int64)
+    label_K[task_N] = label_N
+    turn_K = np.array([(label_K[:task] == label_K[task]).sum() for task in range(len(label_K))])
+    fold_N = (turn_K % folds)[task_N]
     right_N = np.zeros(len(label_N))
     for fold in np.unique(fold_N):
         held = fold_N == fold
@@ -141,20 +147,6 @@ def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTER
     equals = [s for s in usable if s.probe >= best.probe - best.probe_error]
     late = late_layer(layers)
     return max(equals, key=lambda s: (s.pooling == "last", s.layer != -1, -abs(s.layer - late), s.layer, -s.singleton_steps))
-
-
-def _has_two_tasks(label_N: np.ndarray, task_N: np.ndarray) -> np.ndarray:
-    """[N] whether a step's label has at least two tasks."""
-    tasks_of = {label: len(np.unique(task_N[label_N == label])) for label in np.unique(label_N)}
-    return np.array([tasks_of[label] >= 2 for label in label_N], bool)
-
-
-def _folds(label_N: np.ndarray, task_N: np.ndarray, folds: int) -> np.ndarray:
-    """[N] fold of each step: a label's tasks are dealt out in turn."""
-    label_K = np.zeros(task_N.max() + 1, np.int64)
-    label_K[task_N] = label_N
-    turn_K = np.array([(label_K[:task] == label_K[task]).sum() for task in range(len(label_K))])
-    return (turn_K % folds)[task_N]
 
 
 def _ridge(x_ND: np.ndarray, y_NC: np.ndarray, ridge: float) -> np.ndarray:

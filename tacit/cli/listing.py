@@ -33,7 +33,12 @@ def run(argv: Sequence[str]) -> int:
     if arguments.world:
         find_world(arguments.world)
     makers = {"worlds": lambda: list_worlds(worlds), "methods": list_methods, "engines": list_engines, "models": list_models}
-    makers |= {"panels": lambda: list_panels(worlds), "recipes": list_recipes}
+    makers |= {
+        "panels": lambda: table(
+            "Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), catalogue.panels(worlds)
+        ),
+        "recipes": list_recipes,
+    }
     for kind in [arguments.kind] if arguments.kind else KINDS[:4]:
         console.print(makers[kind]())
         if kind == "worlds":
@@ -90,10 +95,6 @@ def list_engines() -> Table:
 
 def list_models() -> Table:
     return table("Models", ("model", "what it is"), list(catalogue.models().items()))
-
-
-def list_panels(names: Sequence[str]) -> Table:
-    return table("Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), catalogue.panels(names))
 
 
 def list_recipes() -> Table:

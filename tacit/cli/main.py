@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
-        _print_error(str(error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error))
+        message = str(error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error)
+        red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt as stop:
         print("\nstopped.", file=sys.stderr)
@@ -89,11 +91,6 @@ def _resume_command(words: list[str], path: Path) -> str:
 
     run = next((place for place in (path, *path.parents) if (place / SETTINGS).exists()), None)
     return f"tacit train --resume {run}" if run and words[0] == "train" else shlex.join(["tacit", *words])
-
-
-def _print_error(message: str) -> None:
-    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

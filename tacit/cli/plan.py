@@ -31,7 +31,13 @@ NOT_OF_A_RUN = "plan"
 def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(_method(argv)).parse(argv)
     own = {place[1]: value for place, value in said.items() if place[0] == NOT_OF_A_RUN}
-    settings = PlanSettings(**{_field(name): value for name, value in own.items()})
+    # `from` is a Python keyword; the field is `from_`.
+    settings = PlanSettings(
+        **{
+            (name if name in {field.name for field in fields(PlanSettings)} else f"{name}_"): value
+            for name, value in own.items()
+        }
+    )
     from tacit.config.workload import model_shape
 
     shape, place = model_shape(arguments.model)
@@ -74,11 +80,6 @@ def _method(argv: Sequence[str]) -> str:
     glance = Parser("plan", "", add_help=False)
     glance.add_argument("--method")
     return glance.parse_known_args(argv)[0].method or DEFAULT_METHOD
-
-
-def _field(name: str) -> str:
-    """`from` is a Python keyword; the field is `from_`."""
-    return name if name in {field.name for field in fields(PlanSettings)} else f"{name}_"
 
 
 def _workload(model: str, said: Overrides, settings: PlanSettings, place: Path | None) -> Workload:

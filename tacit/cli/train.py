@@ -61,7 +61,19 @@ def run(argv: Sequence[str]) -> int:
     if arguments.resume is not None:
         if arguments.config is not None:
             raise TacitError("--resume continues a run with its own settings; leave --config out.")
-        return _resume(arguments.resume, said)
+        path = arguments.resume
+        stored = read_settings(path)
+        before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
+        if ("out",) in said and after.out.resolve() != path.resolve():
+            raise TacitError(f"--resume continues {path} where it is; copy the directory to continue it elsewhere.")
+        if is_finished(path, before, after):
+            from tacit.cli.terminal import make_console, say
+
+            console = make_console()
+            say(console, f"{path} is finished; give it more with --iterations.")
+            show_summary(console, read_summary(path), path)
+            return 0
+        return run_prepared(prepare(replace(after, out=path)), resume=True)
     recipe = Recipe.resolve(arguments.config, said)
     check_new_run(recipe.out)
     return run_prepared(prepare(recipe), resume=False)
@@ -132,21 +144,6 @@ def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, st
         document = read_document(seen.config)
     model = seen.model or str(document.get("model", DEFAULT_MODEL))
     return seen.method or method_name(document), model, seen.engine or engine_name(document)
-
-
-def _resume(path: Path, said: Overrides) -> int:
-    stored = read_settings(path)
-    before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
-    if ("out",) in said and after.out.resolve() != path.resolve():
-        raise TacitError(f"--resume continues {path} where it is; copy the directory to continue it elsewhere.")
-    if is_finished(path, before, after):
-        from tacit.cli.terminal import make_console, say
-
-        console = make_console()
-        say(console, f"{path} is finished; give it more with --iterations.")
-        show_summary(console, read_summary(path), path)
-        return 0
-    return run_prepared(prepare(replace(after, out=path)), resume=True)
 
 
 def run_prepared(prepared: Prepared, resume: bool) -> int:

@@ -51,14 +51,6 @@ from tacit.training.setup import TaskSets
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
-def read_seeds(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in value):
-        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {value!r}: each is one run per method.")
-    if len(set(value)) < len(value):
-        raise TacitError(f"seeds = {value} names a seed twice; the same run again says nothing new.")
-    return tuple(value)
-
-
 def read_thresholds(value: Any) -> tuple[float, ...]:
     whole = isinstance(value, list | tuple) and all(isinstance(v, int | float) and 0 < v <= 1 for v in value)
     if not whole:
@@ -460,7 +452,12 @@ class Plan:
 def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     """All runs of the file. Each world × method is completed and checked."""
     check_known(document, TOP, "the file")
-    seeds = read_seeds(document.get("seeds"))
+    value = document.get("seeds")
+    if not isinstance(value, list) or not value or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in value):
+        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {value!r}: each is one run per method.")
+    if len(set(value)) < len(value):
+        raise TacitError(f"seeds = {value} names a seed twice; the same run again says nothing new.")
+    seeds = tuple(value)
     worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
     if START in methods:
         raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")

@@ -41,21 +41,6 @@ METRICS = "metrics.jsonl"
 FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s", "digest")
 
 
-def read_start(start: PlannedRun, directory: Path) -> Found:
-    path = directory / start.place
-    evaluations = _evaluations(path, status_of(path, start.iterations))
-    newest = open_checkpoints(path).newest()
-    return {
-        "run": start.place.as_posix(),
-        "status": status_of(path, start.iterations),
-        "error": failure_of(path),
-        "command": _command(path),
-        "seed": start.seed,
-        "checkpoint": newest.path.name if newest else None,
-        "evaluation": evaluations[-1] if evaluations else None,
-    }
-
-
 def read_cell(cell: PlannedRun, plan: Plan, directory: Path, started: Found | None) -> Found:
     """`started`: the cell of the shared start, if there is one."""
     path = directory / cell.place
@@ -386,7 +371,18 @@ class Results:
         if run.place in self._finished:
             return self._finished[run.place]
         if run.method == START:
-            found = read_start(run, self.directory)
+            path = self.directory / run.place
+            evaluations = _evaluations(path, status_of(path, run.iterations))
+            newest = open_checkpoints(path).newest()
+            found = {
+                "run": run.place.as_posix(),
+                "status": status_of(path, run.iterations),
+                "error": failure_of(path),
+                "command": _command(path),
+                "seed": run.seed,
+                "checkpoint": newest.path.name if newest else None,
+                "evaluation": evaluations[-1] if evaluations else None,
+            }
         else:
             found = read_cell(run, self.plan, self.directory, started)
         if found["status"] == "finished":

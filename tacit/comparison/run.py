@@ -181,7 +181,16 @@ def run_cells(
     plan: Plan, wanted: Sequence[PlannedRun], directory: Path, processes: Processes, tell: Callable[[RunEvent], None]
 ) -> list[PlannedRun]:
     """Run the wanted cells and their starts; returns those that failed."""
-    lock = lock_directory(directory)
+    # Two commands in one directory would each take the other's runs for abandoned.
+    with explain_disk_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise TacitError(
+            f"another `tacit compare` is at work in {directory}; wait for it. --jobs does several runs."
+        ) from error
     waiting = _undone(wanted, directory)
     waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
     _check_starts(plan, waiting, directory)
@@ -215,20 +224,6 @@ def run_cells(
         _stop(working)
         lock.close()
     return failed
-
-
-def lock_directory(directory: Path) -> IO[str]:
-    """Two commands in one directory would each take the other's runs for abandoned."""
-    with explain_disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / ".lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise TacitError(
-            f"another `tacit compare` is at work in {directory}; wait for it. --jobs does several runs."
-        ) from error
-    return file
 
 
 def _check_starts(plan: Plan, waiting: Sequence[PlannedRun], directory: Path) -> None:

@@ -329,7 +329,12 @@ MAY_CHANGE = (
 def fixed_differences(before: Document, after: Document) -> list[str]:
     """`sft.lr=0.002`, `worlds.countdown.max_steps=5` for each changed setting that may not change."""
     found = _differences(before, after)
-    return [f"{'.'.join(place)}={value}" for place, value in found if ".".join(_world_path(place)) not in ON_RESUME]
+    # The path of a setting below [worlds.NAME]; a world's name may contain dots.
+    return [
+        f"{'.'.join(place)}={value}"
+        for place, value in found
+        if ".".join(place[2:] if place[0] == "worlds" else place) not in ON_RESUME
+    ]
 
 
 def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
@@ -365,8 +370,3 @@ def _differences(before: Document, after: Document, place: KeyPath = ()) -> list
         elif old != new:
             found.append(((*place, key), new))
     return found
-
-
-def _world_path(place: KeyPath) -> KeyPath:
-    """The path of a setting below [worlds.NAME]; a world's name may contain dots."""
-    return place[2:] if place[0] == "worlds" else place

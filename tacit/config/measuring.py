@@ -141,7 +141,13 @@ class PanelEvaluation:
             )  # fmt: skip
         finally:
             worlds.close()
-        _refuse_silence(target, played)
+        # An agent without a single usable completion was not evaluated.
+        turns = sum(len(t) for t in played)
+        if turns and sum(t.unusable for t in played) == turns:
+            reason = next(iter(getattr(target.policy, "broken", ())), "nothing came back")
+            raise TacitError(
+                f"none of the {turns} answers of {target.label} could be used; nothing was kept. The first: {reason}"
+            )
         refuse_if_all_crashed(played, "There is nothing to measure, and nothing was kept.")
         score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
         how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
@@ -183,14 +189,6 @@ class PanelEvaluation:
         place = self.directory / _result_name(measured.result)
         write_json(place, measured.result)
         return place
-
-
-def _refuse_silence(target: Target, played: Sequence[Trajectory]) -> None:
-    """An agent without a single usable completion was not evaluated."""
-    turns = sum(len(t) for t in played)
-    if turns and sum(t.unusable for t in played) == turns:
-        reason = next(iter(getattr(target.policy, "broken", ())), "nothing came back")
-        raise TacitError(f"none of the {turns} answers of {target.label} could be used; nothing was kept. The first: {reason}")
 
 
 def episode_at(target: Target, number: int) -> EpisodePlan:

@@ -36,7 +36,12 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
     if is_optional(kind):
         return None if value is None or value == NONE else from_data(_inside(kind), value, where)
     if origin is Literal:
-        return _choice(get_args(kind), value, where)
+        choices = get_args(kind)
+        if value in choices:
+            return value
+        near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise TacitError(f"{where} must be one of {', '.join(map(str, choices))}, not {value!r}.{hint}")
     if origin is tuple:
         return _tuple(kind, value, where)
     if kind is Path and isinstance(value, str):
@@ -153,14 +158,6 @@ def _scalar(kind: Any, text: str) -> Any:
         return kind(text) if kind in (int, float) else text
     except ValueError:
         return text
-
-
-def _choice(choices: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value in choices:
-        return value
-    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise TacitError(f"{where} must be one of {', '.join(map(str, choices))}, not {value!r}.{hint}")
 
 
 def _tuple(kind: Any, value: Any, where: str) -> tuple[Any, ...]:

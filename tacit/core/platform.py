@@ -40,7 +40,9 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         return ray
     own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
     try:
-        _knock(address)
+        # Whether anybody is there at all, where the address says where.
+        if told := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
+            socket.create_connection((told[1], int(told[2])), timeout=ANSWER_S).close()
         # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
@@ -56,12 +58,6 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         ) from error
     _joined = address
     return ray
-
-
-def _knock(address: str) -> None:
-    """Whether anybody is there at all, where the address says where."""
-    if told := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
-        socket.create_connection((told[1], int(told[2])), timeout=ANSWER_S).close()
 
 
 def import_path() -> str:

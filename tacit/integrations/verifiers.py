@@ -135,7 +135,10 @@ class VerifiersWorld:
             return Transition(Observation(_joined(new)))
         self._model = None
         reward, messages = float(told["reward"] or 0.0), list(told["completion"] or ())
-        last = max((i for i, m in enumerate(messages) if _role(m) == "assistant"), default=-1)
+        last = max(
+            (i for i, m in enumerate(messages) if str(m["role"] if isinstance(m, Mapping) else m.role) == "assistant"),
+            default=-1,
+        )
         return Transition(
             Observation(_joined(messages[last + 1 :])),
             done=True,
@@ -213,10 +216,6 @@ def _rows_of(env: Any) -> dict[str, list[Mapping[str, Any]]]:
     if not there:
         raise TacitError("this verifiers environment has no dataset, so there is nothing to play.")
     return there
-
-
-def _role(message: Any) -> str:
-    return str(message["role"] if isinstance(message, Mapping) else message.role)
 
 
 def text_of(message: Any) -> str:

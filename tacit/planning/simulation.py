@@ -216,7 +216,10 @@ class Simulation:
         elif kind == ARRIVES:
             self._next_turn(who)
         elif kind == LEARNT:
-            self._push()
+            for number, station in enumerate(self.stations):
+                station.stop(self.now, self.scene.push_s)
+                self.dirty.add(number)
+            self._at(self.now + self.scene.push_s, PUSHED, 0)
         elif kind == PUSHED:
             self.version += 1
             self.learning = False
@@ -225,7 +228,15 @@ class Simulation:
             self._begin()
             self._learn()
         elif kind == DIES:
-            self._die(who)
+            again = self.stations[who].die(self.now)
+            self.dirty.add(who)
+            self.lost[0] += 1
+            for row in self.rows.values():
+                if row.server == who:
+                    row.server = -1
+            self._at(self.now + self.scene.restart_s, BACK, who)
+            for episode in again:
+                self._hand_in(self.rows[episode])
         else:
             self._back(who)
 
@@ -252,19 +263,16 @@ class Simulation:
             may = batch - self.begun % batch if self.begun % batch or (through and ahead <= scene.overlap) else 0
         room = scene.servers * scene.server.slots - len(self.rows)
         for _ in range(min(may, worlds - len(self.rows), room)):
-            self._begin_one()
-
-    def _begin_one(self) -> None:
-        kind = int(self.draw.integers(len(self.measured))) if len(self.measured) > 1 else 0
-        row = Row(self.begun, self.measured[kind], self.version)
-        if self.scene.world_deaths:
-            deadly = np.flatnonzero(self.draw.random(len(row.turns)) < self.scene.world_deaths)
-            if len(deadly):
-                row.turns, row.dies = row.turns[: deadly[0] + 1], True
-        self.rows[self.begun] = row
-        self.young[self.version] += 1
-        self.begun += 1
-        self._hand_in(row)
+            kind = int(self.draw.integers(len(self.measured))) if len(self.measured) > 1 else 0
+            row = Row(self.begun, self.measured[kind], self.version)
+            if self.scene.world_deaths:
+                deadly = np.flatnonzero(self.draw.random(len(row.turns)) < self.scene.world_deaths)
+                if len(deadly):
+                    row.turns, row.dies = row.turns[: deadly[0] + 1], True
+            self.rows[self.begun] = row
+            self.young[self.version] += 1
+            self.begun += 1
+            self._hand_in(row)
 
     def _hand_in(self, row: Row) -> None:
         """Send the next turn to the episode's server, or to the least loaded live one."""
@@ -349,25 +357,6 @@ class Simulation:
         self.learning, self.busy_from = True, self.now
         share = sum(tokens for _, _, tokens in taken) / scene.work.tokens
         self._at(self.now + scene.update_s * share, LEARNT, 0)
-
-    def _push(self) -> None:
-        for number, station in enumerate(self.stations):
-            station.stop(self.now, self.scene.push_s)
-            self.dirty.add(number)
-        self._at(self.now + self.scene.push_s, PUSHED, 0)
-
-    # Deaths
-
-    def _die(self, number: int) -> None:
-        again = self.stations[number].die(self.now)
-        self.dirty.add(number)
-        self.lost[0] += 1
-        for row in self.rows.values():
-            if row.server == number:
-                row.server = -1
-        self._at(self.now + self.scene.restart_s, BACK, number)
-        for episode in again:
-            self._hand_in(self.rows[episode])
 
     def _back(self, number: int) -> None:
         station = self.stations[number]

@@ -254,9 +254,28 @@ def plot_dictionary(file: Path, title: str, story: DictionaryHistory) -> None:
         f"{title}: {'phrases in order of appearance (grey: gone by the end)' if phrases else 'no phrase was merged'}"
     )
     if phrases:
-        _map(figure, above, phrases, rates)
+        first, last = rates[0][0], rates[-1][0]
+        map_PS = np.full((len(phrases), last - first + 1), np.nan)  # iterations without a success stay blank
+        for step, uses in rates:
+            map_PS[:, step - first] = [uses.get(phrase, np.nan) for phrase in phrases]
+        edges = np.arange(first, last + 2) - 0.5
+        image = above.pcolormesh(edges, np.arange(len(phrases) + 1), map_PS, cmap="viridis_r", vmin=0)
+        figure.colorbar(image, ax=above, label="uses per success", pad=0.01, aspect=40)
+        above.set_yticks(np.arange(len(phrases)) + 0.5, [ARROW.join(p) for p in phrases], fontsize=7)
+        for label, phrase in zip(above.get_yticklabels(), phrases, strict=True):
+            if phrase not in rates[-1][1]:
+                label.set_color("0.6")  # gone by the end
+        above.invert_yaxis()
     _bits(middle, readings)
-    _bound(below, readings)
+    known = [(r.step, r.loss, r.bound) for r in readings if r.bound is not None]
+    if known:
+        steps, losses, bounds = zip(*known, strict=True)
+        marker = "." if len(known) < 30 else None
+        below.plot(steps, bounds, color="tab:red", marker=marker, label="bound (Theorem 3)")
+        below.plot(steps, losses, color="tab:orange", marker=marker, label="loss")
+        below.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="1: no loss is higher")
+    below.set_ylabel("normalised")
+    _legend(below)
     below.set_xlabel("iteration")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     with explain_disk_errors(file):
@@ -270,21 +289,6 @@ def order_phrases(story: DictionaryHistory) -> list[Phrase]:
     return sorted(list(lives)[:SHOWN], key=lambda p: (min(lives[p]), max(lives[p]), len(lives[p]), p))
 
 
-def _map(figure: Any, axes: Any, phrases: Sequence[Phrase], rates: Sequence[tuple[int, Mapping[Phrase, float]]]) -> None:
-    first, last = rates[0][0], rates[-1][0]
-    map_PS = np.full((len(phrases), last - first + 1), np.nan)  # iterations without a success stay blank
-    for step, uses in rates:
-        map_PS[:, step - first] = [uses.get(phrase, np.nan) for phrase in phrases]
-    edges = np.arange(first, last + 2) - 0.5
-    image = axes.pcolormesh(edges, np.arange(len(phrases) + 1), map_PS, cmap="viridis_r", vmin=0)
-    figure.colorbar(image, ax=axes, label="uses per success", pad=0.01, aspect=40)
-    axes.set_yticks(np.arange(len(phrases)) + 0.5, [ARROW.join(p) for p in phrases], fontsize=7)
-    for label, phrase in zip(axes.get_yticklabels(), phrases, strict=True):
-        if phrase not in rates[-1][1]:
-            label.set_color("0.6")  # gone by the end
-    axes.invert_yaxis()
-
-
 def _bits(axes: Any, readings: Sequence[EStep]) -> None:
     """Eq. 3 as bars in its two parts; the line is what single skills would take, and the gap between what reuse saves."""
     steps, shared = [r.step for r in readings], [r.shared for r in readings]
@@ -292,18 +296,6 @@ def _bits(axes: Any, readings: Sequence[EStep]) -> None:
     axes.bar(steps, [r.bits - r.shared for r in readings], 0.9, shared, color="tab:blue", label="segments")
     axes.plot(steps, [r.single for r in readings], "k--", marker="." if len(steps) < 30 else None, label="skill by skill")
     axes.set_ylabel("bits per success")
-    _legend(axes)
-
-
-def _bound(axes: Any, readings: Sequence[EStep]) -> None:
-    known = [(r.step, r.loss, r.bound) for r in readings if r.bound is not None]
-    if known:
-        steps, losses, bounds = zip(*known, strict=True)
-        marker = "." if len(known) < 30 else None
-        axes.plot(steps, bounds, color="tab:red", marker=marker, label="bound (Theorem 3)")
-        axes.plot(steps, losses, color="tab:orange", marker=marker, label="loss")
-        axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="1: no loss is higher")
-    axes.set_ylabel("normalised")
     _legend(axes)
 
 

@@ -34,7 +34,18 @@ def find_prompts(record: Record, scene: TaskContext | None) -> tuple[list[Sectio
     if record.get("condition", PLAIN.name) != PLAIN.name:
         return [], f"{LOST} the note they contained was not recorded."
     try:
-        return _replay_prompts(record, scene, scene.context)
+        context = scene.context
+        world = scene.world.make()
+        actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
+        try:
+            wrote = [None if turn.get("valid", True) else turn.get("wrote") for turn in record["turns"]]
+            turns = render_turns(context, scene.task, replay_actions(world, scene.task, actions, seen, wrote))
+            written = [split_sections(turn.prompt) for turn in turns]
+        except ReplayMismatch as difference:
+            return [], f"{LOST} the world's observation at step {difference.turn} differs from the recorded one."
+        finally:
+            world.close()
+        return written, "rendered again by replaying the recorded actions; all observations match the record"
     except Exception as error:  # worlds and contexts may be third-party code
         return [], f"{LOST} replaying the actions failed: {type(error).__name__}: {error}"
 
@@ -43,20 +54,6 @@ def split_sections(prompt: Prompt) -> Sections:
     history = prompt.separator.join(prompt.history)
     named = [("task", prompt.task), ("note", prompt.task_note), ("history", history), ("now", prompt.now)]
     return [(name, text) for name, text in [*named, ("note", prompt.step_note), ("request", prompt.request)] if text]
-
-
-def _replay_prompts(record: Record, scene: TaskContext, context: Context) -> tuple[list[Sections], str]:
-    world = scene.world.make()
-    actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
-    try:
-        wrote = [None if turn.get("valid", True) else turn.get("wrote") for turn in record["turns"]]
-        turns = render_turns(context, scene.task, replay_actions(world, scene.task, actions, seen, wrote))
-        written = [split_sections(turn.prompt) for turn in turns]
-    except ReplayMismatch as difference:
-        return [], f"{LOST} the world's observation at step {difference.turn} differs from the recorded one."
-    finally:
-        world.close()
-    return written, "rendered again by replaying the recorded actions; all observations match the record"
 
 
 MAX_TRAJECTORIES = 24

@@ -65,7 +65,11 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
             fill(temporary)
             for file in temporary.rglob("*"):
                 if file.is_file():
-                    _sync(file)
+                    descriptor = os.open(file, os.O_RDONLY)
+                    try:
+                        os.fsync(descriptor)
+                    finally:
+                        os.close(descriptor)
             if path.exists():
                 # Moved away, not deleted in place: a crash while deleting would leave half of it.
                 os.replace(path, previous)
@@ -97,11 +101,3 @@ def _refused(error: BaseException | None) -> OSError | None:
         return error
     number = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

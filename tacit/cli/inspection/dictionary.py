@@ -50,7 +50,14 @@ def show(console: Console, found: DictionaryReport, top: int, plot: Path | None)
     if found.episodes:
         say(console, f"\nEpisodes of {found.file}", style="bold")
         for trajectory in found.episodes:
-            show_episode(console, trajectory, story.cut(trajectory), colours)
+            segments = story.cut(trajectory)
+            ending = "won " if trajectory.success else "lost"
+            counts = (len(trajectory), "step"), (sum(map(len, segments)), "skill"), (len(segments), "segment")
+            told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+            console.print(
+                Text.assemble((ending, "green" if trajectory.success else "red"), f" {trajectory.task.id}  ", (told, "dim"))
+            )
+            console.print(Padding(coloured(segments, colours), (0, 0, 0, 5), expand=False))
     if found.behaviours:
         say(console, "\nBehaviour", style="bold")
         console.print(behaviour_table(found.behaviours))
@@ -120,14 +127,6 @@ def step_table(readings: Sequence[EStep]) -> Table:
         for r in (readings[i] for i in chosen)
     ]  # fmt: skip
     return table("", columns, rows, numbers=columns[1:])
-
-
-def show_episode(console: Console, trajectory: Trajectory, segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> None:
-    ending = "won " if trajectory.success else "lost"
-    counts = (len(trajectory), "step"), (sum(map(len, segments)), "skill"), (len(segments), "segment")
-    told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    console.print(Text.assemble((ending, "green" if trajectory.success else "red"), f" {trajectory.task.id}  ", (told, "dim")))
-    console.print(Padding(coloured(segments, colours), (0, 0, 0, 5), expand=False))
 
 
 def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:

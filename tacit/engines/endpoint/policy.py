@@ -43,10 +43,6 @@ class ByteTokens:
     def decode(self, tokens: np.ndarray) -> str:
         return bytes(tokens[tokens != TALK].astype(np.uint8)).decode()
 
-    def chat_in(self, tokens: np.ndarray) -> Chat | None:
-        """The conversation that was encoded; None where it was a text."""
-        return Chat.loads(self.decode(tokens)) if len(tokens) and tokens[0] == TALK else None
-
 
 class ChatPolicy(ByteTokens):
     """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
@@ -108,7 +104,8 @@ class ChatPolicy(ByteTokens):
             # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
-        chat = self.chat_in(request.prompt)
+        # The conversation that was encoded; None where it was a text.
+        chat = Chat.loads(self.decode(request.prompt)) if len(request.prompt) and request.prompt[0] == TALK else None
         messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
         try:
             answer = self._client.complete(messages, request.seed, **options, **tools)

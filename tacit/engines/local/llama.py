@@ -313,7 +313,11 @@ class LlamaForward:
         """`prefill_padded` for packed prompts. Keys and values [N, heads, head_dim] go to `store`, or through the fused
         `rope_and_store` where possible. `cached(layer)`: the whole cached keys and values, if the prompts are suffixes of what
         is cached. Reads no value on the host."""
-        ops, ends_U, scale = self._select_ops(len(prompts.tokens_N)), prompts.ends_U, self.shape.scale
+        ops, ends_U, scale = (
+            (self._step_ops if len(prompts.tokens_N) >= MIN_TOKENS_TO_COMPILE else SamplerOps),
+            prompts.ends_U,
+            self.shape.scale,
+        )
         h, positions_N = embedding(prompts.tokens_N, self._embed.weight), prompts.positions_N
         fused = rope_and_store is not None and not self._layers[0].has_qk_norm
         rope_N = None if fused else self._rope[positions_N, None]
@@ -395,7 +399,12 @@ class LlamaForward:
             tokens_B, rope_B = tokens_B[order[0]], rope_B[order[0]]
         h = embedding(tokens_B, self._embed.weight)
         if order is None and chunk is None and self._can_use_cpu_step:
-            cpu_step = self._get_cpu_step(len(h))
+            slots = len(h)
+            if self._cpu_step is None or self._cpu_step.slots != slots:
+                inner = self._layers[0].gate_up.weight.shape[0] // 2
+                epsilon = float(self._norm.variance_epsilon)
+                self._cpu_step = CpuDecodeStep(slots, self._embed.weight.shape[1], inner, epsilon, self.shape)
+            cpu_step = self._cpu_step
             cpu_step(h, self._layers, self._get_first_qkv(), tokens_B, rope_B, cache, metadata)
             return self.head.to_float32(cpu_step.rms_norm(h, self._norm.weight))
         rope = rope_B if metadata.rope is None else None
@@ -438,13 +447,6 @@ class LlamaForward:
             self._first_qkv[adapter] = project_tokens(self._embed.weight, norm.weight, norm.variance_epsilon, first.qkv)
         return self._first_qkv[adapter]
 
-    def _get_cpu_step(self, slots: int) -> CpuDecodeStep:
-        if self._cpu_step is None or self._cpu_step.slots != slots:
-            inner = self._layers[0].gate_up.weight.shape[0] // 2
-            epsilon = float(self._norm.variance_epsilon)
-            self._cpu_step = CpuDecodeStep(slots, self._embed.weight.shape[1], inner, epsilon, self.shape)
-        return self._cpu_step
-
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:
         return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)
 
@@ -467,6 +469,3 @@ class LlamaForward:
             raise UnsupportedModule("RoPE covers only part of each head")
         half = self.shape.head_dim // 2
         return torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
-
-    def _select_ops(self, tokens: int) -> type[SamplerOps]:
-        return self._step_ops if tokens >= MIN_TOKENS_TO_COMPILE else SamplerOps

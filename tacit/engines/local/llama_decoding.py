@@ -205,7 +205,11 @@ class LlamaDecoder:
         sources = self._sources.get(adapter) or self.forward.source_parameters(adapter)
         if adapter is not None:  # the active adapter may change unannounced, so its sources are not kept
             self._sources[adapter] = sources
-        versions = _tensor_versions(sources)
+        try:
+            changed = [t._version for t in sources]
+        except RuntimeError:  # inference tensors have no version counter
+            changed = [0 if t.is_inference() else t._version for t in sources]
+        versions = [t.data_ptr() for t in sources], changed
         if versions != self._versions.get(adapter):
             self._versions.pop(adapter, None)  # set again when all is copied: an interrupt may come in between
             self.weights_version += 1
@@ -413,14 +417,6 @@ class LlamaDecodeBatch:
     def _save_state(self) -> Any:
         snapshot = self._state.snapshot()
         return lambda: self._state.restore(snapshot)
-
-
-def _tensor_versions(tensors: Sequence[torch.Tensor]) -> TensorVersions:
-    try:
-        changed = [t._version for t in tensors]
-    except RuntimeError:  # inference tensors have no version counter
-        changed = [0 if t.is_inference() else t._version for t in tensors]
-    return [t.data_ptr() for t in tensors], changed
 
 
 def _round_up(count: int, step: int) -> int:

@@ -119,19 +119,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, torch.OutOfMemoryError) or (isinstance(cause, RuntimeError) and _OUT_OF_MEMORY.search(str(cause))):
-            return _is_device_usable()
+            # After an illegal memory access, for example, every CUDA call fails.
+            try:
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
+            except RuntimeError:
+                return False
+            return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-def _is_device_usable() -> bool:
-    """After an illegal memory access, for example, every CUDA call fails."""
-    try:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
 
 
 class MemoryWait:

@@ -67,10 +67,6 @@ class LanguageModel:
         if compiled and self.packed_decoder is None:
             self._decode = torch.compile(self.decoder, dynamic=True)
 
-    def forward_padded(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
-        """[R, S, D] hidden states after the final norm."""
-        return self._decode(input_ids=input_ids_RS, use_cache=False).last_hidden_state
-
     def micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
     ) -> Iterator[PackedBatch | PaddedBatch]:
@@ -100,7 +96,8 @@ class LanguageModel:
         if isinstance(packed, PackedBatch):
             assert self.packed_decoder is not None
             return self.packed_decoder(packed)
-        hidden_RSD = self.forward_padded(to_device(packed.input_ids, self.device))
+        # [R, S, D] hidden states after the final norm.
+        hidden_RSD = self._decode(input_ids=to_device(packed.input_ids, self.device), use_cache=False).last_hidden_state
         return hidden_RSD.flatten(0, 1).index_select(0, to_device(packed.positions_T, self.device))
 
     def all_hidden_states(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -114,7 +111,8 @@ class LanguageModel:
 
     def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """[T, V] in float32."""
-        logits_TV = self._head_product(hidden_TD)
+        weight_VD = self._head_matrix
+        logits_TV = self.head(hidden_TD).float() if weight_VD is None else linear_float32(hidden_TD, weight_VD)
         if self._scale != 1.0:
             logits_TV = logits_TV * self._scale
         if self._softcap:
@@ -131,10 +129,6 @@ class LanguageModel:
         """None if the head has a bias or an adapter, or is sharded"""
         weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
         return weight if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter else None
-
-    def _head_product(self, hidden_TD: torch.Tensor) -> torch.Tensor:
-        weight_VD = self._head_matrix
-        return self.head(hidden_TD).float() if weight_VD is None else linear_float32(hidden_TD, weight_VD)
 
     @property
     def chunk_tokens(self) -> int:

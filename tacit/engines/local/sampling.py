@@ -67,7 +67,18 @@ def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sa
     else:
         probs_BV = torch.softmax(logits_BV.float() / sampling.temperature, -1)
     if _is_truncated(logits_BV, sampling):
-        tokens_B = _sample_truncated(probs_BV, uniform_B, sampling)
+        # Keep the k likeliest, then of those the smallest set that holds `top_p` of their probability.
+        if 0 < sampling.top_k < probs_BV.shape[1]:
+            sorted_BK, ids_BK = probs_BV.topk(sampling.top_k, dim=-1)
+        else:
+            sorted_BK, ids_BK = probs_BV.sort(dim=-1, descending=True, stable=True)
+        cdf_BK = sorted_BK.cumsum(-1)
+        if sampling.top_p < 1:
+            # keep a token if the likelier ones hold less than top_p; the likeliest is always kept
+            outside_BK = cdf_BK - sorted_BK >= sampling.top_p * cdf_BK[:, -1:]
+            outside_BK[:, 0] = False
+            cdf_BK = sorted_BK.masked_fill(outside_BK, 0.0).cumsum(-1)
+        tokens_B = ids_BK.gather(1, _invert(cdf_BK, uniform_B)[:, None])[:, 0]
     else:
         tokens_B = _invert(probs_BV.cumsum(-1), uniform_B)
     return tokens_B, probs_BV.gather(1, tokens_B[:, None])[:, 0].log()
@@ -81,21 +92,6 @@ def can_use_kernel(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
 
 def _is_truncated(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
     return 0 < sampling.top_k < logits_BV.shape[1] or sampling.top_p < 1
-
-
-def _sample_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Keep the k likeliest, then of those the smallest set that holds `top_p` of their probability."""
-    if 0 < sampling.top_k < probs_BV.shape[1]:
-        sorted_BK, ids_BK = probs_BV.topk(sampling.top_k, dim=-1)
-    else:
-        sorted_BK, ids_BK = probs_BV.sort(dim=-1, descending=True, stable=True)
-    cdf_BK = sorted_BK.cumsum(-1)
-    if sampling.top_p < 1:
-        # keep a token if the likelier ones hold less than top_p; the likeliest is always kept
-        outside_BK = cdf_BK - sorted_BK >= sampling.top_p * cdf_BK[:, -1:]
-        outside_BK[:, 0] = False
-        cdf_BK = sorted_BK.masked_fill(outside_BK, 0.0).cumsum(-1)
-    return ids_BK.gather(1, _invert(cdf_BK, uniform_B)[:, None])[:, 0]
 
 
 def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
@@ -164,22 +160,8 @@ def _check_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     for temperature in (1.0, 0.4):
         if not _is_correct(logits_BV, uniform_B, temperature, *_sample_with_kernel(logits_BV, uniform_B, temperature)):
             return False
-    return _check_advance(logits_BV, torch.rand(rows, 3, generator=generator, device=device))
-
-
-def _is_correct(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, tokens_B: torch.Tensor, logprobs_B: torch.Tensor
-) -> bool:
-    """Whether u falls into the token's interval of the CDF, and the log-probability is right."""
-    expected_BV = torch.log_softmax(logits_BV.double() / temperature, -1)
-    share_B = expected_BV.gather(1, tokens_B[:, None])[:, 0]
-    upto_B = expected_BV.exp().cumsum(-1).gather(1, tokens_B[:, None])[:, 0]
-    within_B = (upto_B - share_B.exp() <= uniform_B + 1e-5) & (uniform_B <= upto_B + 1e-5)
-    return bool(within_B.all()) and torch.allclose(logprobs_B.double(), share_B, atol=1e-4)
-
-
-def _check_advance(logits_BV: torch.Tensor, noise_BK: torch.Tensor) -> bool:
-    """Sample two of three tokens, with some rows at the last position."""
+    # Sample two of three tokens, with some rows at the last position.
+    noise_BK = torch.rand(rows, 3, generator=generator, device=device)
     max_position, tokens_BK, logprobs_BK = 40, torch.zeros_like(noise_BK, dtype=torch.long), torch.zeros_like(noise_BK)
     sampled_B, last_B, positions_B = (torch.arange(len(noise_BK), device=noise_BK.device) * factor for factor in (0, 0, 1))
     positions_B.clamp_(max=max_position)
@@ -192,3 +174,14 @@ def _check_advance(logits_BV: torch.Tensor, noise_BK: torch.Tensor) -> bool:
             return False
     moved = torch.equal(positions_B, expected_B) and torch.equal(last_B, tokens_BK[:, 1])
     return moved and bool((sampled_B == 2).all()) and not tokens_BK[:, 2].any() and not logprobs_BK[:, 2].any()
+
+
+def _is_correct(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, tokens_B: torch.Tensor, logprobs_B: torch.Tensor
+) -> bool:
+    """Whether u falls into the token's interval of the CDF, and the log-probability is right."""
+    expected_BV = torch.log_softmax(logits_BV.double() / temperature, -1)
+    share_B = expected_BV.gather(1, tokens_B[:, None])[:, 0]
+    upto_B = expected_BV.exp().cumsum(-1).gather(1, tokens_B[:, None])[:, 0]
+    within_B = (upto_B - share_B.exp() <= uniform_B + 1e-5) & (uniform_B <= upto_B + 1e-5)
+    return bool(within_B.all()) and torch.allclose(logprobs_B.double(), share_B, atol=1e-4)

@@ -155,12 +155,7 @@ class LocalScheduler:
             raise
 
     def _run_round(self, max_slots: int) -> None:
-        self._refresh_weights()
-        admitted = self._admit(max_slots)
-        self._decode_until_return(admitted)
-
-    def _refresh_weights(self) -> None:
-        """Activate the current weights. Sequences of older weights start again; their cached prefixes are dropped."""
+        # Activate the current weights. Sequences of older weights start again; their cached prefixes are dropped.
         version = self._activate_weights()
         if version != self._version:
             self.requeue_all()
@@ -172,6 +167,8 @@ class LocalScheduler:
         if self._batch is not None and self._batch.weights_version != self._weights_seen:
             self._slots.invalidate_prefixes()
             self._weights_seen = self._batch.weights_version
+        admitted = self._admit(max_slots)
+        self._decode_until_return(admitted)
 
     # Admission and prefill.
 
@@ -190,7 +187,14 @@ class LocalScheduler:
         if not requests:
             return False
         if not occupied:
-            self._start_batch(max(request.max_length for request in requests))
+            # Start with empty slots, on a decoder that can decode so many tokens.
+            max_length = max(request.max_length for request in requests)
+            decoder = self._sampler.select_decoder(max_length)
+            if self._batch is None or self._batch.decoder is not decoder:
+                if self._batch is not None:
+                    self._batch.decoder.recycle(self._batch)
+                self._batch = decoder.open_batch()
+            self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.weights_version
             prefixes = {}
         for _ in requests:
             self._waiting.popleft()
@@ -207,15 +211,6 @@ class LocalScheduler:
         if others:
             self._prefill(others, prefixes, occupied)
         return True
-
-    def _start_batch(self, max_length: int) -> None:
-        """Start with empty slots, on a decoder that can decode so many tokens."""
-        decoder = self._sampler.select_decoder(max_length)
-        if self._batch is None or self._batch.decoder is not decoder:
-            if self._batch is not None:
-                self._batch.decoder.recycle(self._batch)
-            self._batch = decoder.open_batch()
-        self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.weights_version
 
     def _take_admissible(self, requests: list[EngineRequest]) -> list[EngineRequest]:
         """The first requests that the current batch can decode. One that needs another decoder waits until the batch is

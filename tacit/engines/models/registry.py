@@ -84,7 +84,20 @@ def prepare_model(
     """
     destination = Path(destination).expanduser()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        _check_same(packed, destination)
+        # Refuse what is there, unless it is the model that is asked for.
+        try:
+            config = json.loads((destination / "config.json").read_text())
+            whole = (destination / "model.safetensors").is_file()
+            there = whole and (config["num_hidden_layers"], config["hidden_size"])
+        except (OSError, ValueError, KeyError, TypeError):
+            there = False
+        if not there:
+            raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
+        if there != packed.layers_and_width:
+            raise TacitError(
+                f"{destination} holds another model, of {there[0]} layers of width {there[1]}, where {packed.title} has "
+                f"{packed.layers_and_width[0]} of {packed.layers_and_width[1]}; give a new directory."
+            )
         return destination
     if importlib.util.find_spec("gguf") is None:
         raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install_command('smollm')}.")
@@ -107,23 +120,6 @@ def prepare_model(
             f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room:g} GB while it is made.{kept}"
         ) from error
     return destination
-
-
-def _check_same(packed: Packed, destination: Path) -> None:
-    """Refuse what is there, unless it is the model that is asked for."""
-    try:
-        config = json.loads((destination / "config.json").read_text())
-        whole = (destination / "model.safetensors").is_file()
-        there = whole and (config["num_hidden_layers"], config["hidden_size"])
-    except (OSError, ValueError, KeyError, TypeError):
-        there = False
-    if not there:
-        raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
-    if there != packed.layers_and_width:
-        raise TacitError(
-            f"{destination} holds another model, of {there[0]} layers of width {there[1]}, where {packed.title} has "
-            f"{packed.layers_and_width[0]} of {packed.layers_and_width[1]}; give a new directory."
-        )
 
 
 def _check_disk(packed: Packed, parts: Path) -> None:

@@ -52,7 +52,13 @@ class RankGroup:
                 address = (launcher.host, listener.getsockname()[1])
                 for number in range(ranks):
                     self._ranks.append(_Rank(number, launcher.start(number, address, key)))
-                self._accept_ranks(listener, key, deadline)
+                # Wait for each rank to connect.
+                while missing := [rank for rank in self._ranks if rank.channel is None]:
+                    self._check_alive(missing, "starting")
+                    if time.monotonic() > deadline:
+                        self._fail_late(missing, "starting", "start_timeout_s")
+                    if (called := accept_channel(listener, key, POLL_S, max(0.1, deadline - time.monotonic()))) is not None:
+                        self._ranks[called[0]].channel = called[1]
             place = self._ask("open_store", (), deadline, "start_timeout_s")[0]
             self._ask("join", (ranks, place, device, timeout_s), deadline, "start_timeout_s")
         except BaseException:
@@ -91,15 +97,6 @@ class RankGroup:
     def close(self, why: str = "they were closed.") -> None:
         self.closed = self.closed or why
         self._end()
-
-    def _accept_ranks(self, listener: socket.socket, key: bytes, deadline: float) -> None:
-        """Wait for each rank to connect."""
-        while missing := [rank for rank in self._ranks if rank.channel is None]:
-            self._check_alive(missing, "starting")
-            if time.monotonic() > deadline:
-                self._fail_late(missing, "starting", "start_timeout_s")
-            if (called := accept_channel(listener, key, POLL_S, max(0.1, deadline - time.monotonic()))) is not None:
-                self._ranks[called[0]].channel = called[1]
 
     def _answers(self, what: str, deadline: float, setting: str) -> list[Any]:
         answers: dict[int, Any] = {}

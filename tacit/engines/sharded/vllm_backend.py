@@ -101,11 +101,8 @@ class WeightReceiver:
     def take_over(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Named as transformers names them; a tied head is not among them."""
         self.model_runner.reload_weights(weights_iterator=iter(weights))
-        self._renew_tied_head()
-
-    def _renew_tied_head(self) -> None:
-        """On a CPU each linear layer multiplies by a packed copy of its weight. What is loaded is packed again; a tied head
-        loads nothing, and would go on answering with the old weights."""
+        # On a CPU each linear layer multiplies by a packed copy of its weight. What is loaded is packed again; a tied head
+        # loads nothing, and would go on answering with the old weights.
         model = self.model_runner.model
         head = getattr(getattr(model, "runnable", model), "lm_head", None)
         if head is not None and hasattr(head, "cpu_linear"):

@@ -387,7 +387,14 @@ class TinkerPolicy(PolicyBase):
         answer(sent, settings, "the gradient of an update")
         norm = gradient_norm(answer(stepped, settings, "the step of an update").metrics)
         member.version += 1
-        member.lineage = _after(member.lineage, data, params)
+        # The lineage one update later.
+        total = hashlib.sha256(
+            f"{member.lineage} {params.learning_rate} {params.beta1} {params.beta2} {params.weight_decay}".encode()
+        )
+        for datum in data:
+            for name in ("target_tokens", "advantages"):
+                total.update(np.asarray(datum.loss_fn_inputs[name].data).tobytes())
+        member.lineage = total.hexdigest()
         return metrics if norm is None else {**metrics, "grad_norm": norm}
 
     def reference(self) -> Scorer:
@@ -470,12 +477,3 @@ class TinkerPolicy(PolicyBase):
             member.reference_path, member.reference = saved["reference"], None
             if saved["reference"]:
                 member.reference = connection.service.create_sampling_client(model_path=saved["reference"])
-
-
-def _after(lineage: str, data: Sequence[Any], params: Any) -> str:
-    """The lineage one update later."""
-    total = hashlib.sha256(f"{lineage} {params.learning_rate} {params.beta1} {params.beta2} {params.weight_decay}".encode())
-    for datum in data:
-        for name in ("target_tokens", "advantages"):
-            total.update(np.asarray(datum.loss_fn_inputs[name].data).tobytes())
-    return total.hexdigest()

@@ -222,20 +222,7 @@ class Memory:
 
     def read_observation(self, observation: Observation) -> None:
         first, self.actions = not self.receptacles, observation.actions
-        self._apply_command(command_of(observation.text))
-        self._read_actions(first)
-        view = read_view(observation.text)
-        if view:
-            self.contents[view[0]] = set(view[1])
-
-    def where(self, thing: str) -> list[str]:
-        """The receptacles it was last seen in."""
-        return [receptacle for receptacle, inside in self.contents.items() if thing in inside]
-
-    def is_closed(self, receptacle: str, by_default: bool = False) -> bool:
-        return self.closed.get(receptacle, by_default)
-
-    def _apply_command(self, command: str) -> None:
+        command = command_of(observation.text)
         verb, _, rest = command.partition(" ")
         if verb == "take":
             thing, _, receptacle = rest.partition(" from ")
@@ -248,6 +235,17 @@ class Memory:
             thing = rest.partition(" with ")[0]
             self.treated[verb].add(thing)
             self.treated.get(OPPOSITE_TREATMENT.get(verb, ""), set()).discard(thing)
+        self._read_actions(first)
+        view = read_view(observation.text)
+        if view:
+            self.contents[view[0]] = set(view[1])
+
+    def where(self, thing: str) -> list[str]:
+        """The receptacles it was last seen in."""
+        return [receptacle for receptacle, inside in self.contents.items() if thing in inside]
+
+    def is_closed(self, receptacle: str, by_default: bool = False) -> bool:
+        return self.closed.get(receptacle, by_default)
 
     def _read_actions(self, first: bool) -> None:
         """The admissible actions show what is held, what is here, what is closed, and with an empty hand what can be taken."""

@@ -144,17 +144,13 @@ def _random_episode_texts(rng: Random, task: Task) -> Iterator[str]:
     yield from (wording.task(task) for wording in wordings)
     yield FullWording().request("tags")
     for number in range(1, STEPS + 1):
-        action = _draw_command(rng, observation)
+        # A random verb, then a random command with that verb: most commands are `go to`.
+        by_verb: dict[str, list[str]] = {}
+        for command in observation.actions:
+            by_verb.setdefault(command.partition(" ")[0], []).append(command)
+        action = rng.choice(by_verb[rng.choice(sorted(by_verb))])
         for wording in wordings:
             yield wording.now(number, observation, admissible=number % 10 == 1)
             yield wording.turn(number, observation, action)
         yield action
         observation = world.step(action).observation
-
-
-def _draw_command(rng: Random, observation: Observation) -> str:
-    """A random verb, then a random command with that verb: most commands are `go to`."""
-    by_verb: dict[str, list[str]] = {}
-    for command in observation.actions:
-        by_verb.setdefault(command.partition(" ")[0], []).append(command)
-    return rng.choice(by_verb[rng.choice(sorted(by_verb))])

@@ -134,11 +134,7 @@ def parse_goal(text: str) -> Goal:
     if len(tree) != 2 or not isinstance(tree[1], list):
         raise TacitError("the goal is not one expression.")
     distinct = _collect(tree[1], atoms)
-    return _classify_goal(atoms, distinct)
-
-
-def _classify_goal(atoms: set[tuple[str, ...]], distinct: set[frozenset[str]]) -> Goal:
-    """The goal with these atoms: kinds of objects and receptacles, their properties, and the relations between them."""
+    # The goal with these atoms: kinds of objects and receptacles, their properties, and the relations between them.
     kinds = {row[1]: _kind(row[2]) for row in atoms if row[0] == "objecttype" and len(row) == 3}
     targets = {row[1]: _kind(row[2]) for row in atoms if row[0] == "receptacletype" and len(row) == 3}
     properties = {v: frozenset(row[0] for row in atoms if row[1:] == (v,)) for v in kinds}

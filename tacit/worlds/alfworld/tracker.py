@@ -431,18 +431,16 @@ def _errors(before: Progress, after: Progress, command: str) -> list[str]:
     right = before.destinations() if before.subgoal == "reach_destination" else ()
     if verb == "go" and delivering and kind_of(place) == before.goal.target and place not in right:
         return ["wrong_destination"]
-    if after.achieved < before.achieved and (_is_late(before) or after.delivered < before.delivered):
+    # The object is held: losing it now loses the result of the search.
+    if after.achieved < before.achieved and (
+        (before.subgoal not in SUBGOALS[before.goal.family][:2]) or after.delivered < before.delivered
+    ):
         return ["regression"]
     # An agent that holds another object has to put it down first.
     free = before.carries_wanted or not before.holding
     if verb == "go" and free and before.subgoal not in SEARCHES and not set(before.places()) & set(after.facing):
         return ["wandered"]
     return []
-
-
-def _is_late(state: Progress) -> bool:
-    """The object is held: losing it now loses the result of the search."""
-    return state.subgoal not in SUBGOALS[state.goal.family][:2]
 
 
 def _line(label: str, words: Sequence[str]) -> str:

@@ -157,24 +157,21 @@ class CountdownWorld:
             return Transition(observation, done=True, effective=False, label=STUCK)
         if not isinstance(parsed, Operation):
             return self._refuse("not an action")
-        return self._operate(parsed)
-
-    def close(self) -> None:
-        pass
-
-    def _operate(self, operation: Operation) -> Transition:
-        value = evaluate(operation)
-        pool = replace_pair(self._pool, operation, 0 if value is None else value)
+        value = evaluate(parsed)
+        pool = replace_pair(self._pool, parsed, 0 if value is None else value)
         if pool is None:
-            return self._refuse(f"{operation.first} and {operation.second} are not both in the pool")
+            return self._refuse(f"{parsed.first} and {parsed.second} are not both in the pool")
         if value is None:
-            operator, a, b = operation
+            operator, a, b = parsed
             return self._refuse(f"{a} {operator} {b} is not a positive whole number")
         self._before.append(self._pool)
         self._pool = pool
         if pool == (self._target,):
             return Transition(Observation(format_observation(pool, self._target)), done=True, success=True, score=1.0)
         return Transition(self._observe())
+
+    def close(self) -> None:
+        pass
 
     def _refuse(self, why: str) -> Transition:
         return Transition(self._observe(why), effective=False)

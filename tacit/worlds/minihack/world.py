@@ -365,20 +365,6 @@ _idle_engines: dict[str, list[Engine]] = {}
 """Engines are reused: starting one takes a tenth of a second, a folder and two file handles."""
 
 
-def acquire_engine(level: Level) -> Engine:
-    """An engine for exclusive use."""
-    kept = _idle_engines.setdefault(level.name, [])
-    return kept.pop() if kept else Engine(level)
-
-
-def release_engine(engine: Engine) -> None:
-    kept = _idle_engines.setdefault(engine.level.name, [])
-    if len(kept) < _KEPT:
-        kept.append(engine)
-    else:
-        engine.close()
-
-
 def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], Any]]:
     """(action word -> key code, the environment, its step function)"""
     try:
@@ -392,7 +378,16 @@ def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], A
         if missing:
             raise TacitError(f"MiniHack needs {' and '.join(missing)}: {install_command(EXTRA)}.") from error
         raise TacitError(f"MiniHack is installed but could not be imported: {type(error).__name__}: {error}.") from error
-    codes = {word: int(getattr(nethack.CompassDirection, _letters(word))) for word in COMPASS}
+    # NW for northwest
+    codes = {
+        word: int(
+            getattr(
+                nethack.CompassDirection,
+                "".join(part[0] for part in (word[:5], word[5:]) if part).upper() if len(word) > 5 else word[0].upper(),
+            )
+        )
+        for word in COMPASS
+    }
     codes |= {PICK_UP: int(nethack.Command.PICKUP), APPLY: int(nethack.Command.APPLY)}
     letters = [ord(c) for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"] if APPLY in level.actions else []
     keys = tuple(dict.fromkeys([*(codes[word] for word in level.actions), *letters, _ESC]))
@@ -400,11 +395,6 @@ def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], A
     if APPLY in level.actions:
         options["allow_all_yn_questions"] = True
     return codes, make(**options), MiniHackNavigation.step
-
-
-def _letters(word: str) -> str:
-    """NW for northwest"""
-    return "".join(part[0] for part in (word[:5], word[5:]) if part).upper() if len(word) > 5 else word[0].upper()
 
 
 def _string(data: np.ndarray) -> str:
@@ -432,7 +422,10 @@ class MiniHackWorld:
             )
         self.close()
         self._level, self._turns = LEVELS[family], 0
-        self._engine = acquire_engine(self._level)
+        # An engine for exclusive use.
+        level = self._level
+        kept = _idle_engines.setdefault(level.name, [])
+        self._engine = kept.pop() if kept else Engine(level)
         self._scene = self._engine.reset(seed)
         return self._observe()
 
@@ -462,7 +455,12 @@ class MiniHackWorld:
 
     def close(self) -> None:
         if self._engine is not None:
-            release_engine(self._engine)
+            engine = self._engine
+            kept = _idle_engines.setdefault(engine.level.name, [])
+            if len(kept) < _KEPT:
+                kept.append(engine)
+            else:
+                engine.close()
         self._engine = None
 
     def _observe(self) -> Observation:

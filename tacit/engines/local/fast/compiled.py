@@ -135,20 +135,17 @@ class _CompiledOp:
         compiled = compile_lazily(self._op)
         try:
             result = compiled(*arguments)
-            _check_ops_match(result, self._op(*arguments))
+            expected = self._op(*arguments)
+            for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (result, expected)), strict=True):
+                exact = theirs.dtype == torch.float32
+                if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
+                    raise ArithmeticError("a compiled operation differs from the eager one")
         except Exception as error:
             warn_of_fallback(error, "uncompiled")
             _CompiledOp.failed = True
             return self._op(*arguments)
         self._compiled = compiled
         return result
-
-
-def _check_ops_match(found: Any, expected: Any) -> None:
-    for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True):
-        exact = theirs.dtype == torch.float32
-        if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
-            raise ArithmeticError("a compiled operation differs from the eager one")
 
 
 EAGER_OPS = LayerOps()

@@ -63,10 +63,18 @@ class PackedDecoder:
         distinct_U, which_N = np.unique(batch.tokens_N, return_inverse=True)
         embedded_UD, of_N = self.body.embed_tokens(to_device(distinct_U, device)), to_device(which_N, device)
         hidden_ND = embedded_UD.index_select(0, of_N)
-        rotation_N = self._rotation(to_device(batch.positions_N, device))
+        # RoPE factors [N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module.
+        positions_N = to_device(batch.positions_N, device)
+        sample = torch.zeros(1, device=positions_N.device)
+        cos, sin = self.body.rotary_emb(sample, positions_N[None])
+        half = self.head_dim // 2
+        rotation_N = torch.complex(cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous())[:, None]
         attentions = [_PaddedAttention(attention, hidden_ND) for attention in batch.lower_attention]
         for depth, layer in enumerate(self.layers[:-1]):
-            if depth == 0 and not _has_active_dropout(layer):
+            # With dropout, repeated tokens differ, so the first layer cannot share their projections.
+            if depth == 0 and not any(
+                isinstance(module, nn.Dropout) and module.training for module in layer.self_attn.modules()
+            ):
                 q, k, v = (x.index_select(0, of_N) for x in self._project_qkv(layer, embedded_UD, embedded_UD))
             else:
                 q, k, v = self._project_qkv(layer, hidden_ND, hidden_ND)
@@ -118,13 +126,6 @@ class PackedDecoder:
         x = _rms_norm(layer.post_attention_layernorm, hidden)
         return hidden + layer.mlp.down_proj(_swiglu(_concat_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
 
-    def _rotation(self, positions_N: torch.Tensor) -> torch.Tensor:
-        """RoPE factors [N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
-        sample = torch.zeros(1, device=positions_N.device)
-        cos, sin = self.body.rotary_emb(sample, positions_N[None])
-        half = self.head_dim // 2
-        return torch.complex(cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous())[:, None]
-
 
 class _PaddedAttention:
     """An AttentionPlan on the device, for scaled_dot_product_attention on padded rows."""
@@ -158,11 +159,6 @@ def _concat_linear(x: torch.Tensor, *modules: Any) -> torch.Tensor:
     if not all(type(module) is nn.Linear and module.bias is None for module in modules):
         return torch.cat([module(x) for module in modules], dim=-1)
     return linear(x, torch.cat([module.weight for module in modules]))
-
-
-def _has_active_dropout(layer: Any) -> bool:
-    """With dropout, repeated tokens differ, so the first layer cannot share their projections."""
-    return any(isinstance(module, nn.Dropout) and module.training for module in layer.self_attn.modules())
 
 
 def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
@@ -278,7 +274,11 @@ class VarlenDecoder(PackedDecoder):
         every layer in `states` if given."""
         ops = self._ops(batch)
         hidden_ND = self.body.embed_tokens(to_device(batch.tokens_N, self.device))
-        rotation_N = self._cos_sin(to_device(batch.positions_N, self.device))
+        # cos and sin [N, 1, head_dim / 2] of RoPE, from the model's own rotary module.
+        positions_N = to_device(batch.positions_N, self.device)
+        cos, sin = self.body.rotary_emb(torch.zeros(1, device=positions_N.device), positions_N[None])
+        half = self.head_dim // 2
+        rotation_N = cos[0, :, None, :half].float().contiguous(), sin[0, :, None, :half].float().contiguous()
         attentions = [_VarlenAttention(attention, self.device) for attention in batch.lower_attention]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
         normed_ND = ops.rms_norm(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
@@ -341,12 +341,6 @@ class VarlenDecoder(PackedDecoder):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x = ops.swiglu(fused_linear(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
         return ops.add_rms_norm(hidden, fused_linear(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
-
-    def _cos_sin(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [N, 1, head_dim / 2] of RoPE, from the model's own rotary module."""
-        cos, sin = self.body.rotary_emb(torch.zeros(1, device=positions_N.device), positions_N[None])
-        half = self.head_dim // 2
-        return cos[0, :, None, :half].float().contiguous(), sin[0, :, None, :half].float().contiguous()
 
 
 class _VarlenAttention:
