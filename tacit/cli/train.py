@@ -34,7 +34,6 @@ from tacit.config.recipe import (
     DEFAULT_ENGINE,
     DEFAULT_MODEL,
     Document,
-    Overrides,
     Recipe,
     engine_name,
     method_name,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from tacit.comparison.plan import Plan, PlannedRun
 from tacit.config.checks import fixed_differences

@@ -8,7 +8,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tacit.core.method import Context
 from tacit.core.progress import pluralize
 from tacit.core.types import PLAIN, Prompt
 from tacit.evaluation.behaviour import describe_ending

@@ -21,7 +21,6 @@ from tacit.companions.dictionary.bounds import proposition_4
 from tacit.companions.dictionary.extraction import Phrase
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import Behaviour, describe_ending
 from tacit.report.dictionary import DictionaryHistory, DictionaryReport, EStep, inspect_dictionary, plot_dictionary
 
