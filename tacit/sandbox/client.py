@@ -53,6 +53,8 @@ class Result:
     """stdout and stderr together, in the order they were written"""
     killed: str
     """which limit ended the command; empty: none"""
+    report: str
+    """what a preloaded function wrote to its report pipe; programs have none"""
     dropped: int
     """bytes of output beyond the limit"""
     seconds: float
@@ -82,7 +84,8 @@ class Sandbox:
     binds: Mapping[str, Path] = field(default_factory=dict)
     """path inside -> file or directory outside, read-only"""
     preload: Sequence[str] = ()
-    """`module:function` that the server imports once; `start(function=…)` calls it in a fork, without starting Python anew"""
+    """`module:function` that the server imports once; `start(function=…)` calls it in a fork with the arguments and the
+    descriptor of the report pipe, without starting Python anew. `module:maker=argument` names the function a maker returns."""
     python_path: Sequence[str] = ()
     """PYTHONPATH inside"""
 
@@ -98,12 +101,12 @@ class Sandbox:
             binds = {PYTHON: sys.base_prefix, **{str(path): str(path) for path in self.read_only}}
             binds |= {inside: str(outside) for inside, outside in self.binds.items()}
             server = Path(__file__).with_name("server.py")
-            words = [sys.executable, "-I", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
+            words = [sys.executable, "-s", "-P", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
             self._process = subprocess.Popen(
                 [*words, *self.preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={"PATH": os.environ.get("PATH", "")},
+                env={"PATH": os.environ.get("PATH", ""), "PYTHONHASHSEED": "0"},
             )
         threading.Thread(target=self._listen, name="sandbox", daemon=True).start()
         self._check()
@@ -209,5 +212,5 @@ class Sandbox:
                 )
             )
             return
-        fields = {name: answer[name] for name in ("code", "output", "killed", "dropped", "seconds")}
+        fields = {name: answer[name] for name in ("code", "output", "report", "killed", "dropped", "seconds")}
         future.set_result(Result(**fields))

@@ -17,7 +17,9 @@ server or its owner is killed, the kernel kills every child (parent-death signal
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib
+import importlib.util
 import json
 import os
 import resource
@@ -54,6 +56,9 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 LOOK_S = 0.1
 """how often memory and workspace size are checked"""
 SETUP_FAILED = 125
+PIPES = ("output", "report", "status")
+REPORT_BYTES = 4 << 20
+"""kept of what a preloaded function reports"""
 Message = dict[str, Any]
 
 
@@ -151,19 +156,21 @@ def drop_privileges(limits: Message) -> None:
     seccomp.install()
 
 
-def run_command(order: Message, functions: dict[str, Callable[[Sequence[str]], int]]) -> None:
-    """Become the command: exec a program, or call a preloaded function without exec."""
+def run_command(order: Message, report: int, functions: dict[str, Callable[[list[str], int], int]]) -> None:
+    """Become the command: exec a program, or call a preloaded function without exec. Only a function may write to `report`."""
     os.chdir(order["at"])
     os.umask(0o022)
     if order.get("function"):
         os.environ.clear()
         os.environ.update(order["environment"])
-        os._exit(functions[order["function"]](order["arguments"]) & 0xFF)
+        os._exit(functions[order["function"]](order.pop("arguments"), report) & 0xFF)
+    os.close(report)
     os.execvpe(order["arguments"][0], order["arguments"], order["environment"])
 
 
-def isolate(order: Message, root: str, uid: int, output: int, status: int, functions: dict[str, Any]) -> None:
+def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
     """The monitor's whole life. Set-up errors go to `status`; nothing of the sandbox can write there."""
+    output, report, status = pipes
     try:
         own, group = (uid, uid) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
         if os.geteuid() == 0:
@@ -175,27 +182,27 @@ def isolate(order: Message, root: str, uid: int, output: int, status: int, funct
         enter_user_namespace(own, group)
         init = os.fork()
         if init:
-            for descriptor in (output, status):
+            for descriptor in pipes:
                 os.close(descriptor)
             _, code = os.waitpid(init, 0)
             os._exit(os.waitstatus_to_exitcode(code) & 0xFF)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         build_root(root, order)
         os.setsid()
+        status, report, output = (fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (status, report, output))
         nothing = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        for target, source in enumerate((nothing, output, output, report, status)):
             os.dup2(source, target)
-        keep = os.dup2(status, 3)
-        os.closerange(4, 4096)
+        report, status = 3, 4
+        os.closerange(5, 4096)
         command = os.fork()
         if command == 0:
-            os.set_inheritable(keep, False)
+            os.set_inheritable(status, False)
             drop_privileges(order["limits"])
-            os.close(keep)
-            run_command(order, functions)
+            os.close(status)
+            run_command(order, report, functions)
         LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the command may not look into init
-        os.close(keep)
-        os.closerange(0, 3)
+        os.closerange(0, 5)
         while True:
             pid, code = os.wait()
             if pid == command:
@@ -213,22 +220,23 @@ def isolate(order: Message, root: str, uid: int, output: int, status: int, funct
 class Job:
     """One command under way."""
 
-    def __init__(self, order: Message, pid: int, output: int, status: int, slot: int) -> None:
+    def __init__(self, order: Message, pid: int, pipes: dict[str, int], slot: int) -> None:
         self.order, self.pid, self.slot = order, pid, slot
         self.ended = os.pidfd_open(pid)
         """readable when the process has ended"""
-        self.pipes = {"output": output, "status": status}
-        self.data = {"output": bytearray(), "status": bytearray()}
+        self.pipes = pipes
+        self.data = {name: bytearray() for name in pipes}
         self.dropped, self.reason = 0, ""
         self.began = time.monotonic()
         self.deadline = self.began + order["limits"]["wall_s"]
 
     def read(self, name: str) -> bool:
-        """Take what the pipe holds; False at its end. Output beyond the limit is counted and dropped."""
+        """Take what the pipe holds; False at its end. What is beyond the limit is counted and dropped."""
         chunk = os.read(self.pipes[name], 1 << 16)
-        room = self.order["limits"]["output_kb"] * 1024 - len(self.data[name])
-        self.data[name] += chunk[: max(0, room)]
-        self.dropped += max(0, len(chunk) - max(0, room))
+        limit = self.order["limits"]["output_kb"] * 1024 if name == "output" else REPORT_BYTES
+        room = max(0, limit - len(self.data[name]))
+        self.data[name] += chunk[:room]
+        self.dropped += max(0, len(chunk) - room)
         return bool(chunk)
 
     def kill(self, reason: str) -> None:
@@ -282,8 +290,7 @@ class Server:
         self.staged = [(self.stage(outside, number), inside) for number, (inside, outside) in enumerate(binds.items())]
         self.functions: dict[str, Any] = {}
         for name in preload:
-            module, _, function = name.partition(":")
-            self.functions[name] = getattr(importlib.import_module(module), function)
+            self.functions[name] = load_function(name)
         self.jobs: dict[int, Job] = {}
         self.slots: set[int] = set()
         self.selector = selectors.DefaultSelector()
@@ -345,20 +352,19 @@ class Server:
         slot = next(number for number in range(len(self.slots) + 1) if number not in self.slots)
         self.slots.add(slot)
         uid = FIRST_UID + slot
-        output, their_output = os.pipe()
-        status, their_status = os.pipe()
+        ours, theirs = zip(*(os.pipe() for _ in PIPES), strict=True)
         if os.geteuid() == 0:
             own_tree(order["workspace"], uid)
         order["staged"] = self.staged
         pid = os.fork()
         if pid == 0:
             self.line.close()
-            for descriptor in (output, status):
+            for descriptor in ours:
                 os.close(descriptor)
-            isolate(order, self.root, uid, their_output, their_status, self.functions)
-        os.close(their_output)
-        os.close(their_status)
-        job = Job(order, pid, output, status, slot)
+            isolate(order, self.root, uid, theirs, self.functions)
+        for descriptor in theirs:
+            os.close(descriptor)
+        job = Job(order, pid, dict(zip(PIPES, ours, strict=True)), slot)
         self.jobs[pid] = job
         for name, descriptor in list(job.pipes.items()):
             self.selector.register(descriptor, selectors.EVENT_READ, (job, name))
@@ -393,6 +399,7 @@ class Server:
                 "id": job.order["id"],
                 "code": os.waitstatus_to_exitcode(code),
                 "output": bytes(job.data["output"]).decode("utf-8", errors="replace"),
+                "report": bytes(job.data["report"]).decode("utf-8", errors="replace"),
                 "dropped": job.dropped,
                 "killed": job.reason,
                 "error": failed,
@@ -400,6 +407,20 @@ class Server:
             }
             body = json.dumps(answer).encode()
             self.line.sendall(struct.pack("<I", len(body)) + body)
+
+
+def load_function(name: str) -> Callable[[list[str], int], int]:
+    """`module:function`, or `module:maker=argument` for the function that the maker returns; a module may be a file's path."""
+    module, _, function = name.partition(":")
+    function, is_maker, argument = function.partition("=")
+    if module.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(os.path.basename(module)[:-3], module)
+        loaded: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        spec.loader.exec_module(loaded)  # type: ignore[union-attr]
+    else:
+        loaded = importlib.import_module(module)
+    found = getattr(loaded, function)
+    return found(argument) if is_maker else found
 
 
 def own_tree(folder: str, uid: int) -> None:

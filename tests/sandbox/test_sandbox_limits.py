@@ -275,15 +275,34 @@ def test_a_killed_owner_leaves_nothing(tmp_path):
     assert folder not in Path("/proc/self/mountinfo").read_text()
 
 
+FUNCTIONS = '''
+import os
+
+def greet(arguments, report):
+    print(os.getcwd(), arguments, flush=True)
+    os.write(report, b"told")
+    return 3
+
+def make_adder(number):
+    return lambda arguments, report: int(number) + int(arguments[0])
+'''
+
+
 def test_a_function_runs_in_a_fork_without_starting_python(tmp_path):
+    (tmp_path / "given.py").write_text(FUNCTIONS)
+    greet, add = (f"{tmp_path}/given.py:{name}" for name in ("greet", "make_adder=40"))
     try:
-        opened = Sandbox(SMALL, preload=("operator:length_hint",))
+        opened = Sandbox(SMALL, preload=(greet, add))
     except TacitError as error:
         pytest.skip(str(error))
     with opened as sandbox:
         workspace = sandbox.copy(tmp_path)
-        result = sandbox.start(workspace, ["a", "b", "c"], function="operator:length_hint").result()
-        assert result.code == 3, "the exit status is what the function returned"
+        result = sandbox.start(workspace, ["a", "b"], function=greet).result()
+        assert (result.code, result.output, result.report) == (3, "/testbed ['a', 'b']\n", "told")
+        assert sandbox.start(workspace, ["2"], function=add).result().code == 42
+        leak = "for n in 3 4 5 6; do echo x >&$n && exit 0; done; exit 1"
+        result = sandbox.start(workspace, ["bash", "-c", leak]).result()
+        assert result.code == 1 and result.report == "", "programs have no report pipe"
 
 
 def test_a_dead_server_is_an_error(tmp_path):

@@ -1,0 +1,226 @@
+"""What the sandbox server preloads to run tests: pytest is imported once, each run happens in an isolated fork.
+
+The server loads this file by its path, so it imports nothing of Tacit. The package under test is never imported by the server:
+a fork imports it from its workspace. To save the time of compiling it, the server holds the byte code of the original sources
+by their hash. A changed source has another hash and is compiled in the fork.
+
+Each message of a fork carries a number and a hash with a key that only the fork's first frames know. Test code that writes to the
+pipe itself, or replaces parts of pytest, makes the run count as forged. Code in the same process cannot be kept out entirely;
+this catches what is written without studying this file.
+"""
+
+from __future__ import annotations
+
+import builtins
+import doctest  # noqa: F401  (what tests and pytest import late)
+import gc
+import hashlib
+import io
+import importlib.machinery
+import importlib.util
+import json
+import marshal
+import os
+import random
+import sys
+import tempfile
+import time
+import types
+import unittest.mock  # noqa: F401
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import _pytest.assertion.rewrite as rewrite
+import pytest
+from _pytest._io import TerminalWriter
+
+AT = "/testbed"
+PYTHON, TOOLS = "/opt/python", "/opt/tools"
+MESSAGE = 600
+"""characters kept of why a test failed"""
+MESSAGES = 200
+"""failed tests whose reason is kept"""
+OPTIONS = ("-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={AT}", "--color=no", "--disable-warnings")
+"""no cache, no settings file of the tree"""
+Codes = dict[str, bytes]
+Parts = list[tuple[Any, str, Any]]
+
+
+def hash_source(path: str, kind: str, source: bytes) -> str:
+    """Key of a file's byte code; `kind` is plain, or rewritten by pytest."""
+    version = f"{sys.version}\0{pytest.__version__}\0{kind}\0{path}\0"
+    return hashlib.blake2b(version.encode() + source, digest_size=20).hexdigest()
+
+
+def find_sources(tree: str) -> Iterator[tuple[str, bytes]]:
+    """(path within the tree, source) of all Python files."""
+    for where, folders, files in os.walk(tree):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        for name in sorted(files):
+            path = os.path.join(where, name)
+            if name.endswith(".py") and os.path.isfile(path):
+                with open(path, "rb") as file:
+                    yield os.path.relpath(path, tree), file.read()
+
+
+def compile_trees(trees: list[str], cache: Path | None) -> Codes:
+    """Byte code of the sources of all trees. `cache` is a directory that keeps it for the next server."""
+    found: Codes = {}
+    for tree in trees:
+        for relative, source in find_sources(tree):
+            inside = f"{AT}/{relative}"
+            is_test = "test" in relative or relative.endswith("conftest.py")
+            for kind in ("plain", "rewritten") if is_test else ("plain",):
+                key = hash_source(inside, kind, source)
+                kept = None if cache is None else cache / f"{key}.code"
+                if kept is not None and kept.is_file():
+                    found[key] = kept.read_bytes()
+                    continue
+                try:
+                    if kind == "plain":
+                        code = compile(source, inside, "exec", dont_inherit=True)
+                    else:
+                        parsed = rewrite.ast.parse(source, filename=inside)
+                        rewrite.rewrite_asserts(parsed, source, inside, None)
+                        code = compile(parsed, inside, "exec", dont_inherit=True)
+                except (SyntaxError, ValueError):  # a template, or a test of syntax errors
+                    continue
+                found[key] = marshal.dumps(code)
+                if kept is not None:
+                    partial = kept.with_suffix(f".{os.getpid()}")
+                    partial.write_bytes(found[key])
+                    partial.rename(kept)
+    return found
+
+
+def make_runner(settings: str) -> Callable[[list[str], int], int]:
+    """`settings` is JSON: `trees`, the originals; `cache`, a directory or null."""
+    given = json.loads(settings)
+    codes = compile_trees(given["trees"], Path(given["cache"]) if given["cache"] else None)
+    base_prefix, version = sys.base_prefix, f"python{sys.version_info.major}.{sys.version_info.minor}"
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # import what pytest imports late
+        Path(folder, "test_warm.py").write_text("def test_pass(tmp_path, capsys, monkeypatch): assert 1\ndef test_fail(): assert 0\n")
+        pytest.main([*OPTIONS, f"--rootdir={folder}", folder])
+    use_codes(codes)
+    TerminalWriter.flush = lambda self: None  # type: ignore[method-assign]  # a wake-up of the server for each test
+    parts = list(find_parts())
+    gc.collect()
+    gc.freeze()
+
+    def run(arguments: list[str], report: int) -> int:
+        key = arguments.pop(0).encode()
+        own = f"{PYTHON}/lib/{version}"
+        for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
+            setattr(sys, name, PYTHON)
+        sys.executable = sys._base_executable = f"{PYTHON}/bin/python3"  # type: ignore[attr-defined]
+        sys.path[:] = [f"{AT}/src"] * os.path.isdir(f"{AT}/src") + [AT, own, f"{own}/lib-dynload", TOOLS]
+        sys.path_importer_cache.clear()
+        for module in list(sys.modules.values()):  # packages look for their late imports where they were found
+            search = getattr(module, "__path__", None)
+            if isinstance(search, list):
+                search[:] = [move(path, base_prefix) for path in search]
+        sys.dont_write_bytecode = True
+        sys.argv = ["pytest", *arguments]
+        time.tzset()
+        random.seed(0)
+        sys.stdout.reconfigure(line_buffering=False)  # type: ignore[union-attr]
+        seen = {
+            hash_source(f"{AT}/{relative}", kind, source)
+            for relative, source in find_sources(AT)
+            for kind in ("plain", "rewritten")
+        }
+        for unseen in codes.keys() - seen:  # a fork keeps only what its workspace holds anyway
+            del codes[unseen]
+        messenger = Messenger(key, report, parts)
+        code = int(pytest.main([*OPTIONS, *arguments], plugins=[messenger]))
+        messenger.send({"end": code})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code
+
+    return run
+
+
+def move(path: str, base_prefix: str) -> str:
+    """Where a fork finds what the server found at `path`."""
+    if path.startswith(base_prefix + os.sep) and "site-packages" not in path:
+        return PYTHON + path[len(base_prefix) :]
+    head, found, tail = path.partition(f"site-packages{os.sep}")
+    return f"{TOOLS}/{tail}" if found else path
+
+
+def use_codes(codes: Codes) -> None:
+    """From now on, import what lies in the workspace from `codes` or from source, never from a .pyc file: anyone can plant one."""
+    loader = importlib.machinery.SourceFileLoader
+    usual = loader.get_code
+
+    def find(path: str, kind: str) -> types.CodeType | None:
+        kept = codes.get(hash_source(path, kind, Path(path).read_bytes()))
+        return None if kept is None else marshal.loads(kept)
+
+    def get_code(self: Any, fullname: str) -> types.CodeType | None:
+        path = self.get_filename(fullname)
+        if not path.startswith(AT + "/"):
+            return usual(self, fullname)
+        return find(path, "plain") or self.source_to_code(self.get_data(path), path)
+
+    loader.get_code = get_code  # type: ignore[method-assign]
+    rewrite._read_pyc = lambda source, pyc, trace=None: find(str(source), "rewritten")  # type: ignore[assignment]
+
+
+class Messenger:
+    """A pytest plugin that sends one line for each test, and a last one."""
+
+    def __init__(self, key: bytes, report: int, parts: Parts) -> None:
+        count, failed = 0, 0
+
+        def send(message: dict[str, Any]) -> None:
+            nonlocal count
+            if "end" in message:
+                message["intact"] = all(where.get(name) is part for where, name, part in parts)
+            body = json.dumps(message)
+            proof = hashlib.blake2b(f"{count}\0{body}".encode(), key=key, digest_size=16).hexdigest()
+            count += 1
+            line = f"{proof} {body}\n".encode()
+            while line:
+                line = line[os.write(report, line) :]
+
+        def pytest_runtest_logreport(report: Any) -> None:
+            nonlocal failed
+            outcome = report.outcome
+            if hasattr(report, "wasxfail"):
+                outcome = "xfailed" if report.skipped else "xpassed"
+            if report.when == "call" or outcome != "passed":
+                failed += outcome == "failed"
+                told = explain(report) if outcome == "failed" and failed <= MESSAGES else ""
+                send({"test": report.nodeid, "when": report.when, "outcome": outcome, "message": told})
+
+        def pytest_collectreport(report: Any) -> None:
+            if report.failed:
+                send({"test": report.nodeid, "when": "collect", "outcome": "failed", "message": explain(report)})
+
+        self.send = send
+        self.pytest_runtest_logreport = pytest_runtest_logreport
+        self.pytest_collectreport = pytest_collectreport
+
+
+def explain(report: Any) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr)[-MESSAGE:]
+
+
+def find_parts() -> Iterator[tuple[Any, str, Any]]:
+    """(namespace, name, value) of what decides about a test: to see whether it was replaced. Honest tests put things back."""
+    for name in builtins.__dict__.keys() - {"_"}:
+        yield builtins.__dict__, name, builtins.__dict__[name]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("_pytest", "pluggy", "pytest") or name == "unittest.case":
+            for attribute, value in list(vars(module).items()):
+                if isinstance(value, types.FunctionType | type):
+                    yield vars(module), attribute, value
+                if isinstance(value, type) and value.__module__ == name:
+                    for member, method in list(vars(value).items()):
+                        if isinstance(method, types.FunctionType):
+                            yield vars(value), member, method

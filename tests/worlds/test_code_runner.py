@@ -1,0 +1,170 @@
+"""The warm test runner: outcomes, edited sources, limits, and attempts to fake a pass."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import py_compile
+from pathlib import Path
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.sandbox import Limits
+from tacit.worlds.code.runner import ENVIRONMENT, Runner
+
+SOURCE = "def double(x):\n    return 2 * x\n"
+TESTS = '''
+import pytest
+from calc import double
+
+def test_two():
+    assert double(2) == 4
+
+@pytest.mark.parametrize("value", [0, 3])
+def test_many(value):
+    assert double(value) == value + value
+
+@pytest.mark.skip
+def test_later(): pass
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("teardown")
+
+def test_teardown(broken): pass
+'''
+TEST_FILE = "tests/test_calc.py"
+PASSING = {f"{TEST_FILE}::{name}" for name in ("test_two", "test_many[0]", "test_many[3]")}
+
+
+def write(tree: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("original"), **{"calc/__init__.py": SOURCE, TEST_FILE: TESTS})
+
+
+@pytest.fixture(scope="module")
+def runner(original, tmp_path_factory):
+    try:
+        opened = Runner(Limits(wall_s=10), trees=[original], cache=tmp_path_factory.mktemp("cache"))
+    except TacitError as error:
+        pytest.skip(str(error))
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def workspace(runner, original):
+    made = runner.sandbox.copy(original)
+    yield made
+    made.close()
+
+
+def test_outcomes(runner, workspace):
+    run = runner.run(workspace, [TEST_FILE])
+    assert run.passed == PASSING and not run.forged and not run.killed and run.code == 1
+    assert run.outcomes[f"{TEST_FILE}::test_later"] == "skipped"
+    assert run.failed == {f"{TEST_FILE}::test_teardown"}, "a test that passes and fails in its teardown has failed"
+    assert "OSError: teardown" in run.messages[f"{TEST_FILE}::test_teardown"]
+    assert "4 passed, 1 skipped, 1 error in 0.00s" in run.output, "durations are replaced"
+    again = runner.run(workspace, [TEST_FILE])
+    assert (again.outcomes, again.messages, again.output) == (run.outcomes, run.messages, run.output)
+
+
+def test_node_ids_and_options(runner, workspace):
+    run = runner.run(workspace, ["-q", f"{TEST_FILE}::test_many[3]"])
+    assert run.outcomes == {f"{TEST_FILE}::test_many[3]": "passed"} and run.code == 0
+    assert runner.run(workspace, ["tests/nothing.py"]).code == 4
+
+
+def test_edited_sources_count(runner, workspace):
+    write(workspace.folder, **{"calc/__init__.py": "def double(x):\n    return 3 * x\n"})
+    run = runner.run(workspace, [TEST_FILE])
+    assert run.passed == {f"{TEST_FILE}::test_many[0]"}
+    assert "assert 6 == 4" in run.messages[f"{TEST_FILE}::test_two"]
+    write(workspace.folder, **{TEST_FILE: "def test_new(): assert 1\n"})
+    assert runner.run(workspace, [TEST_FILE]).passed == {f"{TEST_FILE}::test_new"}
+
+
+def test_source_below_src(runner, tmp_path):
+    workspace = runner.sandbox.copy(write(tmp_path, **{"src/calc.py": SOURCE, TEST_FILE: TESTS}))
+    assert runner.run(workspace, [TEST_FILE]).passed == PASSING
+
+
+def test_byte_code_is_kept_for_the_next_server(runner, original):
+    kept = {path.name: path.stat().st_mtime_ns for path in runner.cache.iterdir()}
+    assert len(kept) == 3, "the module, and the test file plain and rewritten"
+    with Runner(trees=[original], cache=runner.cache) as second:
+        assert second.run(second.sandbox.copy(original), [TEST_FILE]).passed == PASSING
+    assert {path.name: path.stat().st_mtime_ns for path in runner.cache.iterdir()} == kept
+
+
+def test_a_file_that_cannot_be_imported_is_a_failed_test(runner, workspace):
+    write(workspace.folder, **{"calc/__init__.py": "def double(x:\n"})
+    run = runner.run(workspace, [TEST_FILE])
+    assert run.failed == {TEST_FILE} and "SyntaxError" in run.messages[TEST_FILE]
+
+
+def test_a_hang_is_killed_and_keeps_what_was_found(runner, workspace):
+    write(workspace.folder, **{TEST_FILE: "def test_a(): pass\ndef test_b():\n    while True: pass\n"})
+    run = runner.run(workspace, [TEST_FILE], Limits(wall_s=1))
+    assert run.killed == "time limit" and run.outcomes == {f"{TEST_FILE}::test_a": "passed"} and not run.forged
+
+
+def test_the_shell_has_pytest_and_no_other_installed_package(workspace):
+    result = workspace.run(["bash", "-c", f"pytest -q {TEST_FILE} | tail -1; python -c 'import numpy'"], environment=ENVIRONMENT)
+    assert "4 passed" in result.output and "No module named 'numpy'" in result.output
+
+
+FORGERIES = {
+    "leave with success": "import os; os._exit(0)",
+    "write to every descriptor": (
+        "import os\nfor n in range(3, 200):\n    try: os.write(n, b'{\"test\": \"x\", \"outcome\": \"passed\"}\\n')\n"
+        "    except OSError: pass"
+    ),
+    "close every descriptor": "import os; os.closerange(3, 200)",
+    "no test is called": "import _pytest.python as p; p.pytest_pyfunc_call = lambda pyfuncitem: True",
+    "all reports pass": "import _pytest.reports as r; r.TestReport.from_item_and_call = classmethod(lambda c, i, k: None)",
+    "calls never raise": "import _pytest.runner as r; r.CallInfo.from_call = None",
+    "another assertion error": "import builtins; builtins.AssertionError = type('E', (BaseException,), {})",
+    "another comparison": "import builtins; builtins.all = lambda values: True",
+    "unittest cannot fail": "import unittest; unittest.TestCase.fail = lambda *a: None",
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_faked_pass_does_not_count(runner, workspace, name):
+    write(workspace.folder, **{"calc/__init__.py": f"{FORGERIES[name]}\ndef double(x): return None\n"})
+    run = runner.run(workspace, [TEST_FILE])
+    assert not PASSING & run.passed, run.output
+
+
+PLANTED = "def test_two(): pass\n"
+
+
+def test_planted_settings_and_byte_code_are_ignored(runner, workspace):
+    broken = {"calc/__init__.py": "def double(x): return None\n"}
+    settings = "[pytest]\naddopts = --collect-only\n"
+    evil = {"pytest.ini": settings, "tox.ini": settings, "sitecustomize.py": "raise SystemExit", "pytest.py": "1/0"}
+    write(workspace.folder, **broken, **evil, **{"json.py": "1/0"})
+    for source, text in (("calc/__init__.py", SOURCE), (TEST_FILE, PLANTED)):
+        path = workspace.folder / source
+        real, times = path.read_text(), path.stat()
+        path.write_text(text.ljust(len(real)))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        for tag in ("", "-pytest-" + pytest.__version__):
+            cached = Path(importlib.util.cache_from_source(str(path)))
+            py_compile.compile(str(path), cfile=str(cached.with_name(cached.stem + tag + ".pyc")))
+        path.write_text(real)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    run = runner.run(workspace, [TEST_FILE])
+    assert not run.passed and f"{TEST_FILE}::test_two" in run.failed
