@@ -275,7 +275,7 @@ def test_a_killed_owner_leaves_nothing(tmp_path):
     assert folder not in Path("/proc/self/mountinfo").read_text()
 
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import os
 
 def greet(arguments, report):
@@ -285,7 +285,7 @@ def greet(arguments, report):
 
 def make_adder(number):
     return lambda arguments, report: int(number) + int(arguments[0])
-'''
+"""
 
 
 def test_a_function_runs_in_a_fork_without_starting_python(tmp_path):

@@ -14,7 +14,7 @@ from tacit.sandbox import Limits
 from tacit.worlds.code.runner import ENVIRONMENT, Runner
 
 SOURCE = "def double(x):\n    return 2 * x\n"
-TESTS = '''
+TESTS = """
 import pytest
 from calc import double
 
@@ -34,7 +34,7 @@ def broken():
     raise OSError("teardown")
 
 def test_teardown(broken): pass
-'''
+"""
 TEST_FILE = "tests/test_calc.py"
 PASSING = {f"{TEST_FILE}::{name}" for name in ("test_two", "test_many[0]", "test_many[3]")}
 
@@ -121,14 +121,16 @@ def test_a_hang_is_killed_and_keeps_what_was_found(runner, workspace):
 
 
 def test_the_shell_has_pytest_and_no_other_installed_package(workspace):
-    result = workspace.run(["bash", "-c", f"pytest -q {TEST_FILE} | tail -1; python -c 'import numpy'"], environment=ENVIRONMENT)
+    result = workspace.run(
+        ["bash", "-c", f"pytest -q {TEST_FILE} | tail -1; python -c 'import numpy'"], environment=ENVIRONMENT
+    )
     assert "4 passed" in result.output and "No module named 'numpy'" in result.output
 
 
 FORGERIES = {
     "leave with success": "import os; os._exit(0)",
     "write to every descriptor": (
-        "import os\nfor n in range(3, 200):\n    try: os.write(n, b'{\"test\": \"x\", \"outcome\": \"passed\"}\\n')\n"
+        'import os\nfor n in range(3, 200):\n    try: os.write(n, b\'{"test": "x", "outcome": "passed"}\\n\')\n'
         "    except OSError: pass"
     ),
     "close every descriptor": "import os; os.closerange(3, 200)",

@@ -4,7 +4,7 @@ The server loads this file by its path, so it imports nothing of Tacit. The pack
 a fork imports it from its workspace. To save the time of compiling it, the server holds the byte code of the original sources
 by their hash. A changed source has another hash and is compiled in the fork.
 
-Each message of a fork carries a number and a hash with a key that only the fork's first frames know. Test code that writes to the
+Each message of a fork carries a number and a hash with a key that only its first frames know. Test code that writes to the
 pipe itself, or replaces parts of pytest, makes the run count as forged. Code in the same process cannot be kept out entirely;
 this catches what is written without studying this file.
 """
@@ -15,9 +15,9 @@ import builtins
 import doctest  # noqa: F401  (what tests and pytest import late)
 import gc
 import hashlib
-import io
 import importlib.machinery
 import importlib.util
+import io
 import json
 import marshal
 import os
@@ -101,7 +101,9 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
     codes = compile_trees(given["trees"], Path(given["cache"]) if given["cache"] else None)
     base_prefix, version = sys.base_prefix, f"python{sys.version_info.major}.{sys.version_info.minor}"
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # import what pytest imports late
-        Path(folder, "test_warm.py").write_text("def test_pass(tmp_path, capsys, monkeypatch): assert 1\ndef test_fail(): assert 0\n")
+        Path(folder, "test_warm.py").write_text(
+            "def test_pass(tmp_path, capsys, monkeypatch): assert 1\ndef test_fail(): assert 0\n"
+        )
         pytest.main([*OPTIONS, f"--rootdir={folder}", folder])
     use_codes(codes)
     TerminalWriter.flush = lambda self: None  # type: ignore[method-assign]  # a wake-up of the server for each test
@@ -147,12 +149,12 @@ def move(path: str, base_prefix: str) -> str:
     """Where a fork finds what the server found at `path`."""
     if path.startswith(base_prefix + os.sep) and "site-packages" not in path:
         return PYTHON + path[len(base_prefix) :]
-    head, found, tail = path.partition(f"site-packages{os.sep}")
+    _, found, tail = path.partition(f"site-packages{os.sep}")
     return f"{TOOLS}/{tail}" if found else path
 
 
 def use_codes(codes: Codes) -> None:
-    """From now on, import what lies in the workspace from `codes` or from source, never from a .pyc file: anyone can plant one."""
+    """From now on, import what lies in the workspace from `codes` or from source, never from a .pyc file."""
     loader = importlib.machinery.SourceFileLoader
     usual = loader.get_code
 

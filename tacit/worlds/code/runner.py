@@ -187,8 +187,6 @@ def read_run(result: Result, key: bytes) -> TestRun:
     )
 
 
-
-
 def hide_paths(text: str) -> str:
     """Tracebacks name files of pytest and Python by their paths outside; name those inside."""
     return text.replace(sysconfig.get_path("purelib"), TOOLS).replace(sys.base_prefix, PYTHON)
