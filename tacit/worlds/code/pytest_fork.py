@@ -169,7 +169,7 @@ def use_codes(codes: Codes) -> None:
         return find(path, "plain") or self.source_to_code(self.get_data(path), path)
 
     loader.get_code = get_code  # type: ignore[method-assign]
-    rewrite._read_pyc = lambda source, pyc, trace=None: find(str(source), "rewritten")  # type: ignore[assignment]
+    rewrite._read_pyc = lambda source, pyc, trace=None: find(str(source), "rewritten")
 
 
 class Messenger:
