@@ -211,8 +211,8 @@ _FUNCTION = re.compile(r"<function=(\w+)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=(\w+)>\s*(.*?)\s*</parameter>", re.DOTALL)
 
 
-def _calls_in(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, arguments) of every tool call in the text."""
+def find_json_calls(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(name, arguments) of every tool call that is written as JSON."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:
@@ -230,6 +230,11 @@ def _calls_in(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if isinstance(inside.get("name"), str) and isinstance(arguments, dict):
             yield inside["name"], arguments
         at = text.find("{", end)
+
+
+def _calls_in(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(name, arguments) of every tool call in the text."""
+    yield from find_json_calls(text)
     for name, inside_tags in _FUNCTION.findall(text):
         yield name, dict(_PARAMETER.findall(inside_tags))
 

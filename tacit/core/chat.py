@@ -21,18 +21,21 @@ OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Something that can be called with one argument, a text."""
+    """Something that can be called, with one argument, a text, or those that `parameters` has."""
 
     name: str
     argument: str = "action"
     summary: str = ""
     meaning: str = ""
     """of the argument"""
+    parameters: str = ""
+    """JSON schema of all arguments, where there is not exactly one"""
 
     def schema(self) -> dict[str, Any]:
         """As templates and endpoints are told of it: a function in JSON schema."""
         argument = {"type": "string", **({"description": self.meaning} if self.meaning else {})}
         parameters = {"type": "object", "properties": {self.argument: argument}, "required": [self.argument]}
+        parameters = json.loads(self.parameters) if self.parameters else parameters
         return {"type": "function", "function": {"name": self.name, "description": self.summary, "parameters": parameters}}
 
 
@@ -102,7 +105,10 @@ class Chat:
     def dumps(self) -> str:
         """As text that `loads` reads back."""
         messages = [[m.role, m.content, [m.call.name, dict(m.call.arguments)] if m.call else None] for m in self.messages]
-        tools = [[tool.name, tool.argument, tool.summary, tool.meaning] for tool in self.tools]
+        tools = [
+            [tool.name, tool.argument, tool.summary, tool.meaning, *([tool.parameters] if tool.parameters else [])]
+            for tool in self.tools
+        ]
         return json.dumps([messages, tools, self.thinking], ensure_ascii=False)
 
     @classmethod

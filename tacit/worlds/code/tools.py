@@ -1,0 +1,500 @@
+"""The agent's three tools, and how calls are written.
+
+    execute_bash         command
+    str_replace_editor   command (view, create, str_replace, insert, undo_edit), path, file_text, old_str, new_str, insert_line,
+                         view_range
+    submit
+
+A call has four forms. An action is always the first; the formats below translate.
+
+    line    view spans/core.py 10 40                     one line; `\\n` is a line end, `\\\\` a backslash
+    tags    <function=str_replace_editor>                as R2E-Gym and Complementary RL release it
+            <parameter=command>view</parameter> …
+            </function>
+    JSON    {"name": …, "arguments": {…}}                in the model's own template
+
+Tools and their limits (40 + 40 lines of a shell command, 10,000 characters of the editor) are those of R2E-Gym
+(github.com/R2E-Gym/R2E-Gym), which Complementary RL trains with. The messages are our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tacit.core.actions import Parsed, find_json_calls
+from tacit.core.chat import Call, Message, Tool, split_thought
+from tacit.sandbox.client import AT
+
+BASH, EDITOR, SUBMIT = TOOLS = ("execute_bash", "str_replace_editor", "submit")
+COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
+BASH_LINES, EDITOR_CHARACTERS = 40, 10_000
+ARROW = " ==> "
+"""between old and new text of a `str_replace` line"""
+NO_CALL = "no tool call: "
+"""an answer without a readable call, as an action"""
+SNIPPET = 4
+"""lines shown around an edit"""
+
+
+class CallError(Exception):
+    """A call that cannot be read, or that the editor refuses. The message is shown to the agent."""
+
+
+# Calls as lines.
+
+
+def write_line(call: Call) -> str:
+    """The call as one line.
+
+    >>> write_line(Call("str_replace_editor", {"command": "view", "path": "/testbed/a b.py", "view_range": "[1, 9]"}))
+    'view a\\\\sb.py 1 9'
+    """
+    said = call.arguments
+    if call.name == SUBMIT:
+        return "submit"
+    if call.name == BASH:
+        return f"bash {_escape(said.get('command', ''))}"
+    command, path = said.get("command", ""), _escape(_relative(said.get("path", ""))).replace(" ", "\\s") or "."
+    if command == "view":
+        return " ".join(["view", path, *re.findall(r"-?\d+", str(said.get("view_range", "")))])
+    if command == "create":
+        return f"create {path} {_escape(said.get('file_text', ''))}"
+    if command == "str_replace":
+        return f"str_replace {path} {_escape(said.get('old_str', ''))}{ARROW}{_escape(said.get('new_str', ''))}"
+    if command == "insert":
+        return f"insert {path} {said.get('insert_line', '')} {_escape(said.get('new_str', ''))}"
+    return f"{command} {path}"
+
+
+def read_line(line: str) -> Call:
+    """The call that a line means. Raises CallError.
+
+    >>> read_line("str_replace a.py x < y ==> x <= y").arguments["new_str"]
+    'x <= y'
+    """
+    word, _, rest = line.strip("\n").partition(" ")
+    if word == "submit":
+        return Call(SUBMIT, {})
+    if word == "bash":
+        if not rest.strip():
+            raise CallError("execute_bash needs a command.")
+        return Call(BASH, {"command": _unescape(rest)})
+    if word not in COMMANDS:
+        raise CallError(f"{line.removeprefix(NO_CALL)[:60]!r} is no call of a tool. Tools: {', '.join(TOOLS)}.")
+    path, _, tail = rest.partition(" ")
+    if not path:
+        raise CallError(f"{word} needs a path.")
+    path = _unescape(path)
+    said = {"command": word, "path": path if path.startswith("/") else AT if path == "." else f"{AT}/{path}"}
+    if word == "view" and tail.strip():
+        said["view_range"] = f"[{', '.join(tail.split())}]"
+    if word == "create":
+        said["file_text"] = _unescape(tail)
+    if word == "str_replace":
+        old, arrow, new = tail.partition(ARROW) if ARROW in tail else tail.partition(ARROW.rstrip())
+        if not arrow:
+            raise CallError(f"str_replace needs the old text, {ARROW.strip()!r} and the new text.")
+        said |= {"old_str": _unescape(old), "new_str": _unescape(new)}
+    if word == "insert":
+        number, _, text = tail.partition(" ")
+        said |= {"insert_line": number, "new_str": _unescape(text)}
+    return Call(EDITOR, said)
+
+
+def _escape(text: str) -> str:
+    for plain, written in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("==>", "==\\>")):
+        text = text.replace(plain, written)
+    return text
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: {"n": "\n", "r": "\r", "t": "\t", "s": " "}.get(found[1], found[1]), text)
+
+
+def _relative(path: str) -> str:
+    return path.removeprefix(AT).lstrip("/") if path == AT or path.startswith(f"{AT}/") else path
+
+
+def _checked(name: str, arguments: Mapping[str, Any]) -> Call:
+    """A call of one of the tools with text arguments. Raises CallError."""
+    if name not in TOOLS:
+        raise CallError(f"there is no tool {name!r}.")
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items() if value is not None
+    }
+    if name == EDITOR and texts.get("command") not in COMMANDS:
+        raise CallError(f"str_replace_editor has no command {texts.get('command')!r}; it has {', '.join(COMMANDS)}.")
+    return Call(name, texts)
+
+
+# Formats.
+
+
+@dataclass(frozen=True)
+class FunctionTags:
+    """A thought, then exactly one `<function=…>` call."""
+
+    stop: tuple[str, ...] = ("</function>",)
+    thinks: bool = True
+
+    def parse(self, text: str) -> Parsed:
+        """
+        >>> FunctionTags().parse("Done.\\n<function=submit>\\n</function>")
+        Parsed(action='submit', valid=True)
+        """
+        found = list(re.finditer(r"<function=([\w-]+)>(.*?)</function>", text, re.DOTALL))
+        thought = text[: found[0].start()].strip() if found else ""
+        try:
+            if not found:
+                raise CallError("no call")
+            pairs = re.findall(r"<parameter=(\w+)>(.*?)</parameter>", found[0][2], re.DOTALL)
+            call = _checked(found[0][1], {name: _inner(value) for name, value in pairs})
+            line = write_line(call)
+            read_line(line)
+        except CallError:
+            return Parsed(NO_CALL + text.strip()[-60:], False, thought)
+        return Parsed(line, len(found) == 1, thought)
+
+    def write(self, action: str, thought: str = "") -> str:
+        call = read_line(action)
+        inside = "".join(f"\n<parameter={name}>{_outer(value)}</parameter>" for name, value in call.arguments.items())
+        return f"{thought}\n\n" * bool(thought) + f"<function={call.name}>{inside}\n</function>"
+
+    def message(self, action: str) -> Message:
+        """As a past turn."""
+        with contextlib.suppress(CallError):
+            return Message("assistant", self.write(action))
+        return Message("assistant", action.removeprefix(NO_CALL))
+
+
+def _inner(value: str) -> str:
+    """A parameter of several lines stands between line ends."""
+    return value[1:-1] if value.startswith("\n") and value.endswith("\n") and len(value) > 1 else value
+
+
+def _outer(value: str) -> str:
+    return f"\n{value}\n" if "\n" in value or value != value.strip() else value
+
+
+_TEXT = {"type": "string"}
+_EDITOR_PARAMETERS = {
+    "command": {**_TEXT, "enum": list(COMMANDS), "description": "what to do"},
+    "path": {**_TEXT, "description": f"absolute path of a file or directory, such as {AT}/module.py"},
+    "file_text": {**_TEXT, "description": "for create: the content of the new file"},
+    "old_str": {**_TEXT, "description": "for str_replace: text that occurs exactly once in the file"},
+    "new_str": {**_TEXT, "description": "for str_replace: the text in its place; for insert: the text to insert"},
+    "insert_line": {"type": "integer", "description": "for insert: the line after which the text is inserted"},
+    "view_range": {"type": "array", "items": {"type": "integer"}, "description": "for view: [first, last] line; -1 is the end"},
+}  # fmt: skip
+
+
+def _schema(parameters: Mapping[str, Any], required: Sequence[str]) -> str:
+    return json.dumps({"type": "object", "properties": dict(parameters), "required": list(required)})
+
+
+@dataclass(frozen=True)
+class ToolCalls:
+    """Calls in the model's own template."""
+
+    stop: tuple[str, ...] = ("</tool_call>",)
+    thinks: bool = False
+    tools: tuple[Tool, ...] = (
+        Tool(BASH, "command", "Run a shell command in the repository.", "the command"),
+        Tool(
+            EDITOR, "command", "View, create and edit files.",
+            parameters=_schema(_EDITOR_PARAMETERS, ("command", "path")),
+        ),
+        Tool(SUBMIT, "", "Hand in the repository as it is. This ends the episode.", parameters=_schema({}, ())),
+    )  # fmt: skip
+
+    def parse(self, text: str) -> Parsed:
+        thought, said = split_thought(text)
+        for name, arguments in find_json_calls(said):
+            with contextlib.suppress(CallError):
+                line = write_line(_checked(name, arguments))
+                read_line(line)
+                return Parsed(line, True, thought)
+        if "<function=" in said:  # some templates write calls as tags
+            tagged = FunctionTags().parse(said)
+            return Parsed(tagged.action, tagged.valid, thought)
+        return Parsed(NO_CALL + said.strip()[-60:], False, thought)
+
+    def message(self, action: str) -> Message:
+        with contextlib.suppress(CallError):
+            return Message("assistant", "", read_line(action))
+        known = action.partition(" ")[0] in TOOLS
+        return (
+            Message("assistant", "", Call(BASH, {"command": action.partition(" ")[2]}))
+            if known
+            else Message("assistant", action)
+        )
+
+    def write(self, action: str, thought: str = "") -> str:
+        message = self.message(action)
+        return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + (message.call.text() if message.call else action)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The line form itself."""
+
+    stop: tuple[str, ...] = ("\n",)
+    thinks: bool = False
+
+    def parse(self, text: str) -> Parsed:
+        line = next((line.rstrip() for line in text.splitlines() if line.strip()), "").lstrip()
+        try:
+            read_line(line)
+        except CallError:
+            return Parsed(NO_CALL + line[-60:], False)
+        return Parsed(line, True)
+
+    def write(self, action: str, thought: str = "") -> str:
+        return action
+
+
+# What tools answer.
+
+
+def shorten_lines(text: str) -> str:
+    """The first and last forty lines, and no more characters than the editor shows."""
+    lines = text.split("\n")
+    if len(lines) > 2 * BASH_LINES:
+        left_out = len(lines) - 2 * BASH_LINES
+        lines = [*lines[:BASH_LINES], f"<{left_out} lines left out>", *lines[-BASH_LINES:]]
+    shown = "\n".join(lines)
+    half = EDITOR_CHARACTERS // 2
+    if len(shown) > EDITOR_CHARACTERS:
+        shown = f"{shown[:half]}\n<{len(shown) - 2 * half} characters left out>\n{shown[-half:]}"
+    return shown
+
+
+_CHANGING = (
+    (re.compile(r"0x[0-9a-f]{6,16}\b"), "0x0"),
+    (re.compile(r"\b\d+\.\d+ ?(s|ms|sec|seconds)\b"), r"0.00\1"),
+    (re.compile(r"\b20\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d(:[0-5]\d(\.\d+)?)?"), "2000-01-01 00:00:00"),
+    (re.compile(r"/tmp/(pytest-of-\w+/pytest-\d+|tmp[\w]{6,10})"), "/tmp/tmp0"),
+    (re.compile(r"\bpid[ =:]*\d+", re.IGNORECASE), "pid 0"),
+)
+
+
+def normalize(text: str, folder: Path) -> str:
+    """Without what differs from run to run: addresses, durations, clock times, temporary names, the folder outside."""
+    text = text.replace(str(folder), AT)
+    for pattern, by in _CHANGING:
+        text = pattern.sub(by, text)
+    return text
+
+
+def clip(text: str) -> str:
+    if len(text) <= EDITOR_CHARACTERS:
+        return text
+    return f"{text[:EDITOR_CHARACTERS]}\n<{len(text) - EDITOR_CHARACTERS} characters left out; view a range of lines>"
+
+
+# Files of a workspace, without following symbolic links: a shell command may have left some that lead outside.
+
+LARGEST = 1 << 20
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def enter_beneath(folder: Path, parts: Sequence[str], make: bool = False) -> int:
+    """A descriptor of a directory below the folder; with `make`, missing ones are created. Raises OSError."""
+    if ".." in parts or "/" in parts:
+        raise OSError(f"{'/'.join(parts)!r} is outside of the repository")
+    at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
+    owner = os.fstat(at)
+    for part in parts:
+        try:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=at)
+                    os.chown(part, owner.st_uid, owner.st_gid, dir_fd=at, follow_symlinks=False)
+            inner = os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        finally:
+            os.close(at)
+        at = inner
+    return at
+
+
+def open_beneath(folder: Path, path: str, flags: int) -> int:
+    """A descriptor of a regular file below the folder. Raises OSError."""
+    *parents, name = PurePosixPath(path).parts or ("/",)
+    at = enter_beneath(folder, parents, bool(flags & os.O_CREAT))
+    try:
+        found = os.open(name, flags | _FILE, 0o644, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(f"{path!r} is no regular file")
+    return found
+
+
+def read_beneath(folder: Path, path: str, most: int = LARGEST) -> bytes:
+    with os.fdopen(open_beneath(folder, path, os.O_RDONLY), "rb") as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(f"{path!r} is larger than {most} bytes")
+        return file.read(most)
+
+
+def write_beneath(folder: Path, path: str, text: bytes) -> None:
+    """Create or overwrite; the file belongs to whom the folder belongs to."""
+    owner = os.stat(folder)
+    with os.fdopen(open_beneath(folder, path, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+        file.truncate(0)
+        file.write(text)
+
+
+@dataclass
+class Editor:
+    """`str_replace_editor` on one workspace, in this process."""
+
+    folder: Path
+    past: dict[str, list[bytes | None]] = field(default_factory=dict)
+    """path -> earlier contents; None: the file did not exist"""
+
+    def run(self, call: Call) -> str:
+        """What the tool answers. Raises CallError."""
+        said = call.arguments
+        path = _relative(said.get("path", ""))
+        if path.startswith("/") or ".." in PurePosixPath(path).parts:
+            raise CallError(f"{path} is outside of {AT}.")
+        try:
+            return getattr(self, f"_{said['command']}")(path.strip("/"), said)
+        except OSError as error:
+            reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+            raise CallError(f"{AT}/{path}: {reason}.") from error
+
+    def _text(self, path: str) -> str:
+        return read_beneath(self.folder, path).decode("utf-8", errors="replace")
+
+    def _save(self, path: str, text: str, before: bytes | None) -> None:
+        made = text.encode("utf-8", errors="replace")
+        if len(made) > LARGEST:
+            raise CallError(f"a file may have {LARGEST} bytes at most.")
+        write_beneath(self.folder, path, made)
+        self.past.setdefault(path, []).append(before)
+
+    def _view(self, path: str, said: Mapping[str, str]) -> str:
+        with contextlib.suppress(NotADirectoryError):
+            return self._list(path)
+        lines = self._text(path).split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        first, last = 1, len(lines)
+        if said.get("view_range"):
+            numbers = [int(word) for word in re.findall(r"-?\d+", said["view_range"])]
+            if len(numbers) != 2:
+                raise CallError(f"view_range {said['view_range']} must be two line numbers.")
+            first, last = numbers[0], len(lines) if numbers[1] == -1 else min(numbers[1], len(lines))
+            if not 1 <= first <= last:
+                raise CallError(f"view_range {said['view_range']}: {AT}/{path} has lines 1 to {len(lines)}.")
+        return clip(f"{AT}/{path}, lines {first} to {last} of {len(lines)}:\n" + number_lines(lines[first - 1 : last], first))
+
+    def _list(self, path: str) -> str:
+        """Names two levels deep, without hidden ones."""
+        found: list[str] = []
+        queue = [PurePosixPath(path).parts]
+        for parts in queue:
+            at = enter_beneath(self.folder, parts)
+            try:
+                with os.scandir(at) as entries:
+                    inside = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+            finally:
+                os.close(at)
+            for name, folder in inside:
+                if not name.startswith(".") and name != "__pycache__":
+                    found.append("/".join((*parts, name)) + "/" * folder)
+                    if folder and parts == queue[0]:
+                        queue.append((*parts, name))
+        return clip(f"{AT}/{path}".rstrip("/") + ", two levels:\n" + "\n".join(sorted(found)))
+
+    def _create(self, path: str, said: Mapping[str, str]) -> str:
+        if "file_text" not in said:
+            raise CallError("create needs file_text.")
+        if not path:
+            raise CallError("create needs the path of a file.")
+        with contextlib.suppress(FileNotFoundError):
+            os.close(open_beneath(self.folder, path, os.O_RDONLY))
+            raise CallError(f"{AT}/{path} exists already; edit it with str_replace.")
+        self._save(path, said["file_text"], None)
+        return f"Created {AT}/{path}."
+
+    def _str_replace(self, path: str, said: Mapping[str, str]) -> str:
+        old, new = said.get("old_str", ""), said.get("new_str", "")
+        if not old:
+            raise CallError("str_replace needs old_str.")
+        before = read_beneath(self.folder, path)
+        text = before.decode("utf-8", errors="replace")
+        count = text.count(old)
+        if count != 1:
+            lines = [text[: found.start()].count("\n") + 1 for found in re.finditer(re.escape(old), text)][:8]
+            found = f"occurs {count} times, in lines {', '.join(map(str, lines))}" if count else "does not occur"
+            raise CallError(f"old_str {found} in {AT}/{path}; it must occur exactly once. Nothing was changed.")
+        changed = text.replace(old, new)
+        self._save(path, changed, before)
+        return self._edited(path, changed, text[: text.index(old)].count("\n") + 1, new.count("\n"))
+
+    def _insert(self, path: str, said: Mapping[str, str]) -> str:
+        number = str(said.get("insert_line", "")).strip()
+        if not number.isdigit() or "new_str" not in said:
+            raise CallError("insert needs insert_line, a number, and new_str.")
+        before = read_beneath(self.folder, path)
+        lines = before.decode("utf-8", errors="replace").split("\n")
+        if int(number) > len(lines):
+            raise CallError(f"insert_line {number}: {AT}/{path} has {len(lines)} lines.")
+        lines[int(number) : int(number)] = said["new_str"].split("\n")
+        self._save(path, "\n".join(lines), before)
+        return self._edited(path, "\n".join(lines), int(number) + 1, said["new_str"].count("\n"))
+
+    def _undo_edit(self, path: str, said: Mapping[str, str]) -> str:
+        if not self.past.get(path):
+            raise CallError(f"there is no edit of {AT}/{path} to undo.")
+        before = self.past[path].pop()
+        if before is None:
+            os.close(open_beneath(self.folder, path, os.O_RDONLY))
+            os.unlink(self.folder / path)
+            return f"Removed {AT}/{path}."
+        write_beneath(self.folder, path, before)
+        return f"Undid the last edit of {AT}/{path}."
+
+    def _edited(self, path: str, text: str, line: int, more: int) -> str:
+        lines = text.removesuffix("\n").split("\n")
+        first, last = max(1, line - SNIPPET), min(len(lines), line + more + SNIPPET)
+        shown = number_lines(lines[first - 1 : last], first)
+        return clip(f"Edited {AT}/{path}, lines {first} to {last} of {len(lines)} now:\n{shown}")
+
+
+def number_lines(lines: Sequence[str], first: int) -> str:
+    return "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(lines, first))
+
+
+_SHOWN = re.compile(rf"^(?:Edited )?{AT}/(\S+), lines (\d+) to (\d+) of \d+(?: now)?:\n", re.MULTILINE)
+
+
+def shown_lines(observation: str) -> tuple[str, dict[int, str]]:
+    """(path, line number -> text) of what the editor shows; ("", {}) where it shows no file."""
+    found = _SHOWN.search(observation)
+    if not found:
+        return "", {}
+    rows = (line.partition("\t") for line in observation[found.end() :].split("\n"))
+    return found[1], {int(number): text for number, tab, text in rows if tab and number.strip().isdigit()}
+
+
+def check_action(action: str) -> Call | None:
+    """The call of an action; None where it is none."""
+    try:
+        return read_line(action)
+    except CallError:
+        return None
