@@ -157,6 +157,11 @@ class Sandbox:
                 raise TacitError("the sandbox server has ended; open a new Sandbox.") from error
         return future
 
+    @property
+    def alive(self) -> bool:
+        """False once the server has ended"""
+        return self._process.poll() is None
+
     def close(self) -> None:
         self._line.close()
         self._process.terminate()
