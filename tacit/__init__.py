@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tacit.api.runs import Evaluation, OpenRun, evaluate, open_run, train
     from tacit.core.errors import TacitError
+    from tacit.core.trust import trust_code
     from tacit.training.reporting import Event
 
 __version__ = "0.1.0"
 DISTRIBUTION = "tacit-agents"
 """what pip calls it: on the registry `tacit` is another project"""
 
-__all__ = ["DISTRIBUTION", "Evaluation", "Event", "OpenRun", "TacitError", "evaluate", "open_run", "train"]
+__all__ = ["DISTRIBUTION", "Evaluation", "Event", "OpenRun", "TacitError", "evaluate", "open_run", "train", "trust_code"]
 
 _FROM_PYTHON = {
     "train": "tacit.api.runs",
@@ -24,6 +25,7 @@ _FROM_PYTHON = {
     "OpenRun": "tacit.api.runs",
     "Event": "tacit.training.reporting",
     "TacitError": "tacit.core.errors",
+    "trust_code": "tacit.core.trust",
 }
 
 

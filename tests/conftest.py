@@ -12,6 +12,8 @@ from browser import Browser, find_chromium
 from hypothesis import HealthCheck, settings
 from small_modules import Trained, train_both
 
+from tacit.core.trust import trust_names
+
 # How fast examples are drawn says how busy the machine is, not what is wrong.
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy")
@@ -22,12 +24,22 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# The suite's own worlds and methods, which runs and comparisons of its tests name. Any other name in a file is refused.
+TESTS = ROOT / "tests"
+trust_names(f"{TESTS / 'guessing.py'}:SAME", f"{TESTS / 'guessing.py'}:NEXT", f"{TESTS / 'teaching.py'}:Teaching")
+
 
 def pytest_collection_finish() -> None:
     """What has been imported stays: whoever makes room in memory, as an engine does on every shortage, need not look through
     these 800,000 objects, which takes half a second each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def trusted_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with --trust-code: files may name code."""
+    monkeypatch.setenv("TACIT_TRUST_CODE", "1")
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from tacit.config.recipe import METHOD_TABLES
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.registry import IN_MEMORY, Registry
+from tacit.core.trust import trust_names
 from tacit.core.world import Environment
 from tacit.methods import REGISTRY as METHODS
 from tacit.worlds import REGISTRY as WORLDS
@@ -28,6 +29,7 @@ WHOLE = ("worlds", "policies")
 
 def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
     """Settings by path in the document. Unknown keywords raise."""
+    trust_names(settings)
     places = {option.place[-1]: option.place for option in (*method_options(method), *train_options())}
     said: dict[tuple[str, ...], Any] = {}
     for key, value in settings.items():
@@ -102,6 +104,7 @@ def name_worlds(worlds: Worlds) -> str:
 def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]:
     """(name, settings of the instance that differ from its class's defaults)"""
     if isinstance(method, str):
+        trust_names(method)
         return method, {}
     if isinstance(method, Sequence):
         named = [name_method(part) for part in method]
@@ -118,7 +121,10 @@ def _called(thing: Any) -> str:
 
 
 def _name_world(world: World) -> str:
-    return world if isinstance(world, str) else _name_object(WORLDS, world, getattr(world, "name", ""))
+    if isinstance(world, str):
+        trust_names(world)
+        return world
+    return _name_object(WORLDS, world, getattr(world, "name", ""))
 
 
 def _name_object(registry: Registry, found: Any, plain: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import tacit
 from tacit.cli.terminal import exit_status, signals_as_interrupts
 from tacit.core.errors import TacitError, unknown
+from tacit.core.trust import trust_command_line
 from tacit.runs.files import DiskError
 
 COMMANDS = {
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     """`again`: the full command the user typed, if this is only a part of it; shown after disk errors."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        with signals_as_interrupts():
+        with signals_as_interrupts(), trust_command_line(words):
             return _dispatch(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):

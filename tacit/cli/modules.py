@@ -89,9 +89,6 @@ def install_module(argv: Sequence[str]) -> int:
     parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
     parser.add_argument("--replace", action="store_true", help="in the place of another module of the same skill")
     parser.add_argument(
-        "--trust-code", action="store_true", help="let it name worlds and methods that are its maker's own code"
-    )
-    parser.add_argument(
         "--yes", action="store_true", help="run a draft that it brings along without asking; it is printed first"
     )
     parser.add_argument("--max-mb", type=int, default=MOST_MB, metavar="N", help=f"refuse what is larger (default: {MOST_MB})")
@@ -104,7 +101,6 @@ def install_module(argv: Sequence[str]) -> int:
         arguments.sha256,
         arguments.base_model,
         arguments.replace,
-        arguments.trust_code,
         arguments.verify,
         said,
         lambda module: _agreed(console, module, arguments.yes),

@@ -26,7 +26,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> Parser:
-    parser = Parser("report", SUMMARY_LINE, usage="tacit report RUN_OR_COMPARISON [--out FILE.html] [--open]")
+    usage = "tacit report RUN_OR_COMPARISON [--out FILE.html] [--open]"
+    parser = Parser("report", SUMMARY_LINE, imports=False, usage=usage)
     parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"where to write the page (default: {PAGE} in the directory)")
     parser.add_argument("--open", action="store_true", help="open it in the browser")

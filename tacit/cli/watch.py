@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> Parser:
-    parser = Parser("watch", SUMMARY_LINE, usage="tacit watch RUN [RUN …] [--port N] [--open]")
+    parser = Parser("watch", SUMMARY_LINE, imports=False, usage="tacit watch RUN [RUN …] [--port N] [--open]")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directory of a run, which need not have begun")
     parser.add_argument(
         "--port", type=int, default=PORT, metavar="N", help=f"port on this machine; 0 takes a free one (default: {PORT})"

@@ -23,6 +23,7 @@ from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, M
 from tacit.config.values import field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
+from tacit.core.trust import FLAG, HELP
 from tacit.engines import get_engine
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import REGISTRY, get_method
@@ -141,15 +142,20 @@ NAMES_ELSEWHERE = {
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises TacitErrors, suggests the nearest flag, and treats `_` and `-` alike.
 
-    With `brief`, `--help` shows the basic settings and `--help all` all of them."""
+    With `brief`, `--help` shows the basic settings and `--help all` all of them. `imports`: the command may import code that a
+    file names; `main` has seen its --trust-code before."""
 
-    def __init__(self, command: str, summary: str, brief: bool = False, add_help: bool = True, **more: Any) -> None:
+    def __init__(
+        self, command: str, summary: str, brief: bool = False, add_help: bool = True, imports: bool = True, **more: Any
+    ) -> None:
         super().__init__(prog=f"tacit {command}", description=summary, allow_abbrev=False, add_help=False, **more)
         self._command, self.brief = command, brief
         self._options: dict[str, Option] = {}
         if add_help:
             text = "show the basic settings, or all of them" if brief else "show this help"
             self.add_argument("-h", "--help", nargs="?", action=_Help, metavar="all" if brief else "", help=text)
+            if imports:
+                self.add_argument(FLAG, action="store_true", help=HELP)
 
     def add_options(self, title: str, options: Sequence[Option], description: str = "") -> None:
         group = self.add_argument_group(title, description or None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from tacit.core.errors import TacitError, describe_error, unknown
+from tacit.core.trust import check_import
 
 
 def path_from_env(variable: str, missing: str) -> Path:
@@ -31,13 +33,18 @@ def path_from_env(variable: str, missing: str) -> Path:
     return Path(value).expanduser()
 
 
-def import_object(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str) -> Any:
-    """Import `package.module:NAME` or `path/to/file.py:NAME`. `kind`, `known` names and `must_be` are for error messages."""
+def import_object(
+    kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str, trusted: bool = False
+) -> Any:
+    """Import `package.module:NAME` or `path/to/file.py:NAME`. `kind`, `known` names and `must_be` are for error messages.
+    `trusted`: the name is ours."""
     place, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
             raise TacitError(f"{name!r} is a file; say which {kind} in it: {name}:NAME.")
         raise TacitError(f"{unknown(kind, name, known)} Your own: package.module:NAME or path/to/file.py:NAME.")
+    if not trusted:
+        check_import(kind, name)
     try:
         module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
     except TacitError:
@@ -102,6 +109,8 @@ class Registry:
     fits: Callable[[Any], bool]
     must_be: str
     """description of a valid object, for error messages"""
+    unlisted: str = "(?!)"
+    """pattern of our own `module:attribute` names that files contain and no list shows"""
     registered: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """name -> object passed in by the user's program"""
 
@@ -136,7 +145,8 @@ class Registry:
             module, _, attribute = self.own[name].partition(":")
             return getattr(importlib.import_module(module), attribute)
         if name not in self.plugins:
-            return import_object(self.kind, name, self.names, self.fits, self.must_be)
+            ours = name in self.own.values() or re.fullmatch(self.unlisted, name) is not None
+            return import_object(self.kind, name, self.names, self.fits, self.must_be, ours)
         point = self.plugins[name]
         try:
             found = point.load()

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Literal
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.trust import trust_names
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, Numbered, World, as_observation, as_transition
 from tacit.worlds import get_environment
@@ -52,6 +53,8 @@ class Episode:
         max_steps: int = 0,
         pays: Pays = "",
     ) -> None:
+        if isinstance(world, str):
+            trust_names(world)
         self.environment = get_environment(world) if isinstance(world, str) else world
         if split not in self.environment.splits:
             raise unknown(f"split of world {self.environment.name!r}", split, self.environment.splits)

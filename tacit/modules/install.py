@@ -23,12 +23,10 @@ from tacit.core.errors import TacitError
 from tacit.core.world import FULL_BLOCK
 from tacit.engines.models.bases import hash_file
 from tacit.modules.archive import CARD, CHUNK, PACKAGE, SCORE_FIELDS, check_name, check_names, check_size, unpack
-from tacit.modules.carrying import PREFIX
 from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.sandbox_process import PARTS
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.export import ADAPTER, ADAPTER_CONFIG
-from tacit.modules.logs import NAME as WORK_NAME
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
 from tacit.modules.router import module_recipe
 from tacit.modules.verify import Verdict, find_problems, verify_score
@@ -38,8 +36,6 @@ HUB = "hf:"
 TIMEOUT_S = 60
 MAX_MANIFEST = 1 << 22
 """bytes of a module.json"""
-OWN_NAMES = (PREFIX, WORK_NAME)
-"""`package:NAME` values that belong to tacit itself"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,6 @@ class InstallOptions:
     """path of the base model, if it is not where it was in training"""
     replace: bool = False
     """overwrite another module of the same skill"""
-    trust_code: bool = False
-    """allow worlds and methods that are the author's own code"""
     verify: bool = False
     """play the module's panel again"""
     engine: Overrides | None = None
@@ -128,13 +122,6 @@ def _check_module(module: Module, source: str, options: InstallOptions) -> None:
             raise TacitError(f"the draft in module {module.skill!r} is not the one it was trained with.")
         if found := [reason for text in draft.texts for reason in check_source(text)]:
             raise TacitError(f"the draft in module {module.skill!r} is refused: {'; '.join(found)}.")
-    drafted_for = draft.world if draft else ""
-    code = dict.fromkeys(_find_code_names([module.world, drafted_for, module.base.model, module.context, module.run]))
-    if code and not options.trust_code:
-        raise TacitError(
-            f"module {module.skill!r} of {source} refers to its author's code ({', '.join(code)}), which would run here. If "
-            "you have that code and trust it, pass --trust-code."
-        )
     if found := find_problems(module, options.base):
         raise TacitError(f"module {module.skill!r} was not installed: {'; '.join(found).replace(str(module.path), source)}")
     world = open_world(module.world)
@@ -161,18 +148,6 @@ def _try_draft(module: Module, options: InstallOptions) -> None:
         assert tracker.rules.claims
     finally:
         tracker.close()
-
-
-def _find_code_names(value: Any) -> list[str]:
-    """Strings that name Python code: `package.module:NAME` or `path/to/file.py:NAME`.
-
-    Any string with a colon counts, because resolving such a name imports it first.
-    """
-    if isinstance(value, Mapping):
-        return [name for inner in value.values() for name in _find_code_names(inner)]
-    if isinstance(value, list | tuple):
-        return [name for inner in value for name in _find_code_names(inner)]
-    return [value] if isinstance(value, str) and ":" in value and not value.startswith(OWN_NAMES) else []
 
 
 # Sources

@@ -18,7 +18,12 @@ WORLDS = {
     "errands": "tacit.worlds.errands:ENVIRONMENT",
 }
 REGISTRY = Registry(
-    "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"
+    "world",
+    "tacit.worlds",
+    WORLDS,
+    lambda found: isinstance(found, Environment),
+    "a tacit.core.world.Environment",
+    r"tacit\.modules\.work:WORK|tacit\.modules\.carrying:DRAFT_[0-9a-f]{16}",
 )
 
 

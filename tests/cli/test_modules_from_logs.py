@@ -129,7 +129,7 @@ def test_what_cannot_be_drafted_is_refused(logs, tmp_path, capsys, flags, messag
     assert message.split(". Did")[0] in capsys.readouterr().err and not list(tmp_path.glob("new/*.py*"))
 
 
-def test_a_draft_changed_by_hand_is_checked_and_rewards_are_drafted_for_it(logs, tmp_path, capsys) -> None:
+def test_a_draft_changed_by_hand_is_checked_and_rewards_are_drafted_for_it(logs, tmp_path, capsys, trusted_code) -> None:
     own = tmp_path / "pick_tracker.py"
     own.write_text(drafts.GOOD)
     command = ["--from", str(logs), "--out", str(tmp_path), "--yes"]

@@ -167,7 +167,7 @@ def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is
     text = SMALL.replace("seeds = [0, 1, 2]", "seeds = [0]")
     text = text.replace("[methods.ppo]\n", f"[methods.broken]\nname = '{method}:Broken'\n")
     out = tmp_path / "out"
-    printed = compare(write(tmp_path / "failing.toml", text), out, "--only", "next/broken,next/grpo", code=1)
+    printed = compare(write(tmp_path / "failing.toml", text), out, "--only", "next/broken,next/grpo", "--trust-code", code=1)
     assert "next/broken/0 failed after" in printed and "the ladder was pulled away." in printed
     assert "not in it: broken, seed 0: failed: the ladder was pulled away." in " ".join(printed.split())
     assert "not in it: start: missing" in printed, "of the world that was not asked for"

@@ -37,8 +37,11 @@ def test_a_run_in_a_world_of_ones_own_is_measured_and_resumed_from_elsewhere(awa
     monkeypatch.chdir(away / "elsewhere")
     sys.modules.pop("letters_here")
     run = str(away / "home" / "run")
-    assert main(["eval", run, "--out", str(away / "kept")]) == 0, capsys.readouterr().err
-    assert main(["train", "--resume", run, "--iterations", "2"]) == 0, capsys.readouterr().err
+    assert main(["eval", run, "--out", str(away / "kept"), "--trust-code"]) == 0, capsys.readouterr().err
+    more = ["train", "--resume", run, "--iterations", "2"]
+    assert main(more) == 2
+    assert f"would import SAME from {away / 'home' / 'letters_here.py'}; pass --trust-code if" in capsys.readouterr().err
+    assert main([*more, "--trust-code"]) == 0, capsys.readouterr().err
     assert json.loads((Path(run) / "summary.json").read_text())["iterations"] == 2
 
 

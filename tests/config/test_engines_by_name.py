@@ -16,6 +16,7 @@ from tacit.engines import all_engines, get_engine
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TINY_SIZES
 
+pytestmark = pytest.mark.usefixtures("trusted_code")
 HALF = """
 from tacit.core.protocols import Engine
 from tacit.engines.local.settings import EngineSettings

@@ -13,6 +13,7 @@ from tacit.rollout.workers import WorkerPool
 from tacit.worlds import get_environment
 from tacit.worlds.countdown import ENVIRONMENT
 
+pytestmark = pytest.mark.usefixtures("trusted_code")
 OWN_WORLD = """
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment

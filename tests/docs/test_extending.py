@@ -32,7 +32,7 @@ evaluation = {tasks = 2}
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch) -> Path:
+def written(tmp_path: Path, monkeypatch, trusted_code) -> Path:
     """The page's code blocks as the files it says they are."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -3,9 +3,12 @@ whoever is lost is named."""
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -16,10 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from forked_ranks import forked_ranks
 from random_models import make_model
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tacit.core.credit import Batch
@@ -31,6 +34,7 @@ from tacit.engines.sharded.group import RankGroup, _Rank
 from tacit.engines.sharded.messages import Channel
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
+from tacit.engines.sharded.shards import read_layout
 from tacit.losses.distillation import Divergence
 from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ValueLoss
 from tacit.losses.surrogates import ClippedSurrogate
@@ -128,8 +132,10 @@ def gradients(policy: Any, place: Path) -> dict[str, torch.Tensor]:
     """AdamW's first moment after one step is a tenth of the gradient."""
     policy.save(place)
     if (place / "shards").is_dir():
-        dcp_to_torch_save(place / "shards", place / "all.pt")
-        state = {name.removeprefix("default/"): t for name, t in torch.load(place / "all.pt").items()}
+        files = [load_file(file) for file in sorted((place / "shards").glob("rank-*.safetensors"))]
+        layout = read_layout(place / "shards")
+        whole = {name: torch.cat([f[name] for f in files]) if own["rows"] else files[0][name] for name, own in layout.items()}
+        state = {name.removeprefix("default/"): t for name, t in whole.items()}
     else:
         state = load_file(place / "training" / "default.safetensors")
     return {name.removeprefix("exp_avg/"): 10 * t for name, t in state.items() if name.startswith("exp_avg/")}
@@ -344,13 +350,83 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(checkpoint: Path, open_on: O
         open_on(2, lora_rank=4).load(tmp_path / "saved")
     with pytest.raises(TacitError, match="does not fit"):
         open_on(2, value_head=True).load(tmp_path / "saved")
-    file = max((tmp_path / "saved" / "shards").glob("*.distcp"))
+    file = tmp_path / "saved" / "shards" / "rank-00001.safetensors"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(TacitError, match="damaged"):
         open_on(2).load(tmp_path / "saved")
     local(checkpoint).save(tmp_path / "local")
     with pytest.raises(TacitError, match="another engine"):
         open_on(2).load(tmp_path / "local")
+
+
+class Canary:
+    """A pickle of it leaves a file behind where it is read."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.place,)
+
+
+def test_a_checkpoint_has_no_pickle_and_none_is_read(open_on: Open, tmp_path: Path) -> None:
+    policy, saved = open_on(2), tmp_path / "saved"
+    policy.save(saved)
+    shards = saved / "shards"
+    assert sorted(file.name for file in shards.iterdir()) == ["layout.json", *(f"rank-0000{n}.safetensors" for n in (0, 1))]
+    (shards / ".metadata").write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
+    policy.load(saved)
+    (shards / "layout.json").unlink()
+    with pytest.raises(TacitError, match=r"would run the pickle shards/.metadata; pass --trust-code if you trust it"):
+        policy.load(saved)
+    assert not (tmp_path / "ran").exists()
+    (shards / ".metadata").unlink()
+    with pytest.raises(TacitError, match="cannot read the checkpoint .*layout.json"):
+        policy.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layout: layout.update(format=2),
+        lambda layout: layout["tensors"].popitem(),
+        lambda layout: layout.update(tensors=[]),
+        lambda layout: next(iter(layout["tensors"].values())).update(rows=[10**9, -(10**9)]),
+        lambda layout: next(iter(layout["tensors"].values())).update(rows=["../../x"]),
+        lambda layout: next(iter(layout["tensors"].values())).update(dtype="int8"),
+    ],
+)
+def test_a_layout_that_lies_is_refused(open_on: Open, tmp_path: Path, change: Any) -> None:
+    policy = open_on(2)
+    policy.save(tmp_path / "saved")
+    file = tmp_path / "saved" / "shards" / "layout.json"
+    layout = json.loads(file.read_text())
+    change(layout)
+    file.write_text(json.dumps(layout))
+    with pytest.raises(TacitError, match="cannot read the checkpoint|does not fit"):
+        policy.load(tmp_path / "saved")
+
+
+def test_a_checkpoint_of_an_older_version_is_read_on_trust(
+    open_on: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of torch.distributed.checkpoint, whose metadata is a pickle."""
+    policy = open_on(1)
+    policy.update(a_batch(), [ClippedSurrogate()], LR)
+    policy.save(tmp_path / "saved")
+    shards, digest = tmp_path / "saved" / "shards", policy.digest()
+    state = load_file(shards / "rank-00000.safetensors")
+    for file in shards.iterdir():
+        file.unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(state, checkpoint_id=shards, no_dist=True)
+    policy.update(a_batch(), [ClippedSurrogate()], LR)
+    with pytest.raises(TacitError, match="pass --trust-code"):
+        policy.load(tmp_path / "saved")
+    monkeypatch.setenv("TACIT_TRUST_CODE", "1")
+    policy.load(tmp_path / "saved")
+    assert policy.digest() == digest
 
 
 @pytest.mark.parametrize("what", ["before", "die", "stop", "fail"])

@@ -59,7 +59,7 @@ def test_a_mark_of_byte_order_costs_no_episode(tmp_path) -> None:
     assert list(read_recordings(file, reading)) == plain and len(plain) == 2 and not reading.unusable
 
 
-def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp_path) -> None:
+def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp_path, trusted_code) -> None:
     """By the line it stands in: the file that is imitated has none of it, and neither have coverage and card."""
     raising = GOOD.replace("    words = re", "    assert 'unreadable' not in goal, 'what is this?'\n    words = re")
     (tmp_path / "raising_tracker.py").write_text(raising)

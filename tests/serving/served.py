@@ -12,6 +12,7 @@ from typing import Any
 
 from forked import start
 
+from tacit.core.trust import trust_names
 from tacit.core.types import Observation
 from tacit.worlds import get_environment
 
@@ -121,6 +122,7 @@ ENVIRONMENT = dataclasses.replace(KNOWN, make=Another)
 def heat_elsewhere(modules: Path, place: Path, answers: str = "return self.world.step(action)", begins: str = "pass") -> Path:
     """The heat module in a household that answers to every action, and first does, by these lines."""
     file = place / f"{place.name}_world.py"  # in one process no two worlds may have the same name
+    trust_names(f"{file}:ENVIRONMENT")
     file.write_text(ANOTHER_WORLD.format(answers=answers, begins=begins))
     shutil.copytree(modules / "heat", place / "modules" / "heat")
     manifest = place / "modules" / "heat" / "module.json"

@@ -13,8 +13,10 @@ import json
 from pathlib import Path
 
 from tacit.core.errors import TacitError
+from tacit.core.trust import require_trust
 from tacit.engines.local.checkpoint import FORMAT, MANIFEST, export, read_manifest
 from tacit.engines.sharded.engine import ShardedEngine
+from tacit.engines.sharded.shards import LAYOUT, PICKLED
 
 SHARDS = "shards"
 
@@ -51,9 +53,12 @@ def load(engine: ShardedEngine, directory: Path) -> None:
             f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that engine, "
             f"or start from its weights with --model {directory}."
         )
+    pickled = (directory / SHARDS / PICKLED).exists() and not (directory / SHARDS / LAYOUT).exists()
+    if pickled:
+        require_trust(f"checkpoint {directory} is of an older version and would run the pickle {SHARDS}/{PICKLED}")
     for name in manifest["members"]:
         engine.member(name)
-    engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"])
+    engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"], pickled)
     for name, told in manifest["members"].items():
         engine.versions[name] += 1
         (engine.references.add if told["reference"] else engine.references.discard)(name)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,9 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save as as_bytes
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
 
 from tacit.core.credit import Batch
@@ -41,15 +37,14 @@ from tacit.engines.sharded.rank_training import (
     tokens_per_micro_batch,
 )
 from tacit.engines.sharded.settings import ShardedSettings
-
-# A rank's part of saving and loading: distributed checkpoints, which any other number of ranks can read.
-#
-# MEMBER/weight/NAME                          what is trained, in float32 (rounded as passes use it, without the optimiser)
-# MEMBER/exp_avg/NAME, exp_avg_sq, step       the optimiser's moments
-# MEMBER/reference/NAME                       the frozen reference, where there is one
-
-State = dict[str, Any]
-
+from tacit.engines.sharded.shards import (
+    State,
+    read_layout,
+    read_pickled_layout,
+    read_pickled_shards,
+    read_shards,
+    write_shards,
+)
 
 def save(rank: Rank, directory: Path, optimizer: bool) -> None:
     state: State = {}
@@ -63,25 +58,25 @@ def save(rank: Rank, directory: Path, optimizer: bool) -> None:
                 # A parameter that no loss has used yet (a value head, say) has no moments.
                 for moment, value in weights.optimizer.state.get(master, {}).items():
                     state[f"{name}/{moment}/{own}"] = value if moment == "step" else weights.distributed(own, value)
-        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, name, member).items()}
-    try:
-        with _quiet():
-            dcp.save(state, checkpoint_id=directory)
-    except (OSError, CheckpointException) as error:
-        raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, member).items()}
+    write_shards(state, directory, rank.number, dist.get_world_size())
 
 
-def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool) -> None:
-    saved = _saved(directory)
+def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool, pickled: bool) -> None:
+    """`pickled`: an older version wrote it, and the user trusts it."""
+    saved = read_pickled_layout(directory) if pickled else read_layout(directory)
     state: State = {}
     for name, told in members.items():
         rank.member(name)
         member = rank.members[name]
         member.reset_training()
         member.reference = None
-        if told["reference"]:
-            _make_reference(rank, name, member)
-        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, name, member).items()}
+        if told["reference"] and rank.adapters is None:
+            member.reference = rank.copy_frozen()
+        elif told["reference"] and rank.adapters is not None:
+            member.reference = name + FROZEN_SUFFIX
+            rank.adapters.add(member.reference)
+        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, member).items()}
         if optimizer and told["steps"]:
             weights = member.weights
             weights.steps = told["steps"]
@@ -93,65 +88,21 @@ def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimi
                     state |= {f"{name}/{m}/{own}": weights.distributed(own, moments[m]) for m in MOMENTS[:2]}
                     state[f"{name}/step/{own}"] = moments["step"]
         state |= {f"{name}/weight/{own}": member.own(own) for own in member.names()}
-    _check_fits(state, saved, directory)
-    try:
-        with _quiet(), torch.no_grad():
-            dcp.load(state, checkpoint_id=directory)
-    except (OSError, CheckpointException, RuntimeError) as error:
-        raise _unreadable(directory, error) from error
+    if pickled:
+        read_pickled_shards(state, directory)
+    else:
+        read_shards(state, directory, saved, rank.number, dist.get_world_size())
     for name in members:
         if rank.members[name].steps:
             rank.members[name].weights.copy_masters_to_model()
 
 
-def _reference(rank: Rank, name: str, member: ShardMember) -> State:
+def _reference(rank: Rank, member: ShardMember) -> State:
     if isinstance(member.reference, ShardedModel):
         return {own: p.detach() for own, p in member.reference.parameters.items()}
     if member.reference is None or rank.adapters is None:
         return {}
     return {own: p.detach() for own, p in rank.adapters.parameters(member.reference).items()}
-
-
-def _make_reference(rank: Rank, name: str, member: ShardMember) -> None:
-    if rank.adapters is None:
-        member.reference = rank.copy_frozen()
-        return
-    rank.adapters.add(name + FROZEN_SUFFIX)
-    member.reference = name + FROZEN_SUFFIX
-
-
-def _saved(directory: Path) -> dict[str, Any]:
-    """What there is in it: name to shape and format."""
-    try:
-        return dict(dcp.FileSystemReader(directory).read_metadata().state_dict_metadata)
-    except Exception as error:  # a pickle file, of which anything may be wrong
-        raise _unreadable(directory, error) from error
-
-
-def _check_fits(state: State, saved: dict[str, Any], directory: Path) -> None:
-    if odd := sorted(set(state) ^ set(saved)):
-        raise TacitError(f"checkpoint {directory} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
-    for name, tensor in state.items():
-        there = saved[name]
-        if there.size != tensor.shape or there.properties.dtype != tensor.dtype:
-            raise TacitError(
-                f"checkpoint {directory} does not fit this policy: {name} is {tuple(there.size)} {there.properties.dtype} "
-                f"there and {tuple(tensor.shape)} {tensor.dtype} here."
-            )
-
-
-def _unreadable(directory: Path, error: BaseException) -> TacitError:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return TacitError(
-        f"cannot read the checkpoint {directory}: {first}. It is damaged or incomplete; use an earlier checkpoint."
-    )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 # A rank's part of handing weights over to servers: as a file, or tensor by tensor to each of them.
@@ -389,8 +340,8 @@ class Rank(WeightSender):
         save(self, directory, optimizer)
         return {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in self.members.items()}
 
-    def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool) -> None:
-        load(self, directory, members, optimizer)
+    def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool, pickled: bool) -> None:
+        load(self, directory, members, optimizer, pickled)
 
     @property
     def _ranks(self) -> int:

@@ -1,0 +1,91 @@
+"""The gate in front of code that data names.
+
+What you type on the command line or pass from Python may be imported. What a file names (a run, a module, a settings file)
+may be imported if it is a registered name; anything else needs `--trust-code`, `tacit.trust_code()` or TACIT_TRUST_CODE=1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+
+FLAG = "--trust-code"
+HELP = "import the code that a run, module or settings file names: worlds, methods, engines, model classes, old checkpoints"
+VARIABLE = "TACIT_TRUST_CODE"
+"""`1`, or the names that may be imported, one per line; an environment variable, so that child processes inherit it"""
+EVERYTHING = "1"
+
+
+def trust_code() -> None:
+    """Let files name the code to import, in this process and its children."""
+    os.environ[VARIABLE] = EVERYTHING
+
+
+def is_code_trusted() -> bool:
+    return os.environ.get(VARIABLE) == EVERYTHING
+
+
+def trust_names(*values: Any) -> None:
+    """Let the names in these texts and tables be imported: `package.module:NAME`, `file.py:NAME`, or several as in
+    `a.py:A=0.5,b.py:B` and `a+b`."""
+    if not is_code_trusted():
+        names = {_identify(part) for text in _find_texts(values) for part in re.split("[,+=]", text) if ":" in part}
+        known = os.environ.get(VARIABLE, "").splitlines()
+        os.environ[VARIABLE] = "\n".join(sorted({*known, *(name for name in names if name.isprintable())}))
+
+
+def _find_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _find_texts((*value.keys(), *value.values()))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _find_texts(inner)
+
+
+@contextmanager
+def trust_command_line(words: Sequence[str]) -> Iterator[None]:
+    """Trust the names among the words that a user typed, and with --trust-code everything, for one command."""
+    before = os.environ.get(VARIABLE)
+    trust_names(*words)
+    if FLAG in words:
+        trust_code()
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+def check_import(kind: str, name: str) -> None:
+    """Raise unless `name` (`package.module:NAME` or `file.py:NAME`) may be imported."""
+    if is_code_trusted() or _identify(name) in os.environ.get(VARIABLE, "").splitlines():
+        return
+    place, _, attribute = name.rpartition(":")
+    if place.endswith(".py"):
+        place = str(Path(place).expanduser().absolute())
+    else:
+        spec = PathFinder.find_spec(place.partition(".")[0])  # of the top package: finding one inside would import it
+        place += f" ({spec.origin or 'a package'})" if spec else " (not installed)"
+    require_trust(f"{kind} {name!r} would import {attribute} from {place}")
+
+
+def require_trust(danger: str) -> None:
+    """Raise unless all code is trusted. `danger`: `WHAT would import NAME from PLACE`."""
+    if not is_code_trusted():
+        raise TacitError(f"{danger}; pass {FLAG} if you trust it (in Python: tacit.trust_code()).")
+
+
+def _identify(name: str) -> str:
+    """One spelling per file: names in settings are absolute, typed ones need not be."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}:{attribute}" if place.endswith(".py") else name
