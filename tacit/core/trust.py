@@ -76,7 +76,7 @@ def check_import(kind: str, name: str) -> None:
     else:
         spec = PathFinder.find_spec(place.partition(".")[0])  # of the top package: finding one inside would import it
         place += f" ({spec.origin or 'a package'})" if spec else " (not installed)"
-    require_trust(f"{kind} {name!r} would import {attribute} from {place}")
+    require_trust(f"{kind} {name!r} would import {attribute} from {place if place.isprintable() else repr(place)}")
 
 
 def require_trust(danger: str) -> None:

@@ -1,0 +1,137 @@
+"""Code that data names is imported only where the user typed its name or said --trust-code."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+import tacit
+from tacit.cli.main import main
+from tacit.core.errors import TacitError
+from tacit.core.trust import VARIABLE, trust_code, trust_command_line, trust_names
+from tacit.engines import get_engine
+from tacit.methods import get_method
+from tacit.worlds import get_environment
+
+
+@pytest.fixture(autouse=True)
+def untrusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Path:
+    file = tmp_path / f"evil_{tmp_path.name}.py"  # in one process no two files may have the same name
+    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom tacit.worlds.countdown import ENVIRONMENT\n")
+    return file
+
+
+NAMES = (
+    "{evil}:ENVIRONMENT",
+    "tacit.modules.work:WORK/../../{evil}:ENVIRONMENT",
+    "tacit.modules.carrying:DRAFT_0123456789abcdef\n{evil}:ENVIRONMENT",
+    "tacit.modules.carrying:/../../../../../../..{evil}:ENVIRONMENT",
+    "countdown/../{evil}:ENVIRONMENT",
+    "antigravity:ENVIRONMENT",
+    "tacit.__main__:ENVIRONMENT",
+    "os:system",
+    ":ENVIRONMENT",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("find", [get_environment, get_method, get_engine])
+def test_what_is_not_registered_is_not_imported(evil: Path, find, name: str) -> None:
+    with pytest.raises(TacitError, match=r"would import .* from .*; pass --trust-code if you trust it"):
+        find(name.format(evil=evil))
+    assert not (evil.parent / "ran").exists()
+
+
+def test_the_message_says_what_would_be_imported_from_where(evil: Path, monkeypatch) -> None:
+    monkeypatch.chdir(evil.parent)
+    for name in (f"{evil.name}:ENVIRONMENT", f"{evil}:ENVIRONMENT"):
+        with pytest.raises(TacitError) as caught:
+            get_environment(name)
+        assert str(caught.value) == (
+            f"world {name!r} would import ENVIRONMENT from {evil}; pass --trust-code if you trust it "
+            "(in Python: tacit.trust_code())."
+        )
+
+
+def test_a_typed_name_is_trusted_however_it_is_spelled_and_no_other(evil: Path, monkeypatch) -> None:
+    monkeypatch.chdir(evil.parent)
+    with trust_command_line(["train", f"--world={evil.name}:ENVIRONMENT=0.5,countdown=0.5"]):
+        assert get_environment(f"{evil}:ENVIRONMENT").name == "countdown"
+        with pytest.raises(TacitError, match="would import OTHER"):
+            get_environment(f"{evil}:OTHER")
+    with pytest.raises(TacitError, match="would import"):
+        get_environment(f"{evil}:ENVIRONMENT")
+
+
+def test_trust_reaches_child_processes_and_ends_with_the_command() -> None:
+    with trust_command_line(["eval", "run", "--trust-code"]):
+        assert os.environ[VARIABLE] == "1"
+    assert VARIABLE not in os.environ
+    trust_names({"engine": {"name": "one:ONE"}, "policies": [{"engine": "two.py:TWO"}]})
+    assert os.environ[VARIABLE].splitlines() == [f"{Path('two.py').resolve()}:TWO", "one:ONE"]
+    trust_code()
+    trust_names("three:THREE")
+    assert os.environ[VARIABLE] == "1"
+
+
+def test_a_settings_file_is_data_too(evil: Path, capsys) -> None:
+    (evil.parent / "run.toml").write_text(f"world = '{evil}:ENVIRONMENT'\n")
+    command = ["train", "--config", str(evil.parent / "run.toml"), "--out", str(evil.parent / "run"), "--iterations", "-1"]
+    assert main(command) == 2
+    assert f"would import ENVIRONMENT from {evil}; pass --trust-code" in capsys.readouterr().err
+    assert not (evil.parent / "ran").exists()
+    assert main([*command, "--trust-code"]) == 2
+    assert "iterations" in capsys.readouterr().err and (evil.parent / "ran").exists()
+
+
+def test_reports_take_no_trust_flag(tmp_path: Path, capsys) -> None:
+    for command in ("report", "watch"):
+        assert main([command, str(tmp_path), "--trust-code"]) == 2
+        assert "unknown flag --trust-code" in capsys.readouterr().err
+
+
+DYNAMIC = {"import_module", "__import__", "spec_from_file_location", "exec_module", "exec", "eval", "run_path", "run_module"}
+UNPICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "torch.distributed.checkpoint"}
+ALLOWED = {
+    "core/registry.py": "the registry: registered names, and others behind the gate",
+    "__init__.py": "constants",
+    "cli/main.py": "constants: the commands",
+    "cli/inspection/inspect.py": "constants: the kinds of inspection",
+    "comparison/warm.py": "modules of this package",
+    "core/platform.py": "a constant",
+    "worlds/minihack/world.py": "classes of minihack, from a table",
+    "worlds/webshop/catalogue.py": "a constant: a library that may be missing",
+    "sandbox/server.py": "functions that the program preloads, given on its own command line",
+    "engines/sharded/ray_launch.py": "constants: rank and server",
+    "engines/sharded/messages.py": "pickles between a run's own processes, over an authenticated socket",
+    "engines/sharded/shards.py": "checkpoints of older versions, behind the gate",
+    "modules/drafting/sandbox_process.py": "drafts, inside the sandbox",
+}
+
+
+def test_nothing_else_imports_or_unpickles_what_data_names() -> None:
+    """A new file on this list is a new door: name it here with its reason, or go through the registry."""
+    root, found = Path(tacit.__file__).parent, set()
+    for file in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            keywords = {k.arg: ast.unparse(k.value) for k in node.keywords} if isinstance(node, ast.Call) else {}
+            if (
+                (called.rpartition(".")[2] in DYNAMIC and not called.endswith((".eval", ".exec")))
+                or called == "torch.load"
+                or keywords.get("allow_pickle") == "True"
+                or keywords.get("trust_remote_code") == "True"
+                or any(module in UNPICKLES for module in modules)
+            ):
+                found.add(file.relative_to(root).as_posix())
+    assert found == set(ALLOWED)
