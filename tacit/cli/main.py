@@ -7,13 +7,14 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from errno import EACCES, ENOMEM
 from pathlib import Path
 
 import tacit
 from tacit.cli.terminal import exit_status, signals_as_interrupts
 from tacit.core.errors import TacitError, unknown
 from tacit.core.trust import trust_command_line
-from tacit.runs.files import DiskError
+from tacit.runs.files import REFUSALS, DiskError
 
 COMMANDS = {
     "train": ("tacit.cli.train", "train a policy in a world with a method"),
@@ -44,6 +45,8 @@ USAGE = """usage: tacit COMMAND ...
   tacit play --world countdown --policy expert"""
 
 MISTAKE = 2
+NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "can't start new thread", "bad_alloc")
+"""in messages of the dynamic loader, torch and Python"""
 
 
 def main(argv: Sequence[str] | None = None, again: str = "") -> int:
@@ -55,9 +58,7 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
-        message = str(error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error)
-        red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
+        _print_error(str(error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error))
         return MISTAKE
     except KeyboardInterrupt as stop:
         print("\nstopped.", file=sys.stderr)
@@ -66,6 +67,11 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
         # `tacit list | head`: the reader is gone. Redirect stdout, or Python complains again when it closes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (MemoryError, ImportError, RuntimeError, OSError) as error:
+        if os.environ.get("TACIT_DEBUG") or not (reason := _explain_limit(error)):
+            raise
+        _print_error(reason)
+        return MISTAKE
 
 
 def _dispatch(words: list[str]) -> int:
@@ -92,6 +98,22 @@ def _resume_command(words: list[str], path: Path) -> str:
 
     run = next((place for place in (path, *path.parents) if (place / SETTINGS).exists()), None)
     return f"tacit train --resume {run}" if run and words[0] == "train" else shlex.join(["tacit", *words])
+
+
+def _explain_limit(error: BaseException) -> str:
+    """One line for an error that a limit of this machine explains: memory, threads, a disk that cannot be written to."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, OSError) and error.errno in REFUSALS and error.errno != EACCES:
+        reason, remedy = REFUSALS[error.errno]
+        return f"cannot write {error.filename or 'a file'}: {reason}; {remedy}, then give the command again."
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY) or getattr(error, "errno", 0) == ENOMEM:
+        return f"out of memory ({text}). Free some, raise the limit (`ulimit -v`), or choose smaller settings."
+    return ""
+
+
+def _print_error(message: str) -> None:
+    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -407,7 +407,7 @@ def read_document(file: Path) -> Document:
         raise TacitError(f"cannot read the settings file {file}: {getattr(error, 'strerror', None) or error}.") from error
     try:
         document = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
     if not isinstance(document, dict):
         raise TacitError(f"the settings file {file} must hold a table of settings.")

@@ -23,7 +23,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import FULL_BLOCK, Environment, version_of
-from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
+from tacit.engines.models.bases import BASES, check_sizes, check_tokenizer, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.modules.carrying import PackagedDraft, read_packaged_draft, register_draft
 from tacit.prompts.history import History
@@ -157,7 +157,7 @@ class Module:
         }
 
     def find_damage(self) -> list[str]:
-        """One message per missing or changed file."""
+        """One message per missing, changed or unsafe file."""
         found = []
         for name, expected in self.files.items():
             file = self.path / name
@@ -165,6 +165,11 @@ class Module:
                 found.append(f"{file} is missing")
             elif (actual := hash_file(file)) != expected:
                 found.append(f"{file} is damaged (sha256 {actual}, but {MANIFEST} says {expected})")
+        for check in () if self.adapter or found else (check_sizes, check_tokenizer):
+            try:
+                check(self.path)
+            except TacitError as error:
+                found.append(str(error).rstrip("."))
         return found
 
     def check_files(self) -> None:

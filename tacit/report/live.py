@@ -33,6 +33,7 @@ from tacit.report.run_page import (
 from tacit.report.viewer import build_viewer, choose_episodes
 from tacit.report.write import make_missing_error
 from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
+from tacit.runs.trajectories import RECORDED, parse_recording_name
 
 PAGE_FILES = (
     "*.json",
@@ -120,7 +121,6 @@ def _states(path: Path) -> Iterator[tuple[str, int, int]]:
 
 STRIPS, RECORDINGS, MAX_TURNS = 8, 12, 60
 """episodes shown of the newest recording, recordings, and turns per episode"""
-SUFFIX = ".jsonl.gz"
 
 
 def build_feed(run: Path, link: str, most: int, notices: list[str]) -> dict[str, Any]:
@@ -143,11 +143,13 @@ def build_feed(run: Path, link: str, most: int, notices: list[str]) -> dict[str,
     }
 
 
+def find_recordings(run: Path) -> list[Path]:
+    return [file for file in (run / "trajectories").glob(f"*{RECORDED}") if parse_recording_name(file) and file.is_file()]
+
+
 def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
     """The page with the episodes of one recording."""
-    file = run / "trajectories" / f"{name}{SUFFIX}"
-    if not file.is_file():
-        raise TacitError(f"there is no recording {name!r} in {run}.")
+    file = run / "trajectories" / f"{name}{RECORDED}"
     files = read_run(run)
     known, notices = find_world_info(files.settings), list(files.notices)
     episodes = _read_feed(run, file, notices)
@@ -157,10 +159,8 @@ def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -
 
 def _newest(run: Path, notices: list[str]) -> list[tuple[str, Episodes]]:
     files = []
-    for file in (run / "trajectories").glob(f"*{SUFFIX}"):
-        name = file.name.removesuffix(SUFFIX)
-        if name.rpartition("-")[2].isdigit():
-            files.append((file.stat().st_mtime_ns, name, file))
+    for file in find_recordings(run):
+        files.append((file.stat().st_mtime_ns, file.name.removesuffix(RECORDED), file))
     return [(name, _read_feed(run, file, notices)) for _, name, file in sorted(files, reverse=True)[:RECORDINGS]]
 
 
@@ -175,8 +175,8 @@ def _read_feed(run: Path, file: Path, notices: list[str]) -> Episodes:
 def _read_cached(run: Path, file: Path, written: int, size: int) -> tuple[Episodes, tuple[str, ...]]:
     """Recordings are written atomically, so one read per version is enough."""
     notices: list[str] = []
-    stage, _, step = file.name.removesuffix(SUFFIX).rpartition("-")
-    return Episodes(stage, int(step), read_episodes(run, file, notices)), tuple(notices)
+    stage, step = parse_recording_name(file) or ("", 0)
+    return Episodes(stage, step, read_episodes(run, file, notices)), tuple(notices)
 
 
 def _outcomes(episodes: Episodes) -> dict[str, Any]:

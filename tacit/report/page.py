@@ -131,4 +131,5 @@ def render(kind: str, notices: Sequence[str], live: Live | None = None, **values
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     common = {"kind": kind, "version": tacit.__version__, "style": style, "script": script, "digest": digest}
     values |= {"live": live, "links": []}
-    return environment.get_template(f"{kind}.html").render(notices=list(dict.fromkeys(notices)), **common, **values)
+    page = environment.get_template(f"{kind}.html").render(notices=list(dict.fromkeys(notices)), **common, **values)
+    return page.encode("utf-8", "replace").decode()  # names of files and JSON may contain lone surrogates

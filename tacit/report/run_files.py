@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +19,7 @@ from tacit.report.page import is_number
 from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
 from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
+from tacit.runs.files import read_lines
 from tacit.runs.trajectories import list_recordings, trajectory_from_record
 from tacit.training.settings import TrainSettings
 from tacit.training.setup import TaskSets
@@ -150,7 +149,7 @@ def read_table(file: Path, notices: list[str]) -> Record:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         notices.append(f"{file.name} is missing.")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         notices.append(f"{file.name} cannot be read ({error}).")
     else:
         if isinstance(value, dict):
@@ -163,13 +162,12 @@ def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[st
     """The valid records of a JSON lines file; of a damaged file, those before the damage."""
     name, found = file.relative_to(run), []
     try:
-        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.strip() and (line.endswith("\n") or _parse(line) is not None):  # a killed write leaves half a line
-                    found.append(_parse(line))
+        for line in read_lines(file):
+            if line.strip() and (line.endswith(b"\n") or _parse(line) is not None):  # a killed write leaves half a line
+                found.append(_parse(line))
     except FileNotFoundError:
         return []
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         notices.append(f"{name} is damaged ({error or type(error).__name__}); what comes before the damage is shown.")
     kept = [record for record in found if sound(record)]
     if len(kept) < len(found):
@@ -177,10 +175,10 @@ def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[st
     return kept
 
 
-def _parse(line: str) -> Any:
+def _parse(line: bytes) -> Any:
     try:
-        return json.loads(line)
-    except ValueError:
+        return json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
         return None
 
 

@@ -115,7 +115,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
         raise TacitError(f"there is no {name} in {path}: {remedy}")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TacitError(f"cannot read {file}: {error}.") from error
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,26 @@ class DiskError(TacitError):
 
     def naming(self, command: str) -> DiskError:
         return DiskError(self.path, self.error, command)
+
+
+MAX_EXPANDED = 1 << 29
+"""bytes that a file of JSON lines may have; a few megabytes of gzip can expand to gigabytes"""
+MAX_LINE = 1 << 26
+"""bytes of one line"""
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, gzipped if its name ends in .gz. One that is too large, or damaged, raises an OSError."""
+    total = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            while line := file.readline(MAX_LINE + 1):
+                total += len(line)
+                if len(line) > MAX_LINE or total > MAX_EXPANDED:
+                    raise OSError(f"a line has more than {MAX_LINE:,} bytes, or all have more than {MAX_EXPANDED:,}")
+                yield line
+    except (EOFError, zlib.error) as error:
+        raise OSError(str(error) or type(error).__name__) from error
 
 
 def write_json(path: Path, value: Any) -> None:

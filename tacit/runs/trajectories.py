@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from tacit.core.credit import Batch, Credit, Iteration, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Completion, Condition, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
-from tacit.runs.files import explain_disk_errors
+from tacit.runs.files import explain_disk_errors, read_lines
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -163,17 +164,25 @@ def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 
 def read_records(path: Path) -> Sequence[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return [json.loads(line) for line in read_lines(path)]
 
 
 # Recorded episodes as trajectories again: what was seen, done and achieved; of tokens only how many.
 
 
+RECORDED = ".jsonl.gz"
+
+
 def list_recordings(run: Path, stage: str = "rl") -> dict[int, Path]:
     """The files of recorded episodes by step; `stage` is `rl`, or `eval-rl` and the like for evaluations."""
-    named = {file.name.removesuffix(".jsonl.gz").rpartition("-"): file for file in (run / "trajectories").glob("*.jsonl.gz")}
-    return {int(number): named[own, dash, number] for own, dash, number in sorted(named) if own == stage and number.isdigit()}
+    named = {parse_recording_name(file): file for file in (run / "trajectories").glob(f"*{RECORDED}")}
+    return {found[1]: named[found] for found in sorted(filter(None, named)) if found[0] == stage}
+
+
+def parse_recording_name(file: Path) -> tuple[str, int] | None:
+    """(stage, step) of `rl-000012.jsonl.gz`; None for a file of any other name."""
+    found = re.fullmatch(rf"(.+)-([0-9]{{1,12}}){re.escape(RECORDED)}", file.name)
+    return (found[1], int(found[2])) if found and file.name.isprintable() else None
 
 
 def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
@@ -181,7 +190,7 @@ def read_trajectories(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
     known = {task.id: task for task in tasks}
     try:
         records = read_records(file)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TacitError(f"cannot read the recorded episodes {file}: {error}.") from error
     strange = next((r["task"] for r in records if r["task"] not in known), None)
     if strange is not None:

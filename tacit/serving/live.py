@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tacit.core.errors import TacitError
-from tacit.report.live import WatchedRun, build_feed, render_overview, render_recording
+from tacit.report.live import WatchedRun, build_feed, find_recordings, render_overview, render_recording
 from tacit.report.page import Live, render
 from tacit.report.run_page import render_run
 from tacit.report.viewer import MAX_TRAJECTORIES
 from tacit.serving.guard import App, Guard, Metrics, NamedRoute
+from tacit.runs.trajectories import RECORDED
 from tacit.serving.settings import ServingSettings
 
 HEADERS = {"cache-control": "no-cache", "x-frame-options": "DENY"}
@@ -34,8 +35,8 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         others = [(run.name, "" if i == number else links[i]) for i, run in enumerate(runs)]
         return [("side by side", "/"), *others] if len(runs) > 1 else []
 
-    def find_run(number: int) -> WatchedRun | None:
-        return runs[number] if 0 <= number < len(runs) else None
+    def find_run(number: str) -> tuple[WatchedRun, int] | None:
+        return next(((run, i) for i, run in enumerate(runs) if str(i) == number), None)
 
     async def root(request: Request) -> Response:
         if len(runs) == 1:
@@ -45,20 +46,20 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
         return await pages.answer(request, stamp, written, "", lambda live: render_overview(runs, links, most, live))
 
     async def run(request: Request) -> Response:
-        number = request.path_params["number"]
-        if (watched := find_run(number)) is None:
+        if (found := find_run(request.path_params["number"])) is None:
             return make_not_found(request)
+        watched, number = found
         stamp, written = watched.get_stamp()
         write = lambda live: _render_run(watched, links[number], most, live, link_others(number))  # noqa: E731
         return await pages.answer(request, stamp, written, f"`tacit train --resume {watched.path}` continues it", write)
 
     async def recording(request: Request) -> Response:
-        number, name = request.path_params["number"], request.path_params["name"]
-        watched = find_run(number)
-        if watched is None or not (watched.path / "trajectories" / f"{name}.jsonl.gz").is_file():
+        found, name = find_run(request.path_params["number"]), request.path_params["name"]
+        files = {file.name.removesuffix(RECORDED): file for file in find_recordings(found[0].path)} if found else {}
+        if found is None or name not in files:
             return make_not_found(request)
-        around = [(watched.name, links[number])]
-        state = (watched.path / "trajectories" / f"{name}.jsonl.gz").stat()
+        watched, number = found
+        around, state = [(watched.name, links[number])], files[name].stat()
         write = lambda live: render_recording(watched.path, name, most, live, beside=around)  # noqa: E731
         return await pages.answer(request, f"{state.st_mtime_ns}-{state.st_size}", None, "", write)
 
@@ -67,8 +68,8 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
 
     routes = [
         NamedRoute("/", root),
-        NamedRoute("/runs/{number:int}", run),
-        NamedRoute("/runs/{number:int}/episodes/{name}", recording),
+        NamedRoute("/runs/{number}", run),
+        NamedRoute("/runs/{number}/episodes/{name}", recording),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={404: missing}), None, settings, Metrics())
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from tacit.core.trust import is_code_trusted, require_trust
+from tacit.engines.models.bases import check_sizes
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
 from tacit.engines.local.fast.cross_entropy import linear_float32
@@ -203,12 +205,16 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
     """A transformers model and its tokenizer, from a checkpoint directory or a hub id, in eval mode on the device."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = find_pretrained(model)
+    source, trusted = find_pretrained(model), is_code_trusted()
+    if Path(source).is_dir():
+        check_sizes(Path(source))
     try:
         with no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(source)
-            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trusted)
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=trusted)
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            require_trust(f"model {model!r} would import its own classes from {source}")
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         remedy = (
             "Check the files in it."

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tacit.core.errors import TacitError
+from tacit.core.trust import is_code_trusted
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
 
@@ -22,8 +23,8 @@ class SentenceModel:
         try:
             place = find_pretrained(name)
             with no_progress_bars():
-                self.tokenizer = AutoTokenizer.from_pretrained(place)
-                self.model = AutoModel.from_pretrained(place).eval()
+                self.tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=is_code_trusted())
+                self.model = AutoModel.from_pretrained(place, trust_remote_code=is_code_trusted()).eval()
             self(["any text"])  # fail now, not in the middle of a run
         except Exception as error:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]

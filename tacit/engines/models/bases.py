@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
+from tacit.core.trust import require_trust
 from tacit.engines.models.tiny import TinySettings
 
 BASE_SIZES = {
@@ -110,9 +113,9 @@ def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
     from tacit.engines.models.tiny import no_progress_bars
 
     with no_progress_bars():
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16, trust_remote_code=False)
         model.save_pretrained(destination)
-    AutoTokenizer.from_pretrained(source).save_pretrained(destination)
+    AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(destination)
     (destination / "generation_config.json").unlink(missing_ok=True)
     files = {file.name: _sha256(file) for file in sorted(destination.iterdir()) if file.name != MANIFEST}
     total = hash_files(files)
@@ -142,6 +145,10 @@ UNRELATED = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "
 TOKEN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json")
 TOKEN_SETTINGS = ("chat_template", "add_bos_token", "add_eos_token", "bos_token", "eos_token", "pad_token")
 """entries of tokenizer_config.json that change what is read"""
+MAX_HEADER = 100_000_000
+"""bytes of the header of a safetensors file, as the format allows"""
+MATRICES = ("vocab_size", "hidden_size", "intermediate_size")
+"""settings of a config.json; a model has a matrix of each size and its neighbor"""
 PIECE = 1 << 22
 """bytes hashed at once"""
 
@@ -197,13 +204,77 @@ def _weights(directory: Path) -> Iterator[str]:
 def _tensors(file: Path) -> Iterator[str]:
     """`name format shape hash` of each. The file is a length, a JSON header with offsets, and then the bytes."""
     with file.open("rb") as opened:
-        start = 8 + int.from_bytes(opened.read(8), "little")
-        header: dict[str, Any] = json.loads(opened.read(start - 8))
-        header.pop("__metadata__", None)
+        start, header = _read_header(opened)
         for name, entry in header.items():
             first, last = entry["data_offsets"]
             opened.seek(start + first)
             yield f"{name} {entry['dtype']} {entry['shape']} {_hash(opened, last - first)}"
+
+
+def _read_header(opened: Any) -> tuple[int, dict[str, Any]]:
+    """(where the bytes of a safetensors file start, its tensors by name)"""
+    start = 8 + int.from_bytes(opened.read(8), "little")
+    if start > MAX_HEADER:
+        raise ValueError(f"{opened.name} has a header of {start} bytes")
+    header: dict[str, Any] = json.loads(opened.read(start - 8))
+    header.pop("__metadata__", None)
+    return start, header
+
+
+def check_sizes(directory: Path) -> None:
+    """Refuse a model whose config.json claims more than its weights have, before a library makes room for it."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        return  # an older format
+    try:
+        tensors: dict[str, Any] = {}
+        for file in files:
+            with file.open("rb") as opened:
+                tensors |= _read_header(opened)[1]
+        weights = sum(math.prod(tensor["shape"]) for tensor in tensors.values())
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        tables = [config, *(value for value in config.values() if isinstance(value, dict))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TacitError(f"cannot read the model in {directory}: {type(error).__name__}: {error}.") from error
+    for table in tables:
+        sizes = {name: table[name] for name in ("num_hidden_layers", *MATRICES) if isinstance(table.get(name), int)}
+        claims = {f"{a} × {b}": sizes[a] * sizes[b] for a, b in pairwise(MATRICES) if a in sizes and b in sizes}
+        claims |= {name: size for name, size in sizes.items() if name != "num_hidden_layers"}
+        if sizes.get("num_hidden_layers", 0) > len(tensors):
+            raise TacitError(
+                f"config.json in {directory} claims {sizes['num_hidden_layers']} layers, but there are {len(tensors)} tensors."
+            )
+        for name, size in claims.items():
+            if size > weights:
+                raise TacitError(f"config.json in {directory} claims {name} = {size}, but there are {weights} weights.")
+
+
+def check_tokenizer(directory: Path) -> None:
+    """Refuse a tokenizer whose regular expressions could take exponential time, unless its code is trusted."""
+    try:
+        data = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+        waiting: list[Any] = [data.get(part) for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise TacitError(f"cannot read {directory / 'tokenizer.json'}: {error}.") from error
+    while waiting:
+        value = waiting.pop()
+        pattern = value.get("Regex") if isinstance(value, dict) else None
+        if isinstance(pattern, str) and _may_backtrack(pattern):
+            require_trust(f"tokenizer.json in {directory} would run the regular expression {pattern[:200]!r}, which may never end")
+        waiting += list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _may_backtrack(pattern: str) -> bool:
+    """Whether it repeats a group without limit, or has more than two unlimited repeats in one alternative. The patterns of
+    GPT-2, Llama, Qwen and DeepSeek do neither."""
+    plain = re.sub(r"\\[pP]\{[^}]*\}|\\.", "x", pattern, flags=re.DOTALL)
+    while plain != (plain := re.sub(r"\[[^\[\]]*\]", "x", plain)):
+        pass
+    repeats = r"[*+][+?]?|\{\d*,(?:\d{3,})?\}|\{\d{3,}"
+    many = any(len(re.findall(repeats, part)) > 2 for part in plain.split("|"))
+    return many or len(pattern) > 2000 or re.search(rf"\)(?:{repeats})", plain) is not None
 
 
 def hash_file(file: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.trust import is_code_trusted, require_trust
 from tacit.engines.models.bases import BASES, base_path
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, tiny_checkpoint
 
@@ -67,7 +68,11 @@ def codec_in(checkpoint: str) -> TextCodec:
     from tacit.engines.local.tokenizer import make_codec
 
     try:
-        return make_codec(AutoTokenizer.from_pretrained(checkpoint), AutoConfig.from_pretrained(checkpoint))
+        trusted = is_code_trusted()
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trusted)
+        return make_codec(tokenizer, AutoConfig.from_pretrained(checkpoint, trust_remote_code=trusted))
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            require_trust(f"model {checkpoint!r} would import its own classes from {checkpoint}")
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TacitError(f"cannot read the tokenizer of {checkpoint!r}: {first_line}") from error

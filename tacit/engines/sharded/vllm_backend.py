@@ -135,7 +135,8 @@ class VllmServer:
         self._made = 0
         self._versions: dict[str, int] = {} if told.lora_rank else {MAIN: 0}
         self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
-        tokenizer, vocabulary = AutoTokenizer.from_pretrained(told.checkpoint), self._engine.model_config.get_vocab_size()
+        tokenizer = AutoTokenizer.from_pretrained(told.checkpoint, trust_remote_code=False)
+        vocabulary = self._engine.model_config.get_vocab_size()
         self._stops = StopConditionsCache(tokenizer, told.end_tokens, vocabulary)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacit.core.trust import is_code_trusted
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, run_requests
@@ -321,7 +322,7 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
 def _tokenizer(source: str) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(source)
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=is_code_trusted())
 
 
 class TinkerPolicy(PolicyBase):

@@ -54,6 +54,8 @@ REFUSED = frozenset(
 HARMLESS_DUNDERS = ("__name__", "__doc__", "__slots__")
 """not `__match_args__`, which makes a pattern read the attributes it lists"""
 FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
+FORMATS = ("format", "format_map")
+"""they read attributes that their text names"""
 PARTS = {
     "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
     "rewards": (("events",), ("REWARDS", "CLAIMS")),
@@ -117,13 +119,30 @@ def all_findings(source):
             f"line {getattr(error, 'lineno', None) or 1}: cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
         ]
     found = []
+    plain = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _formats_plainly(node.func)}
     for node in ast.walk(tree):
-        for reason in _check_node(node):
+        for reason in _check_node(node, id(node) in plain):
             found.append(f"line {getattr(node, 'lineno', 1)}: {reason}")
     return found
 
 
-def _check_node(node):
+def _formats_plainly(called):
+    """Whether this is `"…{}…{name:>3}…".format`: a field such as `{0.__globals__}` or `{0[key]}` would read attributes."""
+    if not (isinstance(called, ast.Attribute) and called.attr == "format" and isinstance(called.value, ast.Constant)):
+        return False
+    templates = [called.value.value]
+    try:
+        while templates:
+            for _, field, spec, _ in string.Formatter().parse(templates.pop()):
+                if field and not field.isidentifier() and not field.isdecimal():
+                    return False
+                templates += [spec] if spec else []
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _check_node(node, plain):
     if isinstance(node, ast.Import):
         yield from (f"imports {alias.name}" for alias in node.names if alias.name not in MODULES)
     elif isinstance(node, ast.ImportFrom) and node.module != FUTURE:
@@ -132,6 +151,8 @@ def _check_node(node):
     elif isinstance(node, ast.Attribute | ast.MatchClass):
         names = [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs
         yield from (f"reaches for .{name}" for name in names if name.startswith("_") or name in FRAMES)
+        if not plain:
+            yield from (f"uses .{name} other than with a constant text of plain fields" for name in names if name in FORMATS)
     elif isinstance(node, ast.Name) and (node.id in REFUSED or (node.id.startswith("__") and node.id not in HARMLESS_DUNDERS)):
         yield f"uses {node.id}"
 

@@ -1,0 +1,165 @@
+"""Files of strangers that are too large, too deep or oddly named: each ends in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.core.errors import TacitError
+from tacit.engines.models.bases import _may_backtrack, check_sizes, check_tokenizer
+from tacit.modules.drafting.sandbox_process import findings
+from tacit.report.run_files import read_episodes
+from tacit.runs import files
+from tacit.runs.trajectories import list_recordings, read_trajectories
+
+SETTINGS = {"world": "countdown", "method": {"name": "grpo"}, "model": "tiny", "seed": 0}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    (path / "trajectories").mkdir(parents=True)
+    (path / "settings.json").write_text(json.dumps(SETTINGS))
+    return path
+
+
+ODD = ("plain", "rl-", "-1", "rl-²", "rl-1e9", "rl--1", "a-" + "9" * 200, "rl-\n1", b"\xff\xfe-000001", "x" * 230)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_recordings_of_odd_names_are_passed_over(run: Path, name: str | bytes, capsys) -> None:
+    text = os.fsdecode(name) if isinstance(name, bytes) else name
+    with gzip.open(run / "trajectories" / f"{text}.jsonl.gz", "wt") as file:
+        file.write("{}\n")
+    assert not list_recordings(run, "rl")
+    assert main(["report", str(run)]) == 0
+    (run / "evaluations").mkdir()
+    (run / "evaluations" / f"{text}.json").write_text('{"panel": "\\ud800"}')
+    assert main(["report", str(run)]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(files, "MAX_EXPANDED", 1 << 22)
+    one, many = (run / "trajectories" / f"rl-00000{n}.jsonl.gz" for n in (1, 2))
+    one.write_bytes(gzip.compress(b'"' + b"a" * (1 << 21)))
+    many.write_bytes(gzip.compress(b"{}\n" * (1 << 21)))
+    for file in (one, many):
+        assert file.stat().st_size < 1 << 16
+        notices: list[str] = []
+        read_episodes(run, file, notices)
+        assert "more than" in notices[0], notices
+        with pytest.raises(TacitError, match="cannot read the recorded episodes .* more than"):
+            read_trajectories(file, ())
+
+
+def test_nesting_ends_in_one_line(run: Path, tmp_path: Path, capsys) -> None:
+    deep = tmp_path / "deep.toml"
+    deep.write_text(f"world = {'[' * 5000}{']' * 5000}\n")
+    assert main(["train", "--config", str(deep)]) == 2
+    (run / "trajectories" / "rl-000001.jsonl.gz").write_bytes(gzip.compress(b"[" * 100_000 + b"\n"))
+    (run / "versions.json").write_text("[" * 100_000)
+    assert main(["report", str(run)]) == 0
+    (run / "settings.json").write_text('{"a":' * 100_000)
+    for command in (["report"], ["eval"], ["train", "--resume"], ["play", "--policy"]):
+        assert main([*command, str(run)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("error: ") == len(said.splitlines()) == 5, said
+
+
+def make_model(path: Path, **config: object) -> Path:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [8, 4], "data_offsets": [0, 128]}}).encode()
+    path.mkdir(exist_ok=True)
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
+    sizes = {"num_hidden_layers": 1, "vocab_size": 8, "hidden_size": 4, "intermediate_size": 4}
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, **config}))
+    return path
+
+
+def test_a_model_that_claims_more_than_it_has_is_refused_before_it_is_made(tmp_path: Path, capsys) -> None:
+    check_sizes(make_model(tmp_path / "m"))
+    for claim in (
+        {"num_hidden_layers": 10**7},
+        {"vocab_size": 10**9},
+        {"intermediate_size": 10**12},
+        {"text_config": {"num_hidden_layers": 10**7}},
+    ):
+        with pytest.raises(TacitError, match="claims"):
+            check_sizes(make_model(tmp_path / "m", **claim))
+    command = ["train", "--world", "countdown", "--model", str(tmp_path / "m"), "--out", str(tmp_path / "out"), "--sft.steps", "1"]
+    assert main(command) == 2 and "claims 10000000 layers, but there are 1 tensors" in capsys.readouterr().err
+    (tmp_path / "m" / "model.safetensors").write_bytes((1 << 60).to_bytes(8, "little"))
+    with pytest.raises(TacitError, match="header of 1152921504606846984 bytes"):
+        check_sizes(tmp_path / "m")
+
+
+KNOWN = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}]*[\p{Ll}\p{Lm}]+(?i:'s|'t)?|\p{N}{1,3}|\s*[\r\n]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+",
+)
+
+
+def test_a_tokenizer_that_may_never_end_is_refused(tmp_path: Path) -> None:
+    assert not any(map(_may_backtrack, KNOWN))
+    for pattern in ("(a+)+$", "(a|aa)*b", "(?:x{1,})+", "a*a*a*b", "(a{1,5000}){1,5000}", "x" * 3000):
+        assert _may_backtrack(pattern), pattern
+        split = {"type": "Split", "pattern": {"Regex": pattern}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split]}}))
+        with pytest.raises(TacitError, match="would run the regular expression .*; pass --trust-code if you trust it"):
+            check_tokenizer(tmp_path)
+
+
+def test_a_model_with_code_of_its_own_neither_asks_nor_runs(tmp_path: Path) -> None:
+    """In a terminal transformers would ask; here standard input is one that would say yes."""
+    model = make_model(tmp_path / "m", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"})
+    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (model / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["own.Tokenizer", null]}}')
+    command = ["train", "--world", "countdown", "--model", str(model), "--out", str(tmp_path / "run"), "--sft.steps", "1"]
+    script = f"from tacit.cli.main import main; raise SystemExit(main({command!r}))"
+    ran = subprocess.run([sys.executable, "-c", script], input="y\ny\n", capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 2 and "Do you wish" not in ran.stdout + ran.stderr
+    assert f"would import its own classes from {model}; pass --trust-code if you trust it" in ran.stderr, ran.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(30, "Read-only file system", "/x"), RuntimeError("can't start new thread")])
+def test_a_limit_of_the_machine_ends_in_one_line(monkeypatch, capsys, error: Exception) -> None:
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("tacit.cli.main._dispatch", fail)
+    assert main(["list"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    assert "out of memory" in said or "cannot write /x: read-only disk" in said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '"{0.__globals__}".format(start)',
+        '"{0.__class__}".format_map({})',
+        '"{0[x]}".format([])',
+        '"{:{0.__globals__}}".format(1, start)',
+        'TEXT.format(start)',
+        'str.format("{0.__globals__}", start)',
+        'list(map(str.format, ["{0.__globals__}"], [start]))',
+        '("{0." + "__globals__}").format(start)',
+    ],
+)
+def test_a_draft_reads_no_attributes_through_format(line: str) -> None:
+    assert any("format" in found for found in findings(f'TEXT = "x"\ndef start(goal, saw):\n    return {line}\n'))
+
+
+def test_a_draft_may_format_plainly() -> None:
+    assert not findings('x = "{} {0!r:>3} {name:{width}}".format(1, name=2, width=3)\ny = format(3, ".1f")\nz = f"{x:>3}"\n')
