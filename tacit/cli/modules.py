@@ -1,8 +1,9 @@
-"""`tacit modules`: train, export, list, verify, pack, install and price skill modules."""
+"""`tacit modules`: train, export, list, verify, push, pull, pack, install and price skill modules."""
 
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from functools import partial
@@ -16,7 +17,7 @@ from tacit.cli.terminal import add_panel_options, ask_yes, interval, make_consol
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
-from tacit.config.recipe import Recipe, override, read_document, run_recipe
+from tacit.config.recipe import Overrides, Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import pluralize
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
@@ -24,6 +25,7 @@ from tacit.modules.archive import pack
 from tacit.modules.carrying import PackagedDraft
 from tacit.modules.cost import CostRow, Costs, PromptedModel, is_local_host, measure_costs
 from tacit.modules.drafting.sandbox import truncate_for_display
+from tacit.modules.hub import pull, push
 from tacit.modules.install import InstallOptions, install
 from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
@@ -43,7 +45,7 @@ from tacit.modules.verify import find_problems
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
-# `tacit modules pack` and `install`: a module as one file.
+# `tacit modules push` and `pull` (through the hub), `pack` and `install` (as one file).
 
 ENGINE = ("device", "dtype", "threads", "max_batch")
 MOST_MB = 2000
@@ -60,32 +62,66 @@ def pack_module(argv: Sequence[str]) -> int:
     parser.add_argument("--base-licence", default="", metavar="NAME", help="of its base, where the base's own files do not say")
     parser.add_argument("--replace", action="store_true", help="write over a file of that name")
     arguments, _ = parser.parse(argv)
-    module, file = arguments.module.expanduser(), arguments.file.expanduser()
-    if not (module / MANIFEST).is_file():
-        raise TacitError(f"{module} is no module: it has no {MANIFEST}. `tacit modules {module}` says what is there.")
+    module, file = _read_one(arguments.module), arguments.file.expanduser()
     if file.is_dir() or not file.parent.is_dir():
         raise TacitError(f"{file} must be a file in a directory that is there.")
     if file.exists() and not arguments.replace:
         raise TacitError(f"{file} is there already; --replace writes over it.")
-    digest = pack(read_module(module), file, arguments.base_licence)
+    digest = pack(module, file, arguments.base_licence)
     say(make_console(), f"{file}: {file.stat().st_size:,} bytes\nsha256 {digest}")
     return 0
 
 
-def install_module(argv: Sequence[str]) -> int:
+def push_module(argv: Sequence[str]) -> int:
     parser = Parser(
+        "modules push",
+        "Upload a module to the Hugging Face hub, with its card. The token is HF_TOKEN, or that of `hf auth login`.",
+        usage="tacit modules push MODULE OWNER/NAME [--private] [--base-licence NAME]",
+    )
+    parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
+    parser.add_argument("repository", metavar="OWNER/NAME", help="repository; it is created if there is none")
+    parser.add_argument("--private", action="store_true", help="if it is created: let only its owner see it")
+    parser.add_argument("--base-licence", default="", metavar="NAME", help="of its base, where the base's own files do not say")
+    arguments, _ = parser.parse(argv)
+    commit = push(_read_one(arguments.module), arguments.repository, arguments.base_licence, arguments.private)
+    say(make_console(), f"tacit modules pull {arguments.repository}@{commit} --out DIR")
+    return 0
+
+
+def pull_module(argv: Sequence[str]) -> int:
+    parser = _make_install_parser(
+        "modules pull",
+        "Install a module from the Hugging Face hub, with the checks of `tacit modules install`.",
+        "tacit modules pull OWNER/NAME[@REVISION] --out DIR [--verify]",
+    )
+    parser.add_argument("source", metavar="OWNER/NAME[@REVISION]", help="repository; a commit as REVISION pins its content")
+    arguments, said = parser.parse(argv)
+    check_at_least_one(arguments, "max_mb")
+    repository, _, revision = arguments.source.partition("@")
+    path, commit = pull(repository, revision, arguments.max_mb * 1_000_000)
+    say(make_console(), f"{repository} at commit {commit}")
+    return _install(str(path), arguments, said)
+
+
+def install_module(argv: Sequence[str]) -> int:
+    parser = _make_install_parser(
         "modules install",
-        "Install a module: files against hashes, base and tracker against this machine's, on request its score.",
-        usage="tacit modules install FILE|DIR|https://…|hf:OWNER/NAME[@REVISION][:PATH] --out DIR [--verify]",
+        "Install a module from a file or a directory: files against hashes, base and tracker against this machine's.",
+        "tacit modules install FILE|DIR --out DIR [--verify] [--sha256 HEX]",
     )
-    parser.add_argument(
-        "source", metavar="SOURCE", help="package, directory of modules, address of a package, or hf: and a repository"
-    )
+    parser.add_argument("source", metavar="SOURCE", help="package, or directory of modules")
+    parser.add_argument("--sha256", default="", metavar="HEX", help="what the package must be, as whoever made it said")
+    arguments, said = parser.parse(argv)
+    check_at_least_one(arguments, "max_mb")
+    return _install(arguments.source, arguments, said, arguments.sha256)
+
+
+def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
+    parser = Parser(command, summary, usage=usage)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of modules; the new one is DIR/SKILL")
     parser.add_argument(
         "--verify", action="store_true", help="play its panel again, and refuse it where its score does not hold"
     )
-    parser.add_argument("--sha256", default="", metavar="HEX", help="what the package must be, as whoever made it said")
     parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
     parser.add_argument("--replace", action="store_true", help="in the place of another module of the same skill")
     parser.add_argument(
@@ -93,24 +129,33 @@ def install_module(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--max-mb", type=int, default=MOST_MB, metavar="N", help=f"refuse what is larger (default: {MOST_MB})")
     parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
-    arguments, said = parser.parse(argv)
-    check_at_least_one(arguments, "max_mb")
+    return parser
+
+
+def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "") -> int:
     console = make_console()
     options = InstallOptions(
         arguments.max_mb * 1_000_000,
-        arguments.sha256,
+        sha256,
         arguments.base_model,
         arguments.replace,
         arguments.verify,
         said,
         lambda module: _agreed(console, module, arguments.yes),
     )
-    for found in install(arguments.source, arguments.out.expanduser(), options):
+    for found in install(source, arguments.out.expanduser(), options):
         where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
         say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
         if found.verdict is not None:
             say(console, f"{found.module.skill}: {found.verdict}")
     return 0
+
+
+def _read_one(path: Path) -> Module:
+    path = path.expanduser()
+    if not (path / MANIFEST).is_file():
+        raise TacitError(f"{path} is no module: it has no {MANIFEST}. `tacit modules {path}` says what is there.")
+    return read_module(path)
 
 
 def show_draft(console: Console, module: str, draft: PackagedDraft) -> None:
@@ -241,8 +286,10 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [
        tacit modules verify DIR [--base-model MODEL]
        tacit modules draft-tracker --from LOGS (--endpoint URL --model NAME | --model MODEL | --check FILE) --out DIR
        tacit modules draft-rewards --tracker FILE --from LOGS (--endpoint URL --model NAME | --model MODEL) --out DIR
+       tacit modules push MODULE OWNER/NAME [--private]
+       tacit modules pull OWNER/NAME[@REVISION] --out DIR [--verify]
        tacit modules pack MODULE FILE
-       tacit modules install FILE|DIR|https://…|hf:OWNER/NAME --out DIR [--verify]
+       tacit modules install FILE|DIR --out DIR [--verify]
        tacit modules cost MODULES [--against MODEL] [--endpoint URL --model NAME]
 
 {summary}
@@ -254,8 +301,10 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [
   verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
   draft-tracker  let a model write a tracker from a handful of episodes, look at it, and check it against all of them
   draft-rewards  the same for the rewards of a tracker there is
-  pack    a module as one file, with fingerprints, a card, the licence of its base and its scores
-  install one that somebody packed: checked before anything is written; --verify plays its panel again
+  push    upload a module to the Hugging Face hub, with a card: base, tracker, world, panel, score, how to repeat it
+  pull    install one from the hub: checked before anything is written; --verify plays its panel again
+  pack    a module as one file, for machines without the hub
+  install one that somebody packed, with the same checks
   cost    tokens, seconds and memory per episode beside a prompted model's, and what leaves the machine
 
 `tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
@@ -276,7 +325,7 @@ def run(argv: Sequence[str]) -> int:
         "draft-tracker": draft_tracker,
         "draft-rewards": draft_rewards,
     }
-    commands |= {"pack": pack_module, "install": install_module, "cost": cost}
+    commands |= {"push": push_module, "pull": pull_module, "pack": pack_module, "install": install_module, "cost": cost}
     if words[0] in commands:
         return commands[words[0]](words[1:])
     if words[0].isalpha() and not Path(words[0]).exists():

@@ -146,9 +146,11 @@ Plays {families} of world `{world}`. {what}, {size}.{draft}
 
 | | |
 |---|---|
+| world | `{world}` |
 | base | `{base}`, fingerprint `{fingerprint}` |
 | license of the base | {licence} |
-| reads | {context}, wording version {wording}{tracker} |
+| reads | {context}, wording version {wording} |
+| tracker | {tracker} |
 | plays with | temperature {temperature:g}, at most {max_steps} turns |
 | weights | `{digest}` |
 | made by | tacit {tacit}, run `{run}`, checkpoint `{checkpoint}` |
@@ -157,8 +159,10 @@ Plays {families} of world `{world}`. {what}, {size}.{draft}
 
 {scores}
 
-    tacit modules install FILE --out modules        checks files, base, tracker and wording; --verify plays the panel again
-    tacit play --policy modules/{skill}
+Repeat the last one (the same panel, sampling and seed; counts are equal on the same hardware):
+
+    tacit modules pull OWNER/NAME --out modules        or, from a file: tacit modules install FILE --out modules
+    tacit eval modules/{skill}
 """
 
 
@@ -182,7 +186,7 @@ def render_card(module: Module, license_name: str) -> str:
         fingerprint=module.fingerprint,
         context=module.context["kind"].replace("_", " "),
         wording=module.wording,
-        tracker=f", tracker {module.tracker}" if module.tracker else "",
+        tracker=f"version {module.tracker}" if module.tracker else "none",
         temperature=module.sampling.temperature,
         max_steps=module.max_steps,
         digest=module.digest,

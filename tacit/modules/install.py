@@ -1,4 +1,4 @@
-"""Install modules from an archive, a directory, a URL or the Hugging Face hub.
+"""Install modules from an archive or a directory, such as one that the hub's client downloaded.
 
 The source is not trusted. Everything is fetched into a temporary directory and checked there. Nothing is written to the
 target directory before all checks passed.
@@ -6,23 +6,18 @@ target directory before all checks passed.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 from tacit.config.checks import open_world
 from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.core.world import FULL_BLOCK
 from tacit.engines.models.bases import hash_file
-from tacit.modules.archive import CARD, CHUNK, PACKAGE, SCORE_FIELDS, check_name, check_names, check_size, unpack
+from tacit.modules.archive import CARD, check_names, check_size, unpack
 from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.sandbox_process import PARTS
 from tacit.modules.drafting.tracker import SandboxedDraft
@@ -32,10 +27,9 @@ from tacit.modules.router import module_recipe
 from tacit.modules.verify import Verdict, find_problems, verify_score
 from tacit.runs.files import write_directory
 
-HUB = "hf:"
-TIMEOUT_S = 60
-MAX_MANIFEST = 1 << 22
-"""bytes of a module.json"""
+
+SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")
+"""of every score"""
 
 
 @dataclass(frozen=True)
@@ -110,6 +104,9 @@ def _write(module: Module, out: Path, verdict: Verdict | None) -> InstalledModul
 
 def _check_module(module: Module, source: str, options: InstallOptions) -> None:
     check_names(module)
+    there = {file.name for file in module.path.iterdir()}
+    if unlisted := sorted(there - {MANIFEST, CARD, *module.files}):
+        raise TacitError(f"{source} contains {', '.join(unlisted[:5])}, which its {MANIFEST} does not list.")
     needed = {ADAPTER, ADAPTER_CONFIG} if module.adapter else {"config.json"}
     if missing := sorted(needed - set(module.files)):
         raise TacitError(f"module {module.skill!r} does not list {', '.join(missing)}, which every module needs.")
@@ -154,42 +151,29 @@ def _try_draft(module: Module, options: InstallOptions) -> None:
 
 
 def fetch(source: str, staging: Path, max_bytes: int, sha256: str = "") -> list[Path]:
-    """Fetch a source. Return one directory under `staging` per module, with contents not yet checked."""
+    """Unpack an archive, or copy a directory of one module or several. Return one directory under `staging` per module, with
+    contents not yet checked."""
     path = Path(source).expanduser()
-    is_url, is_hub = "://" in source, source.startswith(HUB)
-    if sha256 and (is_hub or (not is_url and path.is_dir())):
+    if path.is_file():
+        if sha256 and (actual := hash_file(path)) != sha256.lower():
+            raise TacitError(f"{path.name} has sha256 {actual}, not {sha256}.")
+        out = staging / "unpacked"
+        out.mkdir()
+        unpack(path, out, max_bytes)
+        return [out]
+    if not path.is_dir():
+        raise TacitError(f"no archive or directory {source!r}; `tacit modules pull OWNER/NAME` takes a module from the hub.")
+    if sha256:
         raise TacitError(f"--sha256 is for one file; {source} is not a file.")
-    if is_hub:
-        return _fetch_from_hub(source.removeprefix(HUB), staging, max_bytes)
-    if is_url:
-        return [_unpack(_download(source, staging / "package", max_bytes), staging, max_bytes, sha256)]
-    if path.is_dir():
-        return _copy_directory(path, staging, max_bytes)
-    if not path.is_file():
-        raise TacitError(f"no archive or directory {source!r}; a URL starts with https://, a hub repository with hf:.")
-    return [_unpack(path, staging, max_bytes, sha256)]
-
-
-def _unpack(file: Path, staging: Path, max_bytes: int, sha256: str = "") -> Path:
-    if sha256 and (actual := hash_file(file)) != sha256.lower():
-        raise TacitError(f"{file.name} has sha256 {actual}, not {sha256}.")
-    out = staging / "unpacked"
-    out.mkdir()
-    unpack(file, out, max_bytes)
-    return out
-
-
-def _copy_directory(path: Path, staging: Path, max_bytes: int) -> list[Path]:
-    """Copy one module or several. Copies only the files that each module lists."""
     copies = []
     for module in find_modules(path).values():
         check_names(module)
         out = staging / module.skill
         out.mkdir()
         size = 0
-        for name in [MANIFEST, *module.files, *(name for name in (CARD, PACKAGE) if (module.path / name).is_file())]:
+        for name in [MANIFEST, *module.files, *([CARD] if (module.path / CARD).is_file() else [])]:
             file = module.path / name
-            if file.is_symlink() or not file.is_file():
+            if not file.is_file() or not _stays_inside(file, path):
                 raise TacitError(f"{file} is a link or is missing; a module consists of regular files.")
             check_size(size := size + file.stat().st_size, max_bytes, module.path)
             shutil.copyfile(file, out / name)
@@ -197,73 +181,8 @@ def _copy_directory(path: Path, staging: Path, max_bytes: int) -> list[Path]:
     return copies
 
 
-def _download(url: str, file: Path, max_bytes: int) -> Path:
-    if not url.startswith(("https://", "http://")):
-        raise TacitError(f"cannot fetch {url!r}: a URL starts with https:// or http://.")
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url), timeout=TIMEOUT_S) as response, file.open("wb") as written:
-            expected, size = response.headers.get("content-length"), 0
-            while chunk := response.read(CHUNK):
-                check_size(size := size + len(chunk), max_bytes, url)
-                written.write(chunk)
-    except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
-        raise TacitError(f"cannot fetch {url}: {error}.") from error
-    if expected is not None and expected.isdigit() and size != int(expected):
-        raise TacitError(f"{url} ended after {size:,} of {expected} bytes; try again.")
-    return file
-
-
-def _fetch_from_hub(name: str, staging: Path, max_bytes: int) -> list[Path]:
-    """Fetch OWNER/NAME[@REVISION][:PATH]. PATH is an archive or a module's directory in the repository."""
-    from httpx import HTTPError
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
-    whole, _, path = name.partition(":")
-    repository, _, revision = whole.partition("@")
-    try:
-        info = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
-        sizes = {file.rfilename: file.size for file in info.siblings or ()}
-
-        def get(file: str, limit: int = max_bytes) -> Path:
-            if sizes.get(file) is None:
-                raise TacitError(f"hf:{name} does not state the size of {file}; it was not fetched.")
-            check_size(sizes[file] or 0, limit, f"hf:{repository}:{file}")
-            return Path(hf_hub_download(repository, file, revision=info.sha or revision, local_dir=staging / "hub"))
-
-        chosen = _choose_hub_file(name, path.strip("/"), sizes)
-        if not chosen.endswith(MANIFEST):
-            return [_unpack(get(chosen), staging, max_bytes)]
-        folder, out = chosen.removesuffix(MANIFEST), staging / "module"
-        out.mkdir()
-        shutil.copyfile(get(chosen, MAX_MANIFEST), out / MANIFEST)
-        try:
-            files = list(json.loads((out / MANIFEST).read_text(encoding="utf-8"))["files"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise TacitError(f"cannot read {MANIFEST} of hf:{name}: {type(error).__name__}: {error}.") from error
-        for file in files:
-            check_name(str(file), f"hf:{name}")
-        check_size(sum(sizes.get(folder + file) or 0 for file in files), max_bytes, f"hf:{name}")
-        for file in files:
-            if folder + file not in sizes:
-                raise TacitError(f"hf:{name} has no {folder}{file}, which its {MANIFEST} lists.")
-            shutil.copyfile(get(folder + file), out / file)
-        return [out]
-    except (HTTPError, OSError, ValueError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TacitError(f"cannot fetch hf:{name}: {first}") from error
-
-
-def _choose_hub_file(name: str, path: str, files: Mapping[str, Any]) -> str:
-    """The archive or module.json that `path` means; if it is empty, the only one in the repository."""
-    if path in files:
-        return path
-    manifest = f"{path}/{MANIFEST}" if path else MANIFEST
-    if manifest in files:
-        return manifest
-    offers = sorted(file for file in files if file.endswith((f"/{MANIFEST}", ".tacit")))
-    if not path and len(offers) == 1:
-        return offers[0]
-    known = ", ".join(f"hf:{name.partition(':')[0]}:{file.removesuffix(f'/{MANIFEST}')}" for file in offers[:10])
-    raise TacitError(f"hf:{name} is not a module. {f'Choose one of {known}.' if offers else 'The repository has none.'}")
+def _stays_inside(file: Path, source: Path) -> bool:
+    """No link, or one of the hub's cache: SNAPSHOTS/COMMIT/NAME -> BLOBS/HASH."""
+    return not file.is_symlink() or (
+        source.parent.name == "snapshots" and file.resolve().parent == source.resolve().parents[1] / "blobs"
+    )

@@ -30,6 +30,8 @@ from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 
 MANIFEST = "module.json"
+MAX_MANIFEST = 1 << 22
+"""bytes"""
 FORMAT = 1
 SHAPE: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("world", "skill", "wording", "weights", "digest"), (str,)),
@@ -209,6 +211,8 @@ def read_module(path: Path | str) -> Module:
     path = Path(path).expanduser()
     file = path / MANIFEST
     try:
+        if file.stat().st_size > MAX_MANIFEST:
+            raise ValueError(f"it has more than {MAX_MANIFEST:,} bytes")
         data = json.loads(file.read_text(encoding="utf-8"))
         found = data["format"]
         if found == FORMAT:
