@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,21 @@ def trust_code() -> None:
     os.environ[VARIABLE] = EVERYTHING
 
 
+_trusts = ContextVar("trusts", default=True)
+
+
 def is_code_trusted() -> bool:
-    return os.environ.get(VARIABLE) == EVERYTHING
+    return _trusts.get() and os.environ.get(VARIABLE) == EVERYTHING
+
+
+@contextmanager
+def trust_nothing() -> Iterator[None]:
+    """Registered names only, whatever the user trusts: for pages about runs of strangers."""
+    before = _trusts.set(False)
+    try:
+        yield
+    finally:
+        _trusts.reset(before)
 
 
 def trust_names(*values: Any) -> None:
@@ -68,7 +82,7 @@ def trust_command_line(words: Sequence[str]) -> Iterator[None]:
 
 def check_import(kind: str, name: str) -> None:
     """Raise unless `name` (`package.module:NAME` or `file.py:NAME`) may be imported."""
-    if is_code_trusted() or _identify(name) in os.environ.get(VARIABLE, "").splitlines():
+    if is_code_trusted() or (_trusts.get() and _identify(name) in os.environ.get(VARIABLE, "").splitlines()):
         return
     place, _, attribute = name.rpartition(":")
     if place.endswith(".py"):

@@ -44,7 +44,10 @@ def pack(module: Module, file: Path, base_license: str = "") -> str:
             with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
                 archive.writestr(_make_entry(CARD), card)
                 for name in (MANIFEST, *sorted(module.files)):
-                    with (module.path / name).open("rb") as read, archive.open(_make_entry(name), "w", force_zip64=True) as written:
+                    with (
+                        (module.path / name).open("rb") as read,
+                        archive.open(_make_entry(name), "w", force_zip64=True) as written,
+                    ):
                         shutil.copyfileobj(read, written)
             os.replace(temporary, file)
         finally:
@@ -67,7 +70,9 @@ def unpack(file: Path, out: Path, max_bytes: int) -> None:
             for entry in entries:
                 check_name(entry.filename, file)
                 if stat.S_ISLNK(entry.external_attr >> 16):
-                    raise TacitError(f"{file} contains the link {entry.filename!r}; module archives contain regular files only.")
+                    raise TacitError(
+                        f"{file} contains the link {entry.filename!r}; module archives contain regular files only."
+                    )
                 if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
                     raise TacitError(f"{entry.filename!r} in {file} is compressed or encrypted; module archives are neither.")
                 if (out / entry.filename).exists():

@@ -28,9 +28,7 @@ def push(module: Module, repository: str, base_license: str = "", private: bool 
         (Path(staging) / CARD).write_text(card, encoding="utf-8")
         hub.create_repo(repository, private=private or None, exist_ok=True)
         message = f"Skill module {module.skill} ({module.digest[:12]})"
-        done = hub.upload_folder(
-            repo_id=repository, folder_path=staging, commit_message=message, delete_patterns=["*"]
-        )
+        done = hub.upload_folder(repo_id=repository, folder_path=staging, commit_message=message, delete_patterns=["*"])
     return done.oid
 
 

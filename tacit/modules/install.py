@@ -27,7 +27,6 @@ from tacit.modules.router import module_recipe
 from tacit.modules.verify import Verdict, find_problems, verify_score
 from tacit.runs.files import write_directory
 
-
 SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")
 """of every score"""
 

@@ -13,6 +13,7 @@ from tacit.config.checks import EXPERT, open_world
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
+from tacit.core.trust import trust_nothing
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment
 from tacit.report.page import is_number
@@ -230,23 +231,25 @@ class WorldInfo:
 
 
 def find_world_info(settings: Any) -> WorldInfo:
-    """May be incomplete: the settings may be of another version, and the world may need data that is not here."""
-    try:
-        recipe = Recipe.from_json(dict(settings))
-        usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
-    except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
-        return WorldInfo(
-            notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",)
-        )
-    try:
-        scenes: dict[str, TaskContext] = {}
-        for place in recipe.places:
-            world = open_world(place.world)
-            context = None if recipe.model == EXPERT else place.settings.context(world)
-            scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
-        return WorldInfo(scenes, usual)
-    except Exception as error:  # a world of the user's own may fail in any way
-        return WorldInfo(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
+    """From worlds and methods with registered names; a page imports no others. May be incomplete: the settings may be of
+    another version, and the world may need data that is not here."""
+    with trust_nothing():
+        try:
+            recipe = Recipe.from_json(dict(settings))
+            usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
+        except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
+            return WorldInfo(
+                notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",)
+            )
+        try:
+            scenes: dict[str, TaskContext] = {}
+            for place in recipe.places:
+                world = open_world(place.world)
+                context = None if recipe.model == EXPERT else place.settings.context(world)
+                scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
+            return WorldInfo(scenes, usual)
+        except Exception as error:  # a world of the user's own may fail in any way
+            return WorldInfo(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
 
 
 @cache

@@ -17,8 +17,8 @@ from tacit.report.live import WatchedRun, build_feed, find_recordings, render_ov
 from tacit.report.page import Live, render
 from tacit.report.run_page import render_run
 from tacit.report.viewer import MAX_TRAJECTORIES
-from tacit.serving.guard import App, Guard, Metrics, NamedRoute
 from tacit.runs.trajectories import RECORDED
+from tacit.serving.guard import App, Guard, Metrics, NamedRoute
 from tacit.serving.settings import ServingSettings
 
 HEADERS = {"cache-control": "no-cache", "x-frame-options": "DENY"}

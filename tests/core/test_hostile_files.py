@@ -57,7 +57,7 @@ def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch
         notices: list[str] = []
         read_episodes(run, file, notices)
         assert "more than" in notices[0], notices
-        with pytest.raises(TacitError, match="cannot read the recorded episodes .* more than"):
+        with pytest.raises(TacitError, match=r"cannot read the recorded episodes .* more than"):
             read_trajectories(file, ())
 
 
@@ -94,7 +94,17 @@ def test_a_model_that_claims_more_than_it_has_is_refused_before_it_is_made(tmp_p
     ):
         with pytest.raises(TacitError, match="claims"):
             check_sizes(make_model(tmp_path / "m", **claim))
-    command = ["train", "--world", "countdown", "--model", str(tmp_path / "m"), "--out", str(tmp_path / "out"), "--sft.steps", "1"]
+    command = [
+        "train",
+        "--world",
+        "countdown",
+        "--model",
+        str(tmp_path / "m"),
+        "--out",
+        str(tmp_path / "out"),
+        "--sft.steps",
+        "1",
+    ]
     assert main(command) == 2 and "claims 10000000 layers, but there are 1 tensors" in capsys.readouterr().err
     (tmp_path / "m" / "model.safetensors").write_bytes((1 << 60).to_bytes(8, "little"))
     with pytest.raises(TacitError, match="header of 1152921504606846984 bytes"):
@@ -115,13 +125,15 @@ def test_a_tokenizer_that_may_never_end_is_refused(tmp_path: Path) -> None:
         assert _may_backtrack(pattern), pattern
         split = {"type": "Split", "pattern": {"Regex": pattern}}
         (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split]}}))
-        with pytest.raises(TacitError, match="would run the regular expression .*; pass --trust-code if you trust it"):
+        with pytest.raises(TacitError, match=r"would run the regular expression .*; pass --trust-code if you trust it"):
             check_tokenizer(tmp_path)
 
 
 def test_a_model_with_code_of_its_own_neither_asks_nor_runs(tmp_path: Path) -> None:
     """In a terminal transformers would ask; here standard input is one that would say yes."""
-    model = make_model(tmp_path / "m", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"})
+    model = make_model(
+        tmp_path / "m", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    )
     (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     (model / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["own.Tokenizer", null]}}')
     command = ["train", "--world", "countdown", "--model", str(model), "--out", str(tmp_path / "run"), "--sft.steps", "1"]
@@ -132,7 +144,9 @@ def test_a_model_with_code_of_its_own_neither_asks_nor_runs(tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(30, "Read-only file system", "/x"), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(30, "Read-only file system", "/x"), RuntimeError("can't start new thread")]
+)
 def test_a_limit_of_the_machine_ends_in_one_line(monkeypatch, capsys, error: Exception) -> None:
     def fail(words: list[str]) -> int:
         raise error
@@ -151,7 +165,7 @@ def test_a_limit_of_the_machine_ends_in_one_line(monkeypatch, capsys, error: Exc
         '"{0.__class__}".format_map({})',
         '"{0[x]}".format([])',
         '"{:{0.__globals__}}".format(1, start)',
-        'TEXT.format(start)',
+        "TEXT.format(start)",
         'str.format("{0.__globals__}", start)',
         'list(map(str.format, ["{0.__globals__}"], [start]))',
         '("{0." + "__globals__}").format(start)',

@@ -381,7 +381,7 @@ def test_a_checkpoint_has_no_pickle_and_none_is_read(open_on: Open, tmp_path: Pa
         policy.load(saved)
     assert not (tmp_path / "ran").exists()
     (shards / ".metadata").unlink()
-    with pytest.raises(TacitError, match="cannot read the checkpoint .*layout.json"):
+    with pytest.raises(TacitError, match=r"cannot read the checkpoint .*layout.json"):
         policy.load(saved)
 
 
@@ -403,7 +403,7 @@ def test_a_layout_that_lies_is_refused(open_on: Open, tmp_path: Path, change: An
     layout = json.loads(file.read_text())
     change(layout)
     file.write_text(json.dumps(layout))
-    with pytest.raises(TacitError, match="cannot read the checkpoint|does not fit"):
+    with pytest.raises(TacitError, match=r"cannot read the checkpoint|does not fit"):
         policy.load(tmp_path / "saved")
 
 

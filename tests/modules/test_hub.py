@@ -23,7 +23,14 @@ def hub() -> Iterator[Hub]:
 
 def tacit(hub: Hub, home: Path, *commands: list[str], **more: str) -> list[tuple[int, str]]:
     """(exit status, what was printed) of each. In a process of its own: the client reads its settings when it is imported."""
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "hf_secret", "COLUMNS": "400", **more}
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "HF_TOKEN": "hf_secret",
+        "COLUMNS": "400",
+        **more,
+    }
     script = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -69,7 +76,7 @@ def test_without_a_connection_the_cache_answers(hub, modules, tmp_path):
     home = tmp_path / "home"
     told = tacit(hub, home, ["push", str(modules / "heat"), "me/skill"], ["pull", "me/skill", "--out", str(tmp_path / "a")])
     assert [code for code, _ in told] == [0, 0], told
-    commit, files = hub.commits["me/skill"][-1]
+    commit = hub.commits["me/skill"][-1][0]
     again = [["pull", "me/skill", "--out", str(tmp_path / "b")], ["pull", f"me/skill@{commit}", "--out", str(tmp_path / "c")]]
     (code, said), (pinned, _) = tacit(hub, home, *again, HF_HUB_OFFLINE="1")
     assert code == pinned == 0 and "heat: installed in" in said, said

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.core.trust import is_code_trusted, require_trust
-from tacit.engines.models.bases import check_sizes
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
+from tacit.core.trust import is_code_trusted, require_trust
 from tacit.engines.local.fast.cross_entropy import linear_float32
 from tacit.engines.local.fast.kernels import is_fast_enabled
 from tacit.engines.local.fast.packed import PackedDecoder, VarlenDecoder
@@ -30,6 +29,7 @@ from tacit.engines.local.packing import (
     to_device,
 )
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.bases import check_sizes
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
 

@@ -262,7 +262,9 @@ def check_tokenizer(directory: Path) -> None:
         value = waiting.pop()
         pattern = value.get("Regex") if isinstance(value, dict) else None
         if isinstance(pattern, str) and _may_backtrack(pattern):
-            require_trust(f"tokenizer.json in {directory} would run the regular expression {pattern[:200]!r}, which may never end")
+            require_trust(
+                f"tokenizer.json in {directory} would run the regular expression {pattern[:200]!r}, which may never end"
+            )
         waiting += list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
 

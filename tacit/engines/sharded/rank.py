@@ -46,6 +46,7 @@ from tacit.engines.sharded.shards import (
     write_shards,
 )
 
+
 def save(rank: Rank, directory: Path, optimizer: bool) -> None:
     state: State = {}
     for name, member in rank.members.items():

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.core.trust import is_code_trusted
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, run_requests
 from tacit.core.seeds import derive
+from tacit.core.trust import is_code_trusted
 from tacit.core.types import Completion, Finish
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import check_members

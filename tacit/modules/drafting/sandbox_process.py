@@ -130,6 +130,8 @@ def _formats_plainly(called):
     """Whether this is `"…{}…{name:>3}…".format`: a field such as `{0.__globals__}` or `{0[key]}` would read attributes."""
     if not (isinstance(called, ast.Attribute) and called.attr == "format" and isinstance(called.value, ast.Constant)):
         return False
+    if not isinstance(called.value.value, str):
+        return False
     templates = [called.value.value]
     try:
         while templates:
@@ -137,7 +139,7 @@ def _formats_plainly(called):
                 if field and not field.isidentifier() and not field.isdecimal():
                     return False
                 templates += [spec] if spec else []
-    except (TypeError, ValueError):
+    except ValueError:
         return False
     return True
 

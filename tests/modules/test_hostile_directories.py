@@ -1,0 +1,227 @@
+"""Runs, modules and models of strangers: a canary in each never runs without --trust-code, whatever looks at them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit.cli.main import main
+from tacit.core.errors import TacitError
+from tacit.core.trust import VARIABLE
+from tacit.modules import Agent, read_module
+from tacit.modules.archive import pack
+from tacit.modules.module import MANIFEST
+from tacit.report.live import render_recording
+from tacit.report.page import Live
+from tacit.report.run_page import render_run
+
+CANARY = """
+import os
+os.close(os.open({ran!r}, os.O_CREAT))
+from tacit.worlds.countdown import ENVIRONMENT
+from tacit.methods.grpo import GRPO
+from tacit.engines import LOCAL
+"""
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that a canary leaves behind. They lie beside the test, in a package, and in the working directory."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    text = CANARY.format(ran=str(tmp_path / "ran"))
+    for place in ("evil.py", "packages/evil_package/__init__.py", "packages/evil_package/world.py", "here/evil.py"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    monkeypatch.chdir(tmp_path / "here")
+    yield tmp_path / "ran"
+    assert not (tmp_path / "ran").exists(), "the canary ran"
+
+
+NAMES = (
+    "{place}/evil.py:{own}",
+    "evil.py:{own}",
+    "./evil.py:{own}",
+    "evil_package:{own}",
+    "evil_package.world:{own}",
+    "tacit.modules.work:WORK/../../../../../../../../../..{place}/evil.py:{own}",
+    "tacit.modules.carrying:DRAFT_0123456789abcdef/../..{place}/evil.py:{own}",
+    "tacit.worlds.countdown:ENVIRONMENT:../evil.py:{own}",
+    "countdown:{place}/evil.py:{own}",
+    "tacit.__main__:{own}",
+)
+RUN: dict[str, Any] = {
+    "world": "countdown",
+    "model": "tiny",
+    "method": {"name": "grpo"},
+    "schedule": {"iterations": 1},
+    "sft": {"steps": 1},
+    "engine": {"name": "local"},
+}
+IN_RUNS: dict[str, Callable[[Callable[[str], str]], dict[str, Any]]] = {
+    "world": lambda name: {"world": name("ENVIRONMENT")},
+    "mixture": lambda name: {"world": f"countdown=0.5,{name('ENVIRONMENT')}=0.5"},
+    "method": lambda name: {"method": {"name": name("GRPO")}},
+    "method as text": lambda name: {"method": name("GRPO")},
+    "methods": lambda name: {"method": {"name": f"grpo+{name('GRPO')}"}},
+    "engine": lambda name: {"engine": {"name": name("LOCAL")}},
+    "second policy": lambda name: {"policies": {"extractor": {"engine": {"name": name("LOCAL")}}}},
+}
+
+
+def write_run(path: Path, changes: dict[str, Any]) -> Path:
+    (path / "trajectories").mkdir(parents=True, exist_ok=True)
+    (path / "settings.json").write_text(json.dumps({**RUN, **changes}))
+    (path / "metrics.jsonl").write_text('{"stage": "rl", "step": 1, "success": 0.5}\n')
+    return path
+
+
+def look_at_run(run: Path) -> None:
+    """Everything that opens a run. Pages are made; commands that need the world refuse."""
+    for command in (
+        ["eval", run],
+        ["play", "--policy", run],
+        ["train", "--resume", run],
+        ["modules", "export", run, "--out", run.parent / "modules"],
+        ["calibrate", run],
+        *(["inspect", what, run] for what in ("clusters", "credit", "dictionary", "skills")),
+        ["bank", "list", run],
+        ["report", run],
+    ):
+        code = main([str(word) for word in command])
+        assert code == (0 if command[0] == "report" else 2), command
+    render_run(run, live=Live("", "stamp", None, ""))
+    opened = tacit.open_run(run)
+    for look in (lambda: opened.worlds, opened.trajectories, opened.policy, opened.evaluate, opened.resume):
+        with pytest.raises(TacitError):
+            look()
+
+
+@pytest.mark.parametrize("where", IN_RUNS)
+def test_looking_at_a_run_runs_none_of_its_code(ran: Path, tmp_path: Path, where: str, capsys) -> None:
+    run = write_run(tmp_path / "run", IN_RUNS[where](lambda own: f"{tmp_path}/evil.py:{own}"))
+    look_at_run(run)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and "pass --trust-code if you trust it" in said
+    inside = write_run(tmp_path / "run", IN_RUNS[where](lambda own: f"{tmp_path}/run/evil.py:{own}"))
+    shutil.copy(tmp_path / "evil.py", inside)
+    assert main(["report", str(inside)]) == 0 and main(["eval", str(inside)]) == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, monkeypatch) -> None:
+    for where, own in (("world", "ENVIRONMENT"), ("method", "GRPO"), ("engine", "LOCAL")):
+        run = write_run(tmp_path / "run", IN_RUNS[where](lambda own: name.format(place=tmp_path, own=own)))
+        assert main(["report", str(run)]) == 0 and main(["eval", str(run)]) == 2, own
+    monkeypatch.setenv(VARIABLE, "1")
+    assert main(["report", str(run)]) == 0, "pages import nothing whatever is trusted"
+
+
+def test_with_the_flag_it_runs(ran: Path, tmp_path: Path, capsys) -> None:
+    run = write_run(tmp_path / "run", {"world": f"{tmp_path}/evil.py:ENVIRONMENT"})
+    assert main(["eval", str(run), "--trust-code"]) == 2 and "has no checkpoint yet" in capsys.readouterr().err
+    assert ran.exists()
+    ran.unlink()
+
+
+def test_a_comparison_of_a_stranger_is_shown_without_its_worlds(ran: Path, tmp_path: Path) -> None:
+    settings = {**RUN, "world": f"{tmp_path}/evil.py:ENVIRONMENT"}
+    cell = {"world": "w", "method": "m", "seed": 0, "status": "finished", "run": "run", "settings": settings}
+    write_run(tmp_path / "run", settings)
+    (tmp_path / "comparison.json").write_text(json.dumps({"format": 1, "cells": [cell], "table": []}))
+    assert main(["report", str(tmp_path), "--runs"]) == 0
+
+
+IN_MODULES: dict[str, Callable[[dict[str, Any], Callable[[str], str]], dict[str, Any]]] = {
+    "world": lambda module, name: {"world": name("ENVIRONMENT")},
+    "method": lambda module, name: _with_settings(module, method={"name": name("GRPO")}),
+    "engine": lambda module, name: _with_settings(module, engine={"name": name("LOCAL")}),
+    "draft": lambda module, name: {
+        "draft": {"kind": "tracker", "name": "d", "world": name("ENVIRONMENT"), "block": "", "files": ["d.py.txt"]},
+        "files": {**module["files"], "d.py.txt": "0" * 64},
+    },
+}
+
+
+def _with_settings(module: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"run": {**module["run"], "settings": {**module["run"]["settings"], **changes}}}
+
+
+@pytest.mark.parametrize("where", IN_MODULES)
+@pytest.mark.parametrize("name", [NAMES[0], NAMES[4], NAMES[5]])
+def test_looking_at_a_module_runs_none_of_its_code(
+    modules, ran: Path, tmp_path: Path, where: str, name: str, capsys, monkeypatch
+) -> None:
+    place = tmp_path / "theirs" / "heat"
+    shutil.copytree(modules / "heat", place)
+    module = json.loads((place / MANIFEST).read_text())
+    changes = IN_MODULES[where](module, lambda own: name.format(place=tmp_path, own=own))
+    if "draft" in changes:
+        (place / "d.py.txt").write_text("x = 1\n")
+    (place / MANIFEST).write_text(json.dumps({**module, **changes}))
+    for command in (
+        ["modules", "list", place.parent],
+        ["modules", "verify", place.parent],
+        ["modules", "pack", place, tmp_path / "heat.tacit", "--replace", "--base-licence", "MIT"],
+        ["modules", "install", place.parent, "--out", tmp_path / "out", "--yes"],
+        ["modules", "cost", place.parent],
+        ["eval", place.parent],
+        ["play", "--policy", place.parent],
+        ["serve", place.parent, "--port", "0", "--no-token"] if where == "world" else ["modules", place.parent],
+    ):
+        main([str(word) for word in command])
+    with pytest.raises(TacitError):
+        Agent.load(place) if where == "world" else main_refuses(
+            ["modules", "install", str(place), "--out", str(tmp_path / "o")]
+        )
+    assert "Traceback" not in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def main_refuses(command: list[str]) -> None:
+    assert main(command) == 2
+    raise TacitError("refused")
+
+
+class Touch:
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.place),)
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors", "training_args.bin", "adapter_model.bin"])
+def test_a_model_directory_is_not_unpickled(ran: Path, tmp_path: Path, file: str, capsys) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 16}
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}))
+    (model / file).write_bytes(pickle.dumps(Touch(ran)))
+    command = ["train", "--world", "countdown", "--model", str(model), "--out", str(tmp_path / "run"), "--sft.steps", "1"]
+    assert main(command) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_recordings_of_a_stranger_are_pages_too(ran: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"world": f"{tmp_path}/evil.py:ENVIRONMENT"})
+    (run / "trajectories" / "rl-000001.jsonl.gz").write_bytes(b"")
+    render_recording(run, "rl-000001", 4, Live("", "stamp", None, ""))
+
+
+def test_a_packed_module_of_a_stranger_is_refused_before_its_world(
+    modules, ran: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+    pack(read_module(tmp_path / "heat"), tmp_path / "good.tacit")
+    module = json.loads((tmp_path / "heat" / MANIFEST).read_text())
+    (tmp_path / "heat" / MANIFEST).write_text(json.dumps({**module, "world": f"{tmp_path}/evil.py:ENVIRONMENT"}))
+    with pytest.raises(TacitError, match="pass --trust-code"):
+        pack(read_module(tmp_path / "heat"), tmp_path / "evil.tacit")
