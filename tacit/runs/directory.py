@@ -70,7 +70,11 @@ def open_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
 def read_settings(path: Path) -> dict[str, Any]:
     if not (path / SETTINGS).exists():
         raise TacitError(f"{path} is no run directory: {describe_directory(path)}")
-    return _read(path, SETTINGS, "")
+    found = _read(path, SETTINGS, "")
+    for name in ("method", "engine", "schedule"):
+        if not isinstance(found, dict) or not isinstance(found.get(name, {}), dict):
+            raise TacitError(f"{path / SETTINGS} is damaged: {name} is not a table of settings.")
+    return found
 
 
 MOST_NAMED = 5

@@ -8,7 +8,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from tacit.modules.module import MANIFEST
 from tacit.report.live import render_recording
 from tacit.report.page import Live
 from tacit.report.run_page import render_run
+from tacit.serving.catalog import Catalog
 
 CANARY = """
 import os
@@ -70,7 +71,6 @@ IN_RUNS: dict[str, Callable[[Callable[[str], str]], dict[str, Any]]] = {
     "world": lambda name: {"world": name("ENVIRONMENT")},
     "mixture": lambda name: {"world": f"countdown=0.5,{name('ENVIRONMENT')}=0.5"},
     "method": lambda name: {"method": {"name": name("GRPO")}},
-    "method as text": lambda name: {"method": name("GRPO")},
     "methods": lambda name: {"method": {"name": f"grpo+{name('GRPO')}"}},
     "engine": lambda name: {"engine": {"name": name("LOCAL")}},
     "second policy": lambda name: {"policies": {"extractor": {"engine": {"name": name("LOCAL")}}}},
@@ -125,6 +125,15 @@ def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, mo
     assert main(["report", str(run)]) == 0, "pages import nothing whatever is trusted"
 
 
+@pytest.mark.parametrize("junk", ["grpo", [], 3, None, [[]]])
+def test_settings_of_any_shape_end_in_one_line(ran: Path, tmp_path: Path, junk: Any, capsys) -> None:
+    for name in ("method", "engine", "schedule"):
+        run = write_run(tmp_path / "run", {name: junk})
+        for command in (["eval"], ["train", "--resume"], ["inspect", "clusters"]):
+            assert main([*command, str(run)]) == 2 and main(["report", str(run)]) == 0
+            assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_with_the_flag_it_runs(ran: Path, tmp_path: Path, capsys) -> None:
     run = write_run(tmp_path / "run", {"world": f"{tmp_path}/evil.py:ENVIRONMENT"})
     assert main(["eval", str(run), "--trust-code"]) == 2 and "has no checkpoint yet" in capsys.readouterr().err
@@ -175,9 +184,10 @@ def test_looking_at_a_module_runs_none_of_its_code(
         ["modules", "cost", place.parent],
         ["eval", place.parent],
         ["play", "--policy", place.parent],
-        ["serve", place.parent, "--port", "0", "--no-token"] if where == "world" else ["modules", place.parent],
     ):
         main([str(word) for word in command])
+    _, refused = Catalog([place.parent], cast(Any, None))._read()
+    assert refused or where in ("method", "engine"), "`tacit serve` needs neither"
     with pytest.raises(TacitError):
         Agent.load(place) if where == "world" else main_refuses(
             ["modules", "install", str(place), "--out", str(tmp_path / "o")]
