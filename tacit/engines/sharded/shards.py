@@ -130,7 +130,7 @@ def unreadable(directory: Path, error: BaseException) -> TacitError:
     )
 
 
-def _rows(tensor: DTensor, rank: int, ranks: int) -> tuple[int, int]:
+def _rows(tensor: torch.Tensor, rank: int, ranks: int) -> tuple[int, int]:
     """The rows of a rank: FSDP2 splits the first dimension as `torch.chunk` does."""
     size = -(-tensor.shape[0] // ranks)
     return min(tensor.shape[0], rank * size), min(tensor.shape[0], (rank + 1) * size)
