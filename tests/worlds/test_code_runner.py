@@ -170,3 +170,11 @@ def test_planted_settings_and_byte_code_are_ignored(runner, workspace):
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     run = runner.run(workspace, [TEST_FILE])
     assert not run.passed and f"{TEST_FILE}::test_two" in run.failed
+
+
+def test_a_traced_run_says_which_functions_each_test_calls(runner, workspace):
+    run = runner.run(workspace, [TEST_FILE], trace=True)
+    double = ("calc/__init__.py", 1)
+    assert double in run.calls[f"{TEST_FILE}::test_two"] and double not in run.calls[f"{TEST_FILE}::test_teardown"]
+    assert double not in run.calls[""], "nothing calls it while the files are imported"
+    assert not runner.run(workspace, [TEST_FILE]).calls

@@ -112,7 +112,7 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
     gc.freeze()
 
     def run(arguments: list[str], report: int) -> int:
-        key = arguments.pop(0).encode()
+        order = json.loads(arguments.pop(0))
         own = f"{PYTHON}/lib/{version}"
         for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
             setattr(sys, name, PYTHON)
@@ -135,8 +135,10 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
         }
         for unseen in codes.keys() - seen:  # a fork keeps only what its workspace holds anyway
             del codes[unseen]
-        messenger = Messenger(key, report, parts)
-        code = int(pytest.main([*OPTIONS, *arguments], plugins=[messenger]))
+        messenger = Messenger(order["key"].encode(), report, parts)
+        plugins = [messenger, CallTracer(messenger)] if order["trace"] else [messenger]
+        del order
+        code = int(pytest.main([*OPTIONS, *arguments], plugins=plugins))
         messenger.send({"end": code})
         sys.stdout.flush()
         sys.stderr.flush()
@@ -206,6 +208,43 @@ class Messenger:
         self.send = send
         self.pytest_runtest_logreport = pytest_runtest_logreport
         self.pytest_collectreport = pytest_collectreport
+
+
+class CallTracer:
+    """A pytest plugin that notes which functions of the workspace each test calls; those called by imports come under ``."""
+
+    def __init__(self, messenger: Messenger) -> None:
+        numbers: dict[types.CodeType, int] = {}
+        seen: set[int] = set()
+
+        def note(frame: types.FrameType, event: str, argument: Any) -> None:
+            if event == "call" and frame.f_code.co_filename.startswith(AT):
+                seen.add(numbers.setdefault(frame.f_code, len(numbers)))
+
+        def send(test: str) -> None:
+            messenger.send({"caller": test, "calls": sorted(seen)})
+            seen.clear()
+
+        def pytest_runtest_logstart(nodeid: str, location: Any) -> None:
+            sys.setprofile(note)
+
+        def pytest_runtest_logfinish(nodeid: str, location: Any) -> None:
+            sys.setprofile(None)
+            send(nodeid)
+
+        def pytest_collection_finish(session: Any) -> None:
+            sys.setprofile(None)
+            send("")
+
+        def pytest_sessionfinish(session: Any) -> None:
+            found = [[os.path.relpath(code.co_filename, AT), code.co_firstlineno] for code in numbers]
+            messenger.send({"functions": found})
+
+        self.pytest_runtest_logstart = pytest_runtest_logstart
+        self.pytest_runtest_logfinish = pytest_runtest_logfinish
+        self.pytest_collection_finish = pytest_collection_finish
+        self.pytest_sessionfinish = pytest_sessionfinish
+        sys.setprofile(note)
 
 
 def explain(report: Any) -> str:

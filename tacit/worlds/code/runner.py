@@ -37,6 +37,10 @@ PYTEST_SCRIPT = f"#!{PYTHON}/bin/python3\nimport sys, pytest\nsys.exit(pytest.ma
 SECONDS = re.compile(r"(?<= in )\d+\.\d+s( \(\d+:\d+:\d+\))?")
 
 
+Function = tuple[str, int]
+"""file and first line"""
+
+
 @dataclass(frozen=True)
 class TestRun:
     """What a run of pytest found."""
@@ -56,6 +60,8 @@ class TestRun:
     forged: str
     """why the outcomes cannot be trusted; empty: they can. A forged run has no outcomes."""
     seconds: float
+    calls: Mapping[str, frozenset[Function]] = field(default_factory=dict)
+    """of a traced run: node id -> functions it calls; `` -> those called by imports"""
 
     @cached_property
     def passed(self) -> frozenset[str]:
@@ -96,12 +102,13 @@ class Runner:
             self._made.cleanup()
             raise
 
-    def start(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None) -> Future[TestRun]:
-        """Begin a run: `arguments` are files, node ids and options, as on pytest's command line."""
+    def start(
+        self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None, trace: bool = False
+    ) -> Future[TestRun]:
+        """Begin a run: `arguments` are files, node ids and options, as on pytest's command line. `trace` notes the calls."""
         key = secrets.token_hex(16)
-        begun = self.sandbox.start(
-            workspace, [key, *arguments], function=self._function, environment=ENVIRONMENT, limits=limits
-        )
+        words = [json.dumps({"key": key, "trace": trace}), *arguments]
+        begun = self.sandbox.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
         future: Future[TestRun] = Future()
 
         def finish(done: Future[Result]) -> None:
@@ -114,8 +121,8 @@ class Runner:
         begun.add_done_callback(finish)
         return future
 
-    def run(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None) -> TestRun:
-        return self.start(workspace, arguments, limits).result()
+    def run(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None, trace: bool = False) -> TestRun:
+        return self.start(workspace, arguments, limits, trace).result()
 
     def close(self) -> None:
         self.sandbox.close()
@@ -155,6 +162,8 @@ def read_run(result: Result, key: bytes) -> TestRun:
     """Check the fork's messages and join the phases of each test: one that failed in any phase has failed."""
     outcomes: dict[str, str] = {}
     messages: dict[str, str] = {}
+    calls: dict[str, list[int]] = {}
+    functions: list[Function] = []
     forged, ended = "", False
     lines = result.report.split("\n")[:-1]  # a run that was killed may leave half a line
     for number, line in enumerate(lines):
@@ -168,12 +177,16 @@ def read_run(result: Result, key: bytes) -> TestRun:
             ended = True
             if not message["intact"]:
                 forged = "pytest was changed while it ran"
-            continue
-        test, outcome = message["test"], message["outcome"]
-        if outcomes.get(test) != FAILED:
-            outcomes[test] = outcome
-        if message["message"]:
-            messages[test] = hide_paths(message["message"])
+        elif "caller" in message:
+            calls[message["caller"]] = message["calls"]
+        elif "functions" in message:
+            functions = [(path, line) for path, line in message["functions"]]
+        else:
+            test, outcome = message["test"], message["outcome"]
+            if outcomes.get(test) != FAILED:
+                outcomes[test] = outcome
+            if message["message"]:
+                messages[test] = hide_paths(message["message"])
     if not ended and not result.killed and not forged:
         forged = "the tests ended the run"
     return TestRun(
@@ -184,6 +197,7 @@ def read_run(result: Result, key: bytes) -> TestRun:
         killed=result.killed,
         forged=forged,
         seconds=result.seconds,
+        calls={test: frozenset(functions[number] for number in numbers) for test, numbers in calls.items() if functions},
     )
 
 

@@ -33,7 +33,9 @@ from tacit.core.types import Task
 NAME = "code"
 FORMAT = 1
 SPLITS = ("train", "test", "other_packages", "other_kinds")
-KINDS = ("comparison", "operator", "boolean", "negation", "off_by_one", "lost_return")
+KINDS = (
+    "comparison", "operator", "boolean", "negation", "off_by_one", "lost_return", "wrong_variable", "swapped_arguments"
+)  # fmt: skip
 """of seeded mutations"""
 SEVERAL, PATCH = "several", "patch"
 """families of tasks with more than one edit, and of tasks made from a patch or a program that was broken already"""
