@@ -218,7 +218,7 @@ class CallTracer:
         seen: set[int] = set()
 
         def note(frame: types.FrameType, event: str, argument: Any) -> None:
-            if event == "call" and frame.f_code.co_filename.startswith(AT):
+            if event == "call" and frame.f_code.co_filename.startswith(AT) and frame.f_code.co_name != "<module>":
                 seen.add(numbers.setdefault(frame.f_code, len(numbers)))
 
         def send(test: str) -> None:
