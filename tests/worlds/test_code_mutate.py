@@ -61,7 +61,9 @@ def after(kind: str, source: str = SOURCE) -> set[str]:
     }.items(),
 )
 def test_kinds(kind, expected):
-    assert {line.replace("  |", "|").replace(" |", "|") for line in after(kind)} == {line.replace("  |", "|") for line in expected}
+    assert {line.replace("  |", "|").replace(" |", "|") for line in after(kind)} == {
+        line.replace("  |", "|") for line in expected
+    }
 
 
 def test_off_by_one_leaves_module_level_defaults_and_text_alone():

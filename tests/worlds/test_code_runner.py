@@ -172,6 +172,12 @@ def test_planted_settings_and_byte_code_are_ignored(runner, workspace):
     assert not run.passed and f"{TEST_FILE}::test_two" in run.failed
 
 
+def test_a_fork_has_no_module_of_another_installed_package(runner, workspace):
+    lines = "import sys\ndef test_a(): assert not {'numpy', 'tacit', 'hypothesis', 'xdist', 'torch'} & {*sys.modules}\n"
+    write(workspace.folder, **{TEST_FILE: lines})
+    assert runner.run(workspace, [TEST_FILE]).code == 0
+
+
 def test_a_traced_run_says_which_functions_each_test_calls(runner, workspace):
     run = runner.run(workspace, [TEST_FILE], trace=True)
     double = ("calc/__init__.py", 1)

@@ -15,6 +15,7 @@ Only code inside functions is changed: annotations, decorators, docstrings and f
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import warnings
 import zlib
@@ -167,7 +168,7 @@ def _mutate(text: _Text, node: ast.AST, names: Sequence[str]) -> Iterator[tuple[
                 yield "operator", text.edit(*place, f"{after}=")
         case ast.BoolOp():
             before, after = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-            for left, right in zip(node.values, node.values[1:], strict=False):
+            for left, right in itertools.pairwise(node.values):
                 place = text.between(left, right, rf"\b{before}\b")
                 if place:
                     yield "boolean", text.edit(*place, after)
@@ -187,7 +188,7 @@ def _mutate(text: _Text, node: ast.AST, names: Sequence[str]) -> Iterator[tuple[
             choice = zlib.crc32(f"{text.path}:{node.lineno}:{node.col_offset}".encode()) % len(others)
             yield "wrong_variable", text.edit(*text.span(node), others[choice])
         case ast.Call(args=arguments) if len(arguments) > 1:
-            for left, right in zip(arguments, arguments[1:], strict=False):
+            for left, right in itertools.pairwise(arguments):
                 (start, gap), (gap_end, end) = text.span(left), text.span(right)
                 if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred) and text.of(left) != text.of(right):
                     swapped = text.of(right) + text.source[gap:gap_end] + text.of(left)

@@ -100,6 +100,7 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
     given = json.loads(settings)
     codes = compile_trees(given["trees"], Path(given["cache"]) if given["cache"] else None)
     base_prefix, version = sys.base_prefix, f"python{sys.version_info.major}.{sys.version_info.minor}"
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # installed plugins would bring their packages into every fork
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):  # import what pytest imports late
         Path(folder, "test_warm.py").write_text(
             "def test_pass(tmp_path, capsys, monkeypatch): assert 1\ndef test_fail(): assert 0\n"

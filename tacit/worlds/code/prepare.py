@@ -1,0 +1,494 @@
+"""Make repair tasks from published packages: `tacit prepare code DIR`.
+
+Each package is pinned by version and sha256. Its suite must pass as shipped, three times. One to three functions are then
+broken by mutations (mutate.py), and a task is kept if 1 to 10 tests fail, nothing hangs, and three runs agree. Which tests call
+a function is known from one traced run, so that a mutation is tried with those tests first.
+
+The same seed gives the same tasks, whatever the number of processes. A hang is judged by CPU time, not by wall time.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import hashlib
+import itertools
+import json
+import re
+import shutil
+import string
+import subprocess
+import sys
+import tarfile
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tacit.core.errors import TacitError
+from tacit.core.progress import pluralize
+from tacit.sandbox import Limits
+from tacit.worlds.code.mutate import Mutation, find_mutations
+from tacit.worlds.code.runner import Function, Runner, TestRun
+from tacit.worlds.code.tasks import (
+    KINDS,
+    Edit,
+    Package,
+    Record,
+    apply_edits,
+    choose_split,
+    open_folder,
+    read_source,
+    tree_digest,
+    write_folder,
+)
+
+MOST_FAILING = 10
+RUNS = 3
+PER_FUNCTION = 3
+"""tasks with one edit that break the same function"""
+SEVERAL_SHARE = 5
+"""every fifth task of a package has two or three edits"""
+SUITE = Limits(wall_s=900, cpu_s=300, disk_mb=256, processes=256)
+MUTANT = Limits(wall_s=120, cpu_s=6, disk_mb=256, processes=256)
+MOST_SOLVED = 0.8
+LISTED, SHOWN_LINES = 5, 30
+"""failing tests that an issue names, and lines of the first one"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A package of the registry."""
+
+    name: str
+    version: str
+    sha256: str
+    """of the source archive"""
+    code: tuple[str, ...]
+    """files and directories that may be broken"""
+    tests: tuple[str, ...]
+    """files and directories with tests"""
+    without: tuple[str, ...] = ()
+    """files left out: tests that need a network, another package or much time"""
+    more: tuple[str, ...] = ()
+    """other files that the tests read"""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.version}"
+
+
+SOURCES = tuple(
+    Source(
+        *words[:3],
+        **{
+            name: tuple(word.lstrip(mark) for word in words[3:] if word[0] in (mark or string.ascii_letters))
+            for name, mark in (("code", ""), ("tests", "?"), ("without", "-"), ("more", "+"))
+        },
+    )
+    for words in (row.split() for row in re.split(r"\n(?! )", """
+anytree 2.13.0 c9d3aa6825fdd06af7ebb05b4ef291d2db63e62bb1f9b7d9b71354be9d362714
+  src/anytree ?tests
+  -tests/test_dotexport.py -tests/test_dotexporter.py -tests/test_mermaidexporter.py
+  -tests/test_uniquedotexporter.py
+boltons 26.2.0 d39cfd15c1a1c3bd4d705c82252fa9edb8e4f5e8cc039f8e39afac7b1b47e92c
+  boltons ?tests
+  -tests/test_socketutils.py -tests/test_gcutils.py
+cachetools 8.0.0 5ed01bd676800d51f0025605e4fd8ad0891550513e7b0a4c3da478463764e5c3
+  src/cachetools ?tests
+funcy 2.1 8979feb3de7120afd1d00e5a8eae810c1942e4bfbc91697151e9ee1e49f79284
+  funcy ?tests
+  -tests/test_colls.py -tests/test_funcolls.py -tests/test_funcs.py -tests/test_seqs.py -tests/test_tree.py
+inflection 0.5.1 1a29730d366e996aaacffb2f1f1cb9593dc38e2ddd30c91250c6dde09ea9b417
+  inflection ?test_inflection.py
+isodate 0.7.2 4cd1aa0f43ca76f4a6c6c0292a85f40b35ec2e43e315b59f06e6d32171a953e6
+  src/isodate ?tests
+parse 1.22.4 706d458feed5a81b02768d3156e8070baf6cee7d150a3a3c0cd43101a875c3b5
+  parse ?tests
+schema 0.7.8 e86cc08edd6fe6e2522648f4e47e3a31920a76e82cce8937535422e310862ab5
+  schema ?test_schema.py +LICENSE-MIT
+semver 3.1.1 149b26cabada6f63212f97e94505d21578cb1d280cf714827f328d5e70765fea
+  src/semver ?tests +docs
+  -tests/test_pysemver-cli.py
+sqlparse 0.6.1 ca722573f848ff2d30e40ea30f53a104b7dea7635ea9285891263eb2c58fb6e7
+  sqlparse ?tests
+  -tests/test_cli.py -tests/test_dos_prevention.py
+tabulate 0.10.0 e2cfde8f79420f6deeffdeda9aaec3b6bc5abce947655d17ac662b126e48a60d
+  tabulate ?test
+  -test/test_cli.py
+toolz 1.2.0 9667a038e9d6ecba37995e26cb2f59ec6420b6ad8dd9677de59db9b956b08490
+  toolz ?toolz/tests ?toolz/sandbox/tests +tlz +toolz.egg-info
+  -toolz/sandbox/tests/test_parallel.py
+webcolors 25.10.0 62abae86504f66d0f6364c2a8520de4a0c47b80c03fc3a5f1815fedbef7c19bf
+  src/webcolors ?tests
+xmltodict 1.0.4 6d94c9f834dd9e44514162799d344d815a3a4faec913717a9ecbfa5be1bb8e61
+  xmltodict.py ?tests
+""".strip()))
+)  # fmt: skip
+"""Pure Python, small, and with suites that pass in the sandbox: name, version, sha256; code, ?tests, +further files, and -tests
+that need a network, a locale, another package or seconds of time."""
+HELD_PACKAGES = ("cachetools", "parse", "webcolors")
+"""split other_packages"""
+HELD_KINDS = ("boolean", "lost_return")
+"""split other_kinds"""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a package's tests do as shipped."""
+
+    passing: frozenset[str]
+    callers: Mapping[Function, frozenset[str]]
+    """function -> tests that call it"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A broken tree that makes a task."""
+
+    fail_to_pass: tuple[str, ...]
+    test_files: tuple[str, ...]
+    messages: Mapping[str, str]
+
+
+@dataclass
+class Counts:
+    """What became of the candidates of a package."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    """kept, by kind"""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """by reason"""
+
+
+def prepare_packages(
+    root: Path,
+    sources: Sequence[Source],
+    count: int,
+    seed: int = 0,
+    processes: int = 1,
+    archives: Path | None = None,
+    say: Say = lambda line: None,
+) -> dict[str, Counts]:
+    """Write a task folder with up to `count` tasks for each package. A package that cannot be used is named and left out."""
+    if root.exists() and any(root.iterdir()):
+        raise TacitError(f"{root} exists and is not empty; give a new directory, or remove that one.")
+    packages, records, counts = [], [], {}
+    for source in sources:
+        tree = root / "packages" / source.label
+        try:
+            unpack(source, fetch(source, archives), tree)
+            with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:
+                suite = check_suite(runner, tree, find_tests(tree, source.tests))
+                made, counts[source.label] = make_tasks(runner, tree, source, suite, count, seed, processes)
+        except TacitError as error:
+            shutil.rmtree(tree, ignore_errors=True)
+            say(f"{source.label} is left out: {error}")
+            continue
+        records += made
+        packages.append(Package(source.name, source.version, tuple(sorted(suite.passing)), tree_digest(tree), source.sha256))
+        say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(made), 'task')}")
+    if not records:
+        raise TacitError(f"no package gave a task; nothing was written to {root / 'tasks.jsonl'}.")
+    write_folder(root, seed, packages, records)
+    return counts
+
+
+def fetch(source: Source, archives: Path | None = None) -> Path:
+    """The source archive, from `archives` or from the registry that pip is set up to use."""
+    names = (f"{source.label}.tar.gz", f"{source.label.replace('-', '_', source.name.count('-'))}.tar.gz")
+    folder = archives or Path(tempfile.gettempdir()) / "tacit-archives"
+    folder.mkdir(parents=True, exist_ok=True)
+    for again in range(2):
+        for archive in (folder / name for name in names):
+            if archive.is_file():
+                found = hashlib.sha256(archive.read_bytes()).hexdigest()
+                if found != source.sha256:
+                    raise TacitError(f"{archive} has sha256 {found}, not {source.sha256}; remove it to fetch it anew.")
+                return archive
+        if not again:
+            pinned = folder / f"{source.label}.txt"
+            pinned.write_text(f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            command += ["--no-binary", ":all:", "--dest", str(folder), "-r", str(pinned)]
+            run = subprocess.run(command, capture_output=True, text=True)
+            pinned.unlink()
+    lines = (run.stderr.strip() or run.stdout.strip() or "no archive came").splitlines()
+    reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
+    raise TacitError(f"cannot download it ({reason}). Check the network and pip's settings, or give --archives.")
+
+
+def unpack(source: Source, archive: Path, tree: Path) -> None:
+    """The parts that tasks need."""
+    wanted = (*source.code, *source.tests, *source.more)
+    try:
+        with tarfile.open(archive) as opened:
+            for member in opened.getmembers():
+                path = member.name.partition("/")[2]
+                found = member.isfile() and any(path == part or path.startswith(f"{part}/") for part in wanted)
+                if found and path not in source.without and not path.endswith(".pyc"):
+                    member.name = path
+                    opened.extract(member, tree, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise TacitError(f"its archive is damaged: {error}.") from error
+    missing = [part for part in wanted if not (tree / part).exists()]
+    if missing:
+        raise TacitError(f"its archive has no {', '.join(missing)}.")
+
+
+def find_tests(tree: Path, parts: Sequence[str]) -> list[str]:
+    """Paths of the test files in these files and directories."""
+    found: set[str] = set()
+    for part in parts:
+        place = tree / part
+        files = [place] if place.is_file() else [*place.rglob("test*.py"), *place.rglob("*_test.py")]
+        found |= {file.relative_to(tree).as_posix() for file in files}
+    return sorted(found)
+
+
+def check_suite(runner: Runner, tree: Path, files: Sequence[str]) -> Suite:
+    """Run the suite as shipped. Raises TacitError if a test fails, or passes only sometimes."""
+    workspace = runner.sandbox.copy(tree)
+    try:
+        runs = [runner.run(workspace, files, SUITE) for _ in range(RUNS)]
+        traced = runner.run(workspace, files, SUITE, trace=True)
+    finally:
+        workspace.close()
+    for run in (*runs, traced):
+        if run.killed or run.forged:
+            raise TacitError(f"its suite does not end by itself: {run.killed or run.forged}.")
+        if run.failed:
+            names = ", ".join(sorted(run.failed)[:3])
+            raise TacitError(f"{pluralize(len(run.failed), 'test')} of its suite fail before any mutation, such as {names}.")
+    passing = runs[0].passed
+    if not passing:
+        raise TacitError(f"no test passes in {', '.join(files) or 'it'}.")
+    if any(run.passed != passing for run in runs):
+        raise TacitError("its suite passes other tests each time.")
+    callers: dict[Function, set[str]] = {}
+    for test, functions in traced.calls.items():
+        for function in functions if test in passing else ():
+            callers.setdefault(function, set()).add(test)
+    for function in traced.calls.get("", ()):  # broken, it would break the import of everything
+        callers.pop(function, None)
+    return Suite(passing, {function: frozenset(tests) for function, tests in callers.items()})
+
+
+def find_candidates(tree: Path, source: Source, suite: Suite, seed: int) -> list[Mutation]:
+    """Mutations of functions that tests call, in a seeded order that takes the kinds in turn."""
+    kinds: dict[str, list[Mutation]] = {kind: [] for kind in KINDS}
+    for path in sorted(
+        file.relative_to(tree).as_posix()
+        for part in source.code
+        for file in ([tree / part] if (tree / part).is_file() else (tree / part).rglob("*.py"))
+    ):
+        if any(path == part or path.startswith(f"{part}/") for part in source.tests):
+            continue
+        try:
+            found = find_mutations(path, read_source(tree / path))
+        except (SyntaxError, ValueError):
+            continue
+        for each in found:
+            if (path, each.line) in suite.callers:
+                kinds[each.kind].append(each)
+    for each_kind in kinds.values():
+        each_kind.sort(key=lambda each: digest(seed, [each.edit]))
+    turns = itertools.zip_longest(*kinds.values())
+    return [each for turn in turns for each in turn if each is not None]
+
+
+def digest(seed: int, edits: Sequence[Edit]) -> str:
+    return hashlib.sha256(repr((seed, [(e.path, e.start, e.end, e.after) for e in edits])).encode()).hexdigest()
+
+
+def make_tasks(
+    runner: Runner, tree: Path, source: Source, suite: Suite, count: int, seed: int, processes: int
+) -> tuple[list[Record], Counts]:
+    counts = Counts()
+    singles: list[tuple[list[Mutation], Verdict]] = []
+    wanted = count - count // SEVERAL_SHARE
+    per_function: Counter[str] = Counter()
+
+    def judge(mutations: list[Mutation]) -> Verdict | str:
+        tests = frozenset().union(*(suite.callers[each.edit.path, each.line] for each in mutations))
+        return verify(runner, tree, [each.edit for each in mutations], suite.passing, sorted(tests))
+
+    def keep(candidates: Iterator[list[Mutation]], limit: int) -> Iterator[tuple[list[Mutation], Verdict]]:
+        """Judged side by side, kept in their order."""
+        kept = 0
+        with ThreadPoolExecutor(processes) as pool:
+            while kept < limit and (batch := list(itertools.islice(candidates, 2 * processes))):
+                for mutations, verdict in zip(batch, pool.map(judge, batch), strict=True):
+                    if isinstance(verdict, str):
+                        counts.rejected[verdict] += 1
+                    elif kept < limit:
+                        kept += 1
+                        yield mutations, verdict
+
+    def one_by_one() -> Iterator[list[Mutation]]:
+        for each in find_candidates(tree, source, suite, seed):
+            if per_function[each.site] < PER_FUNCTION:
+                yield [each]
+
+    for mutations, verdict in keep(one_by_one(), wanted):
+        per_function[mutations[0].site] += 1
+        singles.append((mutations, verdict))
+    splits = [choose_split(source.name, [m.kind], m.site, HELD_PACKAGES, HELD_KINDS) for [m], _ in singles]
+
+    def together() -> Iterator[list[Mutation]]:
+        """Two or three kept mutations of different functions of a file, of the same split."""
+        found = []
+        for size in (2, 3):
+            for chosen in itertools.combinations(range(len(singles)), size):
+                mutations = [singles[number][0][0] for number in chosen]
+                one_file = len({each.edit.path for each in mutations}) == 1
+                failing = sum(len(singles[number][1].fail_to_pass) for number in chosen)
+                apart = len({each.site for each in mutations}) == size and len({splits[number] for number in chosen}) == 1
+                if one_file and apart and failing <= MOST_FAILING:
+                    found.append(mutations)
+        return iter(sorted(found, key=lambda each: digest(seed, [m.edit for m in each])))
+
+    several = list(keep(together(), count - len(singles))) if len(singles) > 1 else []
+    records = []
+    for mutations, verdict in [*singles, *several]:
+        kinds = tuple(each.kind for each in mutations)
+        counts.kinds["several" if len(kinds) > 1 else kinds[0]] += 1
+        edits = tuple(each.edit for each in sorted(mutations, key=lambda each: each.edit.start))
+        split = choose_split(source.name, kinds, mutations[0].site, HELD_PACKAGES, HELD_KINDS)
+        issue = write_issue(source.label.replace("-", " "), verdict, tree)
+        name = f"{source.name}-{digest(0, edits)[:10]}"
+        records.append(
+            Record(name, source.name, source.version, split, kinds, issue, edits, verdict.fail_to_pass, verdict.test_files)
+        )
+    return records, counts
+
+
+def verify(
+    runner: Runner, tree: Path, edits: Sequence[Edit], passing: frozenset[str], first: Sequence[str], most: int = MOST_FAILING
+) -> Verdict | str:
+    """Whether the edits make a task, or why not. `first` are the tests to try first, at most `most` tests may fail."""
+    changed = {}
+    for path in {edit.path for edit in edits}:
+        changed[path] = apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(changed[path], path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):
+            return "does not compile"
+    workspace = runner.sandbox.copy(tree)
+    try:
+        for path, text in changed.items():
+            (workspace.folder / path).write_bytes(text.encode())
+        run = runner.run(workspace, ["-q", "--tb=short", f"--maxfail={most + 1}", *first], MUTANT)
+        reason = _reject(run, passing.intersection(first) if run.code in (0, 1) else frozenset(), len(run.failed), most)
+        if reason:
+            return reason
+        files = sorted({test.partition("::")[0] for test in first})
+        known = frozenset(test for test in passing if test.partition("::")[0] in files)
+        found = []
+        for _ in range(RUNS):
+            run = runner.run(workspace, ["-q", "--tb=short", *files], MUTANT)
+            failing = known - run.passed
+            reason = _reject(run, known, len(failing), most)
+            if reason:
+                return reason
+            found.append(failing)
+        if any(failing != found[0] for failing in found):
+            return "other tests fail each time"
+        return Verdict(tuple(sorted(found[0])), tuple(files), run.messages)
+    finally:
+        workspace.close()
+
+
+def _reject(run: TestRun, known: frozenset[str], failing: int, most: int) -> str:
+    if run.killed or (run.forged and run.code in (137, 152)):  # 128 + SIGKILL, SIGXCPU: the limit of CPU time
+        return "hangs or takes too much"
+    if run.forged:
+        return "ends the run"
+    if not failing:
+        return "no test fails"
+    if failing > most:
+        return "too many tests fail"
+    if not known <= run.outcomes.keys():
+        return "tests cannot be collected"
+    return ""
+
+
+def write_issue(package: str, verdict: Verdict, tree: Path) -> str:
+    """A report as a user would write it: which tests fail, the first one's source, and its error. It names no line."""
+    tests = verdict.fail_to_pass
+    shown = min(tests, key=lambda test: (len(show_test(tree, test)) or 10**6, test))
+    source = show_test(tree, shown)
+    message = re.sub(r"(\.py):\d+", r"\1", verdict.messages.get(shown, "")).strip()
+    message = re.sub(r"\bline \d+", "line", message)
+    message = re.sub(r"0x[0-9a-f]{6,}", "0x…", message)
+    listed = "\n".join(f"    {test}" for test in tests[:LISTED])
+    more = f"\n    … and {len(tests) - LISTED} more" if len(tests) > LISTED else ""
+    verb = "fails" if len(tests) == 1 else "fail"
+    parts = [f"{pluralize(len(tests), 'test')} of {package} {verb} that should pass:\n\n{listed}{more}"]
+    if source:
+        parts.append(f"This one, for instance:\n\n{_indent(source)}")
+    if message:
+        parts.append(f"It ends with:\n\n{_indent(message)}")
+    return "\n\n".join([*parts, "Find the cause in the package and mend it. The tests are right."])
+
+
+def show_test(tree: Path, node: str) -> str:
+    """Source of a test function, without its parameters; empty if it is not found."""
+    path, *names = node.split("::")
+    text = (tree / path).read_text(encoding="utf-8", errors="replace")
+    try:
+        body: Sequence[ast.AST] = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ""
+    found: ast.AST | None = None
+    for name in names:
+        wanted = name.partition("[")[0]
+        found = next((each for each in body if getattr(each, "name", None) == wanted), None)
+        body = getattr(found, "body", ())
+    if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+        return ""
+    lines = text.splitlines()[found.lineno - 1 : found.end_lineno]
+    margin = len(lines[0]) - len(lines[0].lstrip())
+    lines = [line[margin:] for line in lines]
+    return "\n".join(lines if len(lines) <= SHOWN_LINES else [*lines[:SHOWN_LINES], "    …"])
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+
+
+def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = lambda line: None) -> None:
+    """A folder with the tasks of another that a policy solves sometimes: in more than none and less than 80% of its tries, as
+    Complementary RL chooses tasks of SWE-bench Verified with 16 tries (appendix C). `played` are episodes as JSON lines."""
+    if root.exists() and any(root.iterdir()):
+        raise TacitError(f"{root} exists and is not empty; give a new directory, or remove that one.")
+    tries: dict[str, list[bool]] = {}
+    for file in played:
+        try:
+            content = file.read_bytes()
+            lines = (gzip.decompress(content) if file.suffix == ".gz" else content).decode().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TacitError(f"cannot read {file}: {error}.") from error
+        for line in lines:
+            try:
+                episode = json.loads(line)
+                tries.setdefault(episode["task"].rpartition("/")[2], []).append(bool(episode["success"]))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # the head of the file, or half a line
+    folder = open_folder(source)
+    known = [record for record in folder.records if record.id in tries]
+    kept = [record for record in known if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
+    if not kept:
+        raise TacitError(f"none of the {pluralize(len(known), 'played task')} is solved sometimes; nothing was written.")
+    labels = {f"{record.package}-{record.version}" for record in kept}
+    for label in sorted(labels):
+        shutil.copytree(source / "packages" / label, root / "packages" / label)
+    seed = json.loads((source / "manifest.json").read_text())["seed"]
+    write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
+    say(f"{len(kept)} of {pluralize(len(known), 'played task')} are solved sometimes")
