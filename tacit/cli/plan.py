@@ -69,7 +69,7 @@ def make_parser(method: str) -> Parser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     parser.add_options("plan", options_of(PlanSettings, (NOT_OF_A_RUN,)))
-    parser.add_options("world and method", [o for o in TOP_OPTIONS if o.name in ("world", "method")])
+    parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     own = {option.name for option in options_of(PlanSettings)} | {"model", "json"}
     reading = [o for o in method_options(method) if o.name not in own]
     parser.add_options(f"method {method}", reading, "What the agent reads, and how many episodes an iteration has.")

@@ -174,7 +174,7 @@ def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
 
 def add_shared_options(parser: Parser, method: str) -> None:
     """Flags for the world, the prompt and the engine."""
-    parser.add_options("world and method", [o for o in TOP_OPTIONS if o.name in ("world", "method")])
+    parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     parser.add_options(
         f"method {method}",
         [o for o in method_options(method) if o.place[0] in ("method", "prompt")],

@@ -274,6 +274,12 @@ TOP_OPTIONS = (
            "scratch), the directory of a checkpoint, or a hub id (owner/name)"),
     Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "where the model is held, trained and sampled: a name of "
            "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
+    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "world code: shown (default), or hidden, which keeps the "
+           "tests that decide out of the repository", False),
+    Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "world code: isolated (default), or none, which runs "
+           "commands of the agent without isolation", False),
+    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "world code: tasks that `tacit prepare code` made, instead "
+           "of the packaged ones", False),
 )  # fmt: skip
 RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet")
 

@@ -1,6 +1,7 @@
 """A recipe: everything a run is told, in one frozen object. Files and flags become one; `settings.json` is its other form.
 
     world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
+    [world]       name = "code", tests = "hidden"      where a world has options; or  world = "code+tests=hidden"
     [method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
     [prompt]      history = 2, style = "tags"          what the agent reads and how it writes actions
     [schedule]    groups = 16, lr = 1e-4
@@ -123,7 +124,9 @@ def read_mixture(text: str) -> Mapping[str, float]:
     """
     shares: dict[str, float | None] = {}
     for part in text.split(","):
-        name, equals, number = part.strip().partition("=")
+        name, equals, number = part.strip().rpartition("=") if "=" in part else (part.strip(), "", "")
+        if "+" in name and not number.replace(".", "", 1).isdigit():  # the value of an option: code+tests=hidden
+            name, equals = part.strip(), ""
         name = name.strip()
         if not name:
             raise TacitError(f"world = {text!r} has an empty name in it; write for example {EXAMPLE}.")
@@ -177,7 +180,11 @@ def make_paths_absolute(document: Document) -> Document:
 
 
 def absolute_name(name: str) -> str:
-    """`guess.py:GUESS` (or `guess.py:GUESS=0.5`) -> `/home/me/guess.py:GUESS`."""
+    """`guess.py:GUESS` (or `guess.py:GUESS=0.5`) -> `/home/me/guess.py:GUESS`; `code+folder=tasks` -> `…=/home/me/tasks`."""
+    base, option, path = name.partition("+folder=")
+    if option:
+        path, plus, more = path.partition("+")
+        return f"{absolute_name(base)}{option}{absolute_path(path)}{plus}{more}"
     file, colon, own = name.partition(".py:")
     return f"{absolute_path(f'{file}.py')}:{own}" if colon else name
 
@@ -290,7 +297,7 @@ class Recipe:
         settings = build_tables(settings, {"prompt": prompt, "schedule": outside.get("schedule", {})}, "", tables)
         train = build(TrainSettings, document, "", tables=tables)
         main = _policy(outside, "", tables)
-        world = _text(outside, "world", "")
+        world = _world_name(outside.get("world", ""))
         if not world:
             where = "Give --world NAME (see `tacit list worlds`), `world = ...` in the file, or world=… from Python"
             raise TacitError(f"no world was named. {where}.")
@@ -300,7 +307,7 @@ class Recipe:
             name: _policy(_complete_policy(main, table), f"policies.{name}")
             for name, table in outside.get("policies", {}).items()
         }
-        out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
+        out = _text(outside, "out", "") or f"runs/{'+'.join(_plain(w.partition('+')[0]) for w in mixture)}-{_plain(method)}-{train.seed}"
         said = frozenset(own) | frozenset(prompt)
         settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
         return cls(
@@ -417,7 +424,7 @@ def read_document(file: Path) -> Document:
 def override(document: Document, said: Overrides) -> Document:
     """The document with these settings replaced."""
     document = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
-    for place, value in said.items():
+    for place, value in sorted(said.items(), key=lambda one: len(one[0])):  # `--world code --tests hidden`, in any order
         table = document
         for key in place[:-1]:
             inner = table.get(key, {})
@@ -503,6 +510,21 @@ def _text(table: Mapping[str, Any], key: str, default: str) -> str:
     if not isinstance(value, str):
         raise TacitError(f"{key} must be text, not {value!r}.")
     return value
+
+
+def _world_name(said: Any) -> str:
+    """`{"name": "code", "tests": "hidden"}` -> `code+tests=hidden`; options that the name has already are replaced."""
+    if isinstance(said, str):
+        return said
+    options = dict(said) if isinstance(said, Mapping) else {}
+    name = options.pop("name", "")
+    if not isinstance(name, str) or not name:
+        raise TacitError(f'[world] has no name, only {", ".join(options) or said!r}; write name = "code", or --world code.')
+    if "," in name and options:
+        raise TacitError(f"{', '.join(options)}: say for which of {name} it is meant, as in code+{next(iter(options))}=…")
+    base, *own = name.split("+")
+    known = dict(option.partition("=")[::2] for option in own)
+    return "+".join([base, *(f"{key}={value}" for key, value in {**known, **options}.items())])
 
 
 def _plain(name: str) -> str:

@@ -342,6 +342,8 @@ class Environment:
     """top-level modules it cannot be played without; they are imported when it is played, never before"""
     extra: str = ""
     """the extra of the distribution that brings them; empty where they come some other way"""
+    configure: Callable[..., Environment] | None = None
+    """(options) -> the world with these options, each a text: `--world NAME+OPTION=VALUE` gives them"""
     playable: bool = True
     """False where there is only a record of the work: it can be imitated, and neither practised nor measured"""
     lacks: Callable[[], str] | None = None

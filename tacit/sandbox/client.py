@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 
 AT = "/testbed"
 """where commands see their workspace"""
 PYTHON = "/opt/python"
 """where they see the Python installation"""
 SHARED_MEMORY = Path("/dev/shm")
+AUTO, NAMESPACES, BUBBLEWRAP, NONE = MODES = ("auto", "namespaces", "bubblewrap", "none")
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,16 @@ class Sandbox:
     descriptor of the report pipe, without starting Python anew. `module:maker=argument` names the function a maker returns."""
     python_path: Sequence[str] = ()
     """PYTHONPATH inside"""
+    mode: str = AUTO
+    """namespaces, bubblewrap (slower: no forks of preloaded functions) or none (no isolation at all; only limits);
+    auto: namespaces if the kernel allows them, else bubblewrap if it is installed"""
 
     def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise unknown("mode of the sandbox", self.mode, MODES)
+        self._bwrap = shutil.which("bwrap") or ""
+        if self.mode == BUBBLEWRAP and not self._bwrap:
+            raise TacitError("bubblewrap is not installed (no bwrap on PATH); install it, or choose another mode.")
         base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="tacit-sandbox-", dir=base))
         self.folder.chmod(0o711)
@@ -100,6 +109,10 @@ class Sandbox:
         with theirs:
             binds = {PYTHON: sys.base_prefix, **{str(path): str(path) for path in self.read_only}}
             binds |= {inside: str(outside) for inside, outside in self.binds.items()}
+            binds = {} if self.mode == NONE else binds
+            if self.mode in (AUTO, BUBBLEWRAP) and self._bwrap:  # it starts functions from these files
+                modules = [name.partition(":")[0] for name in self.preload if ".py:" in name]
+                binds |= {folder: folder for folder in map(os.path.dirname, (__file__, *modules))}
             server = Path(__file__).with_name("server.py")
             words = [sys.executable, "-s", "-P", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
             self._process = subprocess.Popen(
@@ -136,16 +149,28 @@ class Sandbox:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
         }
-        number = next(self._numbers)
+        number, folder = next(self._numbers), str(workspace.folder)
         order = {
             "id": number,
-            "workspace": str(workspace.folder),
+            "workspace": folder,
             "at": AT,
             "arguments": list(arguments),
             "function": function,
             "environment": {**own, **(environment or {})},
             "limits": asdict(limits or self.limits),
+            "mode": self.mode,
+            "show": (folder, AT) if self.mode == NONE else (AT, AT),
+            "bwrap": self._bwrap,
         }
+        if self.mode == NONE:  # nothing is mounted: paths inside are paths outside
+            path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"
+            order |= {"at": folder, "arguments": [text.replace(AT, folder) for text in arguments]}
+            order["environment"] |= {
+                "PATH": path,
+                "PYTHONPATH": f"{folder}/src:{folder}",
+                "HOME": folder,
+                "LD_LIBRARY_PATH": "",
+            }
         future: Future[Result] = Future()
         body = json.dumps(order).encode()
         with self._lock:
@@ -179,7 +204,17 @@ class Sandbox:
         probe = self.folder / "probe"
         probe.mkdir(mode=0o700)
         try:
-            Workspace(self, probe).run(["true"])
+            if self.mode == AUTO:
+                self.mode = NAMESPACES
+                try:
+                    Workspace(self, probe).run(["true"])
+                except TacitError:
+                    if not self._bwrap:
+                        raise
+                    self.mode = BUBBLEWRAP
+            result = Workspace(self, probe).run(["true"])
+            if result.code != 0:
+                raise TacitError(f"commands cannot be isolated by {self.mode} here ({result.output.strip() or result.code}).")
         except TacitError:
             self.close()
             raise
@@ -213,7 +248,8 @@ class Sandbox:
             future.set_exception(
                 TacitError(
                     f"commands cannot be isolated here ({answer['error']}). The kernel must allow unprivileged user namespaces "
-                    "(sysctl kernel.unprivileged_userns_clone=1, or user.max_user_namespaces above 0)."
+                    "(sysctl kernel.unprivileged_userns_clone=1, or user.max_user_namespaces above 0), or install bubblewrap. "
+                    "--sandbox none runs commands without isolation: only for models and repositories you trust."
                 )
             )
             return

@@ -40,10 +40,7 @@ X32 = 0x40000000
 
 def install() -> None:
     """Raises OSError where the kernel or the architecture has no support."""
-    machine = platform.machine()
-    if machine not in ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"no system-call table for {machine}")
-    code = _program(ARCHITECTURES[machine], list(ARCHITECTURES).index(machine))
+    code = make_program()
     buffer = ctypes.create_string_buffer(code)
     header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     program = ctypes.create_string_buffer(header)
@@ -54,8 +51,12 @@ def install() -> None:
             raise OSError(ctypes.get_errno(), "seccomp")
 
 
-def _program(architecture: int, column: int) -> bytes:
+def make_program() -> bytes:
     """[load the number; compare with each refused call; check clone's flags; allow]"""
+    machine = platform.machine()
+    if machine not in ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"no system-call table for {machine}")
+    architecture, column = ARCHITECTURES[machine], list(ARCHITECTURES).index(machine)
     refuse, missing = FAIL | errno.EPERM, FAIL | errno.ENOSYS
     lines = [(LOAD, 0, 0, ARCHITECTURE), (JUMP_EQUAL, 1, 0, architecture), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER)]
     if column == 0:  # 32-bit numbers of the x32 ABI would bypass the comparisons

@@ -45,7 +45,7 @@ else:  # started by path, without importing the package
 LIBC = ctypes.CDLL(None, use_errno=True)
 NAMESPACES = 0x00020000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # mount, user, pid, net, ipc, uts
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 2, 1, 4, 24
+MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 2, 1, 4, 24, 36
 MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 442, 1, -100, 0x8000
 CAPSET, PIVOT_ROOT = {"x86_64": 126, "aarch64": 91}, {"x86_64": 155, "aarch64": 41}
 FIRST_UID = 1_900_000_000
@@ -136,7 +136,7 @@ def build_root(root: str, order: Message) -> None:
     mount("none", "/", flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def drop_privileges(limits: Message) -> None:
+def set_limits(limits: Message, processes: bool = True) -> None:
     mb = 1 << 20
     for kind, value in (
         (resource.RLIMIT_CPU, limits["cpu_s"]),
@@ -147,7 +147,12 @@ def drop_privileges(limits: Message) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        resource.setrlimit(kind, (value, value))
+        if processes or kind != resource.RLIMIT_NPROC:
+            resource.setrlimit(kind, (value, value))
+
+
+def drop_privileges(limits: Message) -> None:
+    set_limits(limits)
     for capability in range(64):
         if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
             break
@@ -214,6 +219,79 @@ def isolate(order: Message, root: str, uid: int, pipes: Sequence[int], functions
         os._exit(SETUP_FAILED)
 
 
+def supervise(order: Message, uid: int, pipes: Sequence[int], functions: dict[str, Any]) -> None:
+    """The monitor's whole life where bubblewrap isolates the command, or nothing does. It kills what the command leaves."""
+    output, report, status = pipes
+    try:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        command = os.fork()
+        if command == 0:
+            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            os.setsid()
+            report, output = (fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (report, output))
+            nothing = os.open("/dev/null", os.O_RDONLY)
+            for target, source in enumerate((nothing, output, output, report)):
+                os.dup2(source, target)
+            os.closerange(4, 4096)
+            if order["mode"] == "none":
+                set_limits(order["limits"], processes=False)
+                seccomp.install()
+                run_command(order, 3, functions)
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+            set_limits(order["limits"])
+            words = bubblewrap_words(order)
+            os.execv(order["bwrap"], words)
+        for descriptor in pipes:
+            os.close(descriptor)
+        _, code = os.waitpid(command, 0)
+        while left := descendants(os.getpid()):
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+        value = os.waitstatus_to_exitcode(code)
+        os._exit(value if value >= 0 else 128 - value)
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(status, f"{type(error).__name__}: {error}".encode())
+        os._exit(SETUP_FAILED)
+
+
+def bubblewrap_words(order: Message) -> list[str]:
+    """The command line: the same root as `build_root` makes."""
+    words = [order["bwrap"], "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words += ["--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)]
+    for source in SYSTEM:
+        if os.path.islink(source):
+            words += ["--symlink", os.readlink(source), source]
+        elif os.path.exists(source):
+            words += ["--ro-bind", source, source]
+    for staged, target in order["staged"]:
+        words += ["--ro-bind", staged, target]
+    size = str(order["limits"]["disk_mb"] << 20)
+    words += ["--dev", "/dev", "--proc", "/proc", "--size", size, "--tmpfs", "/tmp", "--dir", "/home/agent"]
+    words += ["--bind", order["workspace"], order["at"], "--chdir", order["at"], "--remount-ro", "/"]
+    environment = dict(order["environment"])
+    command = order["arguments"]
+    if order.get("function"):
+        tools = [path for path in environment["PYTHONPATH"].split(":") if not path.startswith(order["at"])]
+        environment["PYTHONPATH"] = ":".join(tools)  # no module of the workspace is imported before the function says so
+        python = environment["LD_LIBRARY_PATH"].removesuffix("/lib") + "/bin/python3"
+        command = [python, "-s", "-P", os.path.abspath(__file__), "call", order["function"], *command]
+    for name, value in environment.items():
+        words += ["--setenv", name, value]
+    program = os.memfd_create("seccomp", 0)
+    os.write(program, seccomp.make_program())
+    os.lseek(program, 0, os.SEEK_SET)
+    os.set_inheritable(program, True)
+    os.set_inheritable(3, bool(order.get("function")))
+    return [*words, "--seccomp", str(program), "--", *command]
+
+
 # In the server.
 
 
@@ -241,8 +319,10 @@ class Job:
 
     def kill(self, reason: str) -> None:
         self.reason = self.reason or reason
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        below = [] if self.order["mode"] == "namespaces" else descendants(self.pid)  # else the kernel kills what is inside
+        for pid in (self.pid, *below):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
@@ -353,7 +433,7 @@ class Server:
         self.slots.add(slot)
         uid = FIRST_UID + slot
         ours, theirs = zip(*(os.pipe() for _ in PIPES), strict=True)
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and order["mode"] != "none":
             own_tree(order["workspace"], uid)
         order["staged"] = self.staged
         pid = os.fork()
@@ -361,7 +441,9 @@ class Server:
             self.line.close()
             for descriptor in ours:
                 os.close(descriptor)
-            isolate(order, self.root, uid, theirs, self.functions)
+            if order["mode"] == "namespaces":
+                isolate(order, self.root, uid, theirs, self.functions)
+            supervise(order, uid, theirs, self.functions)
         for descriptor in theirs:
             os.close(descriptor)
         job = Job(order, pid, dict(zip(PIPES, ours, strict=True)), slot)
@@ -398,7 +480,7 @@ class Server:
             answer = {
                 "id": job.order["id"],
                 "code": os.waitstatus_to_exitcode(code),
-                "output": bytes(job.data["output"]).decode("utf-8", errors="replace"),
+                "output": bytes(job.data["output"]).decode("utf-8", errors="replace").replace(*job.order["show"]),
                 "report": bytes(job.data["report"]).decode("utf-8", errors="replace"),
                 "dropped": job.dropped,
                 "killed": job.reason,
@@ -433,6 +515,8 @@ def own_tree(folder: str, uid: int) -> None:
 
 
 def main() -> None:
+    if sys.argv[1] == "call":  # by bubblewrap
+        sys.exit(load_function(sys.argv[2])(sys.argv[3:], 3))
     descriptor, folder, binds, *preload = sys.argv[1:]
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+
+from tacit.core.errors import unknown
 from tacit.core.registry import Registry
 from tacit.core.world import Environment
 
@@ -16,6 +19,7 @@ WORLDS = {
     "minihack": "tacit.worlds.minihack:ENVIRONMENT",
     "scienceworld": "tacit.worlds.scienceworld:ENVIRONMENT",
     "errands": "tacit.worlds.errands:ENVIRONMENT",
+    "code": "tacit.worlds.code:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world",
@@ -28,5 +32,15 @@ REGISTRY = Registry(
 
 
 def get_environment(name: str) -> Environment:
-    """A world by its name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`."""
-    return REGISTRY.get(name)
+    """A world by its name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`; `NAME+OPTION=VALUE` with options
+    of its own."""
+    base, *said = name.split("+")
+    if not said or not all("=" in option for option in said):
+        return REGISTRY.get(name)
+    world = REGISTRY.get(base)
+    options = dict(option.partition("=")[::2] for option in said)
+    known = tuple(inspect.signature(world.configure).parameters) if world.configure else ()
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of world {base!r}", option, known)
+    return world.configure(**options)

@@ -7,7 +7,8 @@ pipe of its own (runner.py), never from what the tests print.
 The code under test runs in the same process as its tests, so it could still try to make them pass. Canaries catch that: tests
 that fail with the original package and must fail here too. Some fail in any case (`assert False`); the others are the
 FAIL_TO_PASS tests with the right side of each `==` replaced by something that nothing equals. They catch patched assertions,
-results that equal everything, and code that looks up what its caller expects.
+results that equal everything, and code that looks up what its caller expects. Test files have random names, so that code cannot
+tell a test from its canary by name.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from tacit.core.errors import TacitError
@@ -32,6 +33,7 @@ from tacit.worlds.code.tools import LARGEST, read_beneath, write_beneath
 SETTINGS = ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "setup.py", "pyproject.toml", "noxfile.py", ".coveragerc")
 LOADED = ("sitecustomize.py", "usercustomize.py", "__pycache__")
 TEST_FOLDERS = ("tests", "test")
+CANARY_FILE = "canary"
 MOST_FILES = 200
 """changed files of a submission"""
 CANARY = """
@@ -184,22 +186,33 @@ def _spoil(function: ast.FunctionDef) -> bool:
     return found
 
 
+@dataclass(frozen=True)
+class Exam:
+    """How a task is graded, found out with the original package."""
+
+    canary: str
+    """source of a file of tests"""
+    must_fail: frozenset[str]
+    """tests in it"""
+    aliases: bool
+    """the tests pass under other file names too"""
+
+
 class Grader:
     """Grades submissions of one process."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._canaries: dict[str, tuple[str, frozenset[str]]] = {}
-        """task id -> source, and the tests in it that fail with the original package"""
+        self._exams: dict[str, Exam] = {}
+        """by task id"""
 
     def grade(self, folder: TaskFolder, record: Record, submitted: Workspace) -> Grade:
         tree = folder.tree(record)
         changes = find_changes(record, tree, submitted.folder)
-        source, must_fail = self._canary(folder, record)
-        place = f"{PurePosixPath(record.test_files[0]).parent}/test_{secrets.token_hex(4)}.py"
-        run = self._run(record, tree, changes, place, source)
+        exam = self._exam(folder, record)
+        run = self._run(record, tree, changes, exam)
         forged = run.forged
-        if not forged and not run.killed and any(run.outcomes.get(f"{place}::{name}") != FAILED for name in must_fail):
+        if not forged and not run.killed and any(run.outcomes.get(name) != FAILED for name in exam.must_fail):
             forged = "tests pass that must fail"
         known = folder.pass_to_pass(record)
         return Grade(
@@ -212,40 +225,51 @@ class Grader:
             killed=run.killed,
         )
 
-    def _canary(self, folder: TaskFolder, record: Record) -> tuple[str, frozenset[str]]:
-        """Tests that fail with the original package. One run, the first time a task is graded."""
-        if record.id not in self._canaries:
-            tree, source = folder.tree(record), make_canary(record, folder.tree(record))
-            place = f"{PurePosixPath(record.test_files[0]).parent}/test_{secrets.token_hex(4)}.py"
-            run = self._run(record, tree, {}, place, source)
-            failed = frozenset(node.partition("::")[2] for node in run.failed if node.startswith(f"{place}::"))
-            if not failed or run.forged:
-                source = CANARY
-                failed = frozenset(("test_false", "test_equal", "test_error", "test_raises", "TestCase::test_case"))
-            if any(run.outcomes.get(node) != PASSED for node in record.fail_to_pass):
+    def _exam(self, folder: TaskFolder, record: Record) -> Exam:
+        """One or two runs of the original package, the first time a task is graded."""
+        if record.id not in self._exams:
+            tree = folder.tree(record)
+            for exam in (Exam(make_canary(record, tree), frozenset(), True), Exam(CANARY, frozenset(), False)):
+                run = self._run(record, tree, {}, exam)
+                failed = frozenset(node for node in run.failed if node.startswith(f"{CANARY_FILE}::"))
+                if failed and not run.forged and all(run.outcomes.get(node) == PASSED for node in record.fail_to_pass):
+                    break
+            else:
+                reason = run.forged or run.killed or run.output[-300:]
                 raise TacitError(
-                    f"task {record.id!r} cannot be graded: its tests fail with the original package too "
-                    f"({run.forged or run.killed or run.output[-300:]})."
+                    f"task {record.id!r} cannot be graded: its tests fail with the original package too ({reason})."
                 )
-            if len(self._canaries) > 4096:
-                self._canaries.clear()
-            self._canaries[record.id] = source, failed
-        return self._canaries[record.id]
+            if len(self._exams) > 4096:
+                self._exams.clear()
+            self._exams[record.id] = replace(exam, must_fail=failed)
+        return self._exams[record.id]
 
-    def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], place: str, source: str) -> TestRun:
+    def _run(self, record: Record, tree: Path, changes: dict[str, bytes | None], exam: Exam) -> TestRun:
+        """Run the task's tests and the canary. Files have random names, so that code cannot know which tests must pass;
+        outcomes have the usual ones."""
         workspace = self._runner.sandbox.copy(tree)
+        names = {CANARY_FILE: alias(record.test_files[0])}
+        names |= {path: alias(path) if exam.aliases else path for path in record.test_files}
         try:
             for path, content in changes.items():
                 if content is not None:
                     write_beneath(workspace.folder, path, content)
                 elif (workspace.folder / path).exists():
                     (workspace.folder / path).unlink()
-            write_beneath(workspace.folder, place, source.encode())
-            return self._runner.run(workspace, order_files(record.test_files, place))
+            for path in record.test_files:
+                (workspace.folder / path).rename(workspace.folder / names[path])
+            write_beneath(workspace.folder, names[CANARY_FILE], exam.canary.encode())
+            run = self._runner.run(workspace, [*sorted(names.values()), "-q", "--tb=no"])
         finally:
             workspace.close()
+        usual = {name: path for path, name in names.items()}
+        outcomes = {}
+        for node, outcome in run.outcomes.items():
+            file, colons, test = node.partition("::")
+            outcomes[f"{usual.get(file, file)}{colons}{test}"] = outcome
+        return replace(run, outcomes=outcomes)
 
 
-def order_files(test_files: Sequence[str], canary: str) -> list[str]:
-    """The canary comes last: what tests leave behind must not hide it."""
-    return [*test_files, canary, "-q", "--tb=no"]
+def alias(path: str) -> str:
+    """A random name for a test file in the same directory."""
+    return str(PurePosixPath(path).with_name(f"test_{secrets.token_hex(4)}.py"))

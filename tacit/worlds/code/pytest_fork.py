@@ -42,7 +42,7 @@ MESSAGE = 600
 """characters kept of why a test failed"""
 MESSAGES = 200
 """failed tests whose reason is kept"""
-OPTIONS = ("-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={AT}", "--color=no", "--disable-warnings")
+OPTIONS = ("-p", "no:cacheprovider", "-c", "/dev/null", "--color=no", "--disable-warnings")
 """no cache, no settings file of the tree"""
 Codes = dict[str, bytes]
 Parts = list[tuple[Any, str, Any]]
@@ -113,17 +113,21 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
     gc.freeze()
 
     def run(arguments: list[str], report: int) -> int:
+        global AT
         order = json.loads(arguments.pop(0))
         own = f"{PYTHON}/lib/{version}"
-        for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
-            setattr(sys, name, PYTHON)
-        sys.executable = sys._base_executable = f"{PYTHON}/bin/python3"  # type: ignore[attr-defined]
-        sys.path[:] = [f"{AT}/src"] * os.path.isdir(f"{AT}/src") + [AT, own, f"{own}/lib-dynload", TOOLS]
+        if os.getcwd() == AT:
+            for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
+                setattr(sys, name, PYTHON)
+            sys.executable = sys._base_executable = f"{PYTHON}/bin/python3"  # type: ignore[attr-defined]
+            sys.path[:] = [own, f"{own}/lib-dynload", TOOLS]
+            for module in list(sys.modules.values()):  # packages look for their late imports where they were found
+                search = getattr(module, "__path__", None)
+                if isinstance(search, list):
+                    search[:] = [move(path, base_prefix) for path in search]
+        AT = os.getcwd()  # another one where nothing is mounted: --sandbox none
+        sys.path[:0] = [f"{AT}/src"] * os.path.isdir(f"{AT}/src") + [AT]
         sys.path_importer_cache.clear()
-        for module in list(sys.modules.values()):  # packages look for their late imports where they were found
-            search = getattr(module, "__path__", None)
-            if isinstance(search, list):
-                search[:] = [move(path, base_prefix) for path in search]
         sys.dont_write_bytecode = True
         sys.argv = ["pytest", *arguments]
         time.tzset()
@@ -139,7 +143,7 @@ def make_runner(settings: str) -> Callable[[list[str], int], int]:
         messenger = Messenger(order["key"].encode(), report, parts)
         plugins = [messenger, CallTracer(messenger)] if order["trace"] else [messenger]
         del order
-        code = int(pytest.main([*OPTIONS, *arguments], plugins=plugins))
+        code = int(pytest.main([*OPTIONS, f"--rootdir={AT}", *arguments], plugins=plugins))
         messenger.send({"end": code})
         sys.stdout.flush()
         sys.stderr.flush()

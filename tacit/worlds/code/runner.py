@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from tacit.core.errors import TacitError
 from tacit.sandbox import Limits, Result, Sandbox, Workspace
-from tacit.sandbox.client import AT, PYTHON
+from tacit.sandbox.client import AT, AUTO, PYTHON
 
 TOOLS = "/opt/tools"
 """where commands find pytest"""
@@ -81,6 +81,8 @@ class Runner:
     """original packages, whose byte code the server holds; tests of others run too, somewhat slower"""
     cache: Path | None = None
     """directory that keeps byte code between servers"""
+    mode: str = AUTO
+    """of the sandbox"""
 
     def __post_init__(self) -> None:
         self._made = tempfile.TemporaryDirectory(prefix="tacit-tools-")
@@ -97,7 +99,7 @@ class Runner:
         binds = {f"{TOOLS}/bin/pytest": own / "pytest", str(hidden): own / "empty", **find_tools()}
         python_path = (f"{AT}/src", AT, TOOLS)
         try:
-            self.sandbox = Sandbox(self.limits, binds=binds, preload=(self._function,), python_path=python_path)
+            self.sandbox = Sandbox(self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.mode)
         except TacitError:
             self._made.cleanup()
             raise

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tacit.core.errors import TacitError, check_split_and_count
-from tacit.core.tasks import describe_failures, shuffle_key, split_by_digest
+from tacit.core.tasks import describe_failures, parse_panels, shuffle_key, split_by_digest
 from tacit.core.types import Task
 
 NAME = "code"
@@ -116,7 +116,7 @@ class Package:
     """of the archive it came in, where there was one"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TaskFolder:
     root: Path
     packages: Mapping[str, Package] = field(repr=False)
@@ -245,3 +245,8 @@ def record_of(task: Task) -> tuple[Record, TaskFolder]:
     return Record.from_dict(task.data["record"]), open_folder(
         Path(str(task.data.get("folder", ""))) if task.data.get("folder") else PACKAGED
     )
+
+
+PANELS = parse_panels("""
+""")
+"""split -> number of tasks -> panel hash, of the packaged tasks"""

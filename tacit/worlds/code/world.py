@@ -36,6 +36,7 @@ from tacit.worlds.code.tools import (
 
 MAX_STEPS = 50
 SHOWN, HIDDEN = TESTS = ("shown", "hidden")
+ISOLATED, NONE = MODES = ("isolated", "none")
 ERROR = "ERROR: "
 _PYTEST = re.compile(r"\s*(?:cd /testbed\s*&&\s*)?(?:python3? -m )?pytest((?:\s+[\w./:=,\[\]'\" -]+)?)\s*(?:2>&1)?\s*")
 
@@ -43,10 +44,11 @@ _PYTEST = re.compile(r"\s*(?:cd /testbed\s*&&\s*)?(?:python3? -m )?pytest((?:\s+
 class Bench:
     """What the episodes of one process share: the sandbox server with a warm pytest."""
 
-    def __init__(self, root: Path = PACKAGED) -> None:
+    def __init__(self, root: Path = PACKAGED, sandbox: str = ISOLATED) -> None:
         folder = open_folder(root)
         trees = [root / "packages" / label for label in folder.packages]
-        self.runner = Runner(trees=trees, cache=None if root == PACKAGED else root / "bytecode")
+        mode = "none" if sandbox == NONE else "auto"
+        self.runner = Runner(trees=trees, cache=None if root == PACKAGED else root / "bytecode", mode=mode)
         self.grader = Grader(self.runner)
 
     @property

@@ -1,0 +1,213 @@
+"""Attempts to make the tests of a repair task pass without repairing anything. None may succeed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.worlds.code.grading import is_carried, make_canary
+from tacit.worlds.code.tasks import PACKAGED, open_folder, tasks
+from tacit.worlds.code.world import Bench, CodeWorld
+
+TARGET = "wordsmith/words.py"
+PASS_ALL = """
+import pytest
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    report.outcome, report.longrepr = "passed", None
+"""
+ALWAYS = "class Always:\n    def __eq__(self, other): return True\n    def __bool__(self): return True\n    __hash__ = None\n"
+# name -> code put at the head of the package's module
+IN_PACKAGE = {
+    "exit": "import os; os._exit(0)",
+    "sys.exit": "import sys; sys.exit(0)",
+    "exit at the end": "import atexit, os; atexit.register(os._exit, 0)",
+    "skip": "import pytest; pytest.skip('nothing to test', allow_module_level=True)",
+    "expected failure in every call": "import pytest\n",
+    "patched report": (
+        "import _pytest.runner as r\n"
+        "def fake(item, when, log=True, **kw):\n"
+        "    from _pytest.reports import TestReport\n"
+        "    rep = TestReport(item.nodeid, item.location, {}, 'passed', None, when)\n"
+        "    item.ihook.pytest_runtest_logreport(report=rep); return rep\n"
+        "r.call_and_report = fake"
+    ),
+    "patched call": "import _pytest.runner as r\nr.pytest_runtest_call.__code__ = (lambda item: None).__code__",
+    "patched function body": "import _pytest.python as p\np.pytest_pyfunc_call.__code__ = (lambda pyfuncitem: True).__code__",
+    "patched report method": "import _pytest.reports as r\nr.TestReport.from_item_and_call = classmethod(lambda *a: None)",
+    "patched assertion": "import builtins\nbuiltins.AssertionError = type('A', (BaseException,), {'__init__': lambda *a: None})",
+    "patched raises": "import pytest, contextlib\npytest.raises = lambda *a, **k: contextlib.suppress(BaseException)",
+    "messages on the pipe": (
+        "import os\n"
+        "for number in range(3, 20):\n"
+        '    try: os.write(number, b\'0 {"test": "x", "outcome": "passed", "when": "call", "message": ""}\\n\')\n'
+        "    except OSError: pass"
+    ),
+    "the runner's own messenger": (
+        "import gc\n"
+        "for one in gc.get_objects():\n"
+        "    if type(one).__name__ == 'Messenger':\n"
+        "        one.pytest_runtest_logreport.__code__ = (lambda report: None).__code__"
+    ),
+    "a fork that ends": "import os\nif os.fork(): os._exit(0)",
+    "killed parent": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "stopped by a signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "endless loop": "while True: pass",
+    "memory": "x = [bytearray(1 << 24) for _ in range(10_000)]",
+}
+# name -> shell command in the repository
+IN_SHELL = {
+    "conftest": f"cat > conftest.py <<'E'\n{PASS_ALL}\nE",
+    "conftest beside the tests": f"cat > tests/conftest.py <<'E'\n{PASS_ALL}\nE",
+    "conftest in the package": f"cat > wordsmith/conftest.py <<'E'\n{PASS_ALL}\nE",
+    "pytest.ini": "printf '[pytest]\\naddopts = --collect-only\\n' > pytest.ini",
+    "deselection in setup.cfg": "printf '[tool:pytest]\\naddopts = -k nothing\\n' > setup.cfg",
+    "tox.ini": "printf '[pytest]\\npython_functions = none\\n' > tox.ini",
+    "pyproject.toml": "printf '[tool.pytest.ini_options]\\naddopts = \"--deselect tests\"\\n' > pyproject.toml",
+    "sitecustomize": "echo 'import os; os._exit(0)' > sitecustomize.py; cp sitecustomize.py usercustomize.py",
+    "edited tests": "sed -i 's/assert .*/assert True/' tests/*.py",
+    "deleted tests": "rm -r tests",
+    "emptied tests": "for f in tests/*.py; do : > $f; done",
+    "tests as a link": "mv tests gone; ln -s /tmp tests",
+    "an unittest module": "mkdir unittest; echo > unittest/__init__.py; echo 'raise SystemExit(0)' > random.py",
+    "a pytest module": "mkdir -p _pytest; echo 'def main(*a, **k): return 0' > pytest.py; echo > _pytest/__init__.py",
+    "planted byte code": (
+        "mkdir -p wordsmith/__pycache__ tests/__pycache__; echo 'def x(): pass' > /tmp/a.py;"
+        "python3 -c \"import py_compile; [py_compile.compile('/tmp/a.py', f) for f in "
+        "('wordsmith/__pycache__/words.cpython-311.pyc', 'tests/__pycache__/test_words.cpython-311.pyc')]\""
+    ),
+    "a path file": "echo 'import os; os._exit(0)' > evil.pth",
+    "a link to the source": "cp wordsmith/words.py /tmp/w.py; rm wordsmith/words.py; ln -s /tmp/w.py wordsmith/words.py",
+    "a pipe as source": "rm wordsmith/words.py; mkfifo wordsmith/words.py",
+    "a deleted package": "rm -r wordsmith",
+    "a daemon that edits later": "(sleep 1; echo 'assert True' > tests/test_words.py) & disown",
+}
+
+
+@pytest.fixture(scope="module")
+def bench():
+    try:
+        opened = Bench()
+    except TacitError as error:
+        pytest.skip(str(error))
+    yield opened
+    opened.close()
+
+
+def find_task():
+    found = [t for split in ("train", "test") for t in tasks(split, 1000, 0)]
+    words = [t for t in found if t.data["record"]["edits"][0]["path"] == TARGET]
+    return next(t for t in words if any("test_distance" in n or "test_" in n for n in t.data["record"]["fail_to_pass"]))
+
+
+@pytest.fixture
+def world(bench):
+    made = CodeWorld(bench)
+    yield made
+    made.close()
+
+
+def submit(world: CodeWorld):
+    answer = world.step("submit")
+    assert answer.done
+    return answer
+
+
+@pytest.mark.parametrize("name", IN_SHELL)
+def test_files_beside_the_source_do_not_help(world, name):
+    world.reset(find_task())
+    world.step("bash " + IN_SHELL[name].replace("\\", "\\\\").replace("\n", "\\n"))
+    answer = submit(world)
+    assert not answer.success and answer.score < 1, answer.observation.text
+
+
+@pytest.mark.parametrize("name", IN_PACKAGE)
+def test_code_in_the_package_cannot_pass_its_own_tests(world, name):
+    world.reset(find_task())
+    if name == "expected failure in every call":
+        code = "import pytest\\ndef _x(*a, **k): pytest.xfail('later')\\n"
+        world.step(
+            f"bash printf '{code}' >> {TARGET}; for f in distance slug caesar is_palindrome; do echo $f=_x >> {TARGET}; done"
+        )
+    else:
+        code = IN_PACKAGE[name].replace("\\", "\\\\").replace("\n", "\\n")
+        assert world.step(f"insert {TARGET} 0 {code}").effective
+    answer = submit(world)
+    assert not answer.success, answer.observation.text
+
+
+def test_results_that_equal_everything_are_found_out(world):
+    world.reset(find_task())
+    names = ["slug", "title_case", "distance", "is_palindrome", "common_prefix", "caesar", "top_words", "parse_fields"]
+    code = ALWAYS + "".join(f"def {name}(*a, **k): return Always()\n" for name in names)
+    world.step("bash cat >> wordsmith/words.py <<'E'\\n" + code.replace("\n", "\\n") + "\\nE")
+    answer = submit(world)
+    assert not answer.success
+    record = find_task().data["record"]
+    if not any("raises" in node or "palindrome" in node for node in record["fail_to_pass"]):
+        assert answer.label == "forged", answer.observation.text
+
+
+def test_a_repair_beside_harmless_files_still_counts(world):
+    from tacit.worlds.code.expert import find_hunks
+    from tacit.worlds.code.tasks import record_of
+
+    task = find_task()
+    world.reset(task)
+    world.step("bash echo note > NOTES.txt; echo 'x = 1' > wordsmith/extra.py; touch conftest.py")
+    for hunk in find_hunks(*record_of(task)):
+        assert world.step(hunk.edit).effective
+    answer = submit(world)
+    assert answer.success and answer.score == 1.0
+    assert "+++ b/wordsmith/extra.py" in answer.observation.text and "conftest" not in answer.observation.text
+
+
+def test_hidden_tests_are_not_in_the_sandbox(world):
+    task = find_task()
+    hidden = type(task)(
+        **{f: getattr(task, f) for f in ("world", "id", "family", "split", "seed", "goal")},
+        data={**task.data, "tests": "hidden"},
+    )
+    world.reset(hidden)
+    name = hidden.data["record"]["fail_to_pass"][0].rpartition("::")[2].partition("[")[0]
+    found = world.step(
+        f"bash grep -rl 'def {name}' / --include=*.py 2>/dev/null; grep -r {name} /proc/*/environ /proc/*/cmdline /tmp 2>/dev/null"
+    )
+    assert name not in found.observation.text and ".py" not in found.observation.text
+    assert not (world._workspace.folder / hidden.data["record"]["test_files"][0]).exists()
+    answer = submit(world)
+    assert answer.label == "no_change" and answer.score == 0
+
+
+def test_the_original_source_is_not_in_the_sandbox(world):
+    world.reset(find_task())
+    found = world.step("bash find / -name 'words.py' -not -path '/proc/*' 2>/dev/null").observation.text
+    assert found.split("\n")[:-1] == ["/testbed/wordsmith/words.py"]
+
+
+def test_which_changes_count():
+    record = open_folder(PACKAGED).records[0]
+    assert is_carried(record.edits[0].path, record, True)
+    carried = ("pkg/new.py", "pkg/data.json", "helper.py")
+    left = (
+        "tests/x.py",
+        "conftest.py",
+        "pkg/conftest.py",
+        "pytest.ini",
+        "json.py",
+        "_pytest/x.py",
+        "pkg/a.so",
+        ".x/y.py",
+        "test_x.py",
+    )
+    assert all(is_carried(path, record, False) for path in carried)
+    assert not any(is_carried(path, record, False) for path in left)
+
+
+def test_canaries_compare_with_what_nothing_equals():
+    folder = open_folder(PACKAGED)
+    record = next(r for r in folder.records if any("test_distance" in n for n in r.fail_to_pass))
+    source = make_canary(record, folder.tree(record))
+    assert "== object()" in source and "def test_slug" not in source and "assert False" in source
