@@ -307,7 +307,10 @@ class Recipe:
             name: _policy(_complete_policy(main, table), f"policies.{name}")
             for name, table in outside.get("policies", {}).items()
         }
-        out = _text(outside, "out", "") or f"runs/{'+'.join(_plain(w.partition('+')[0]) for w in mixture)}-{_plain(method)}-{train.seed}"
+        out = (
+            _text(outside, "out", "")
+            or f"runs/{'+'.join(_plain(w.partition('+')[0]) for w in mixture)}-{_plain(method)}-{train.seed}"
+        )
         said = frozenset(own) | frozenset(prompt)
         settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
         return cls(

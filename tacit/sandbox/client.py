@@ -107,13 +107,13 @@ class Sandbox:
         self._lock = threading.Lock()
         self._line, theirs = socket.socketpair()
         with theirs:
+            server = Path(__file__).with_name("server.py")
             binds = {PYTHON: sys.base_prefix, **{str(path): str(path) for path in self.read_only}}
             binds |= {inside: str(outside) for inside, outside in self.binds.items()}
             binds = {} if self.mode == NONE else binds
             if self.mode in (AUTO, BUBBLEWRAP) and self._bwrap:  # it starts functions from these files
                 modules = [name.partition(":")[0] for name in self.preload if ".py:" in name]
-                binds |= {folder: folder for folder in map(os.path.dirname, (__file__, *modules))}
-            server = Path(__file__).with_name("server.py")
+                binds |= {path: path for path in (str(server), str(server.with_name("seccomp.py")), *modules)}
             words = [sys.executable, "-s", "-P", str(server), str(theirs.fileno()), str(self.folder), json.dumps(binds)]
             self._process = subprocess.Popen(
                 [*words, *self.preload],

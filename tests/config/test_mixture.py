@@ -24,6 +24,8 @@ def test_shares_are_equal_unless_said():
     assert read_mixture("alfworld") == {"alfworld": 1.0}
     assert read_mixture("alfworld, countdown") == {"alfworld": 0.5, "countdown": 0.5}
     assert read_mixture("path/to/file.py:WORLD=0.25,countdown=0.75") == {"path/to/file.py:WORLD": 0.25, "countdown": 0.75}
+    assert read_mixture("code+tests=hidden") == {"code+tests=hidden": 1.0}
+    assert read_mixture("code+tests=hidden=0.5,countdown=0.5") == {"code+tests=hidden": 0.5, "countdown": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -153,3 +155,25 @@ def test_worlds_count_the_same_in_a_score_however_large_their_panels():
     assert both["interval"] == pytest.approx([0.6 - 0.1 / 2**0.5, 0.6 + 0.1 / 2**0.5])
     assert both["worlds"]["b"]["success"] == 0.4 and both["panel"] == "a/test/10 + b/test/90"
     assert over_worlds([score("a", 0.8, 10)]) == score("a", 0.8, 10)
+
+
+def test_options_of_a_world():
+    flags = {("world", "tests"): "hidden", ("world",): "code"}
+    recipe = Recipe.resolve(None, flags)
+    assert recipe.world == "code+tests=hidden" and str(recipe.out) == "runs/code-grpo-0"
+    assert Recipe.from_json(recipe.to_json()).world == recipe.world
+    assert (
+        Recipe.from_json({"world": {"name": "code+tests=hidden+sandbox=none", "tests": "shown"}}).world
+        == "code+tests=shown+sandbox=none"
+    )
+    with pytest.raises(TacitError, match=r"no name.*--world code"):
+        Recipe.from_json({"world": {"tests": "hidden"}})
+    with pytest.raises(TacitError, match="for which of"):
+        Recipe.from_json({"world": {"name": "code,countdown", "tests": "hidden"}})
+
+
+def test_a_folder_of_tasks_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    document = Recipe.from_json({"world": "code+folder=mine+tests=hidden"}).to_json()
+    assert document["world"] == f"code+folder={tmp_path}/mine+tests=hidden"

@@ -25,7 +25,7 @@ def example(name: str, *words: str | Path) -> str:
 
 
 def test_these_are_all():
-    here = {"endpoint", "lora", "own_method", "own_world", "skill_module"}
+    here = {"endpoint", "lora", "own_method", "own_world", "repair_code", "skill_module"}
     assert {file.stem for file in FOLDER.glob("*.py")} == here | IN_TESTS_OF_INTEGRATIONS
 
 
@@ -33,6 +33,11 @@ def test_own_world(tmp_path):
     told = example("own_world", "--steps", "3", "--iterations", "1", "--panel", "8")
     assert "the expert: success 100.0%" in told and "guessed as" in told and (tmp_path / "runs/guess/summary.json").is_file()
     start("eval", "runs/guess", "--tasks", "2").finish()  # the world is found again
+
+
+def test_repair_code():
+    told = example("repair_code", "--tasks", "1", "--experts", "oracle,none")
+    assert told.splitlines()[-2:] == ["oracle: 1 of 1 solved", "none: 0 of 1 solved"] and "FAIL_TO_PASS" in told
 
 
 def test_own_method(tmp_path):

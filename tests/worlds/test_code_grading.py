@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tacit.core.errors import TacitError
 from tacit.worlds.code.grading import is_carried, make_canary
-from tacit.worlds.code.tasks import PACKAGED, open_folder, tasks
+from tacit.worlds.code.tasks import PACKAGED, Edit, Record, make_task, open_folder, read_source, record_of
 from tacit.worlds.code.world import Bench, CodeWorld
 
 TARGET = "wordsmith/words.py"
@@ -37,7 +39,7 @@ IN_PACKAGE = {
     "patched call": "import _pytest.runner as r\nr.pytest_runtest_call.__code__ = (lambda item: None).__code__",
     "patched function body": "import _pytest.python as p\np.pytest_pyfunc_call.__code__ = (lambda pyfuncitem: True).__code__",
     "patched report method": "import _pytest.reports as r\nr.TestReport.from_item_and_call = classmethod(lambda *a: None)",
-    "patched assertion": "import builtins\nbuiltins.AssertionError = type('A', (BaseException,), {'__init__': lambda *a: None})",
+    "patched assertion": "import builtins\nbuiltins.AssertionError = type('A', (BaseException,), {})",
     "patched raises": "import pytest, contextlib\npytest.raises = lambda *a, **k: contextlib.suppress(BaseException)",
     "messages on the pipe": (
         "import os\n"
@@ -96,10 +98,24 @@ def bench():
     opened.close()
 
 
-def find_task():
-    found = [t for split in ("train", "test") for t in tasks(split, 1000, 0)]
-    words = [t for t in found if t.data["record"]["edits"][0]["path"] == TARGET]
-    return next(t for t in words if any("test_distance" in n or "test_" in n for n in t.data["record"]["fail_to_pass"]))
+SOURCE = read_source(PACKAGED / "packages" / "wordsmith-1.0" / TARGET)
+AT = SOURCE.index("1 + min(")
+TASK = make_task(
+    Record(
+        id="distance",
+        package="wordsmith",
+        version="1.0",
+        split="train",
+        kinds=("off_by_one",),
+        issue="distance counts too much.",
+        edits=(Edit(TARGET, AT, AT + 1, "1", "2"),),
+        fail_to_pass=tuple(
+            f"tests/test_words.py::test_distance[{case}]" for case in ("kitten-sitting-3", "flaw-lawn-2", "ab-ba-2")
+        ),
+        test_files=("tests/test_words.py",),
+    )
+)
+MEND = f"str_replace {TARGET} 2 + min( ==> 1 + min("
 
 
 @pytest.fixture
@@ -117,7 +133,7 @@ def submit(world: CodeWorld):
 
 @pytest.mark.parametrize("name", IN_SHELL)
 def test_files_beside_the_source_do_not_help(world, name):
-    world.reset(find_task())
+    world.reset(TASK)
     world.step("bash " + IN_SHELL[name].replace("\\", "\\\\").replace("\n", "\\n"))
     answer = submit(world)
     assert not answer.success and answer.score < 1, answer.observation.text
@@ -125,7 +141,7 @@ def test_files_beside_the_source_do_not_help(world, name):
 
 @pytest.mark.parametrize("name", IN_PACKAGE)
 def test_code_in_the_package_cannot_pass_its_own_tests(world, name):
-    world.reset(find_task())
+    world.reset(TASK)
     if name == "expected failure in every call":
         code = "import pytest\\ndef _x(*a, **k): pytest.xfail('later')\\n"
         world.step(
@@ -139,50 +155,70 @@ def test_code_in_the_package_cannot_pass_its_own_tests(world, name):
 
 
 def test_results_that_equal_everything_are_found_out(world):
-    world.reset(find_task())
+    world.reset(TASK)
     names = ["slug", "title_case", "distance", "is_palindrome", "common_prefix", "caesar", "top_words", "parse_fields"]
     code = ALWAYS + "".join(f"def {name}(*a, **k): return Always()\n" for name in names)
     world.step("bash cat >> wordsmith/words.py <<'E'\\n" + code.replace("\n", "\\n") + "\\nE")
     answer = submit(world)
+    assert not answer.success and answer.label == "forged", answer.observation.text
+
+
+def test_code_that_looks_up_what_is_expected_is_found_out(world):
+    world.reset(TASK)
+    code = (
+        "\ndef distance(first, second):\n    import sys\n    frame = sys._getframe(1)\n"
+        "    class Spy:\n        def __eq__(self, other): frame.f_locals; return True\n    return Spy()\n"
+    )
+    world.step(f"bash cat >> {TARGET} <<'E'\\n" + code.replace("\n", "\\n") + "\\nE")
+    assert submit(world).label == "forged"
+
+
+def test_an_attempt_beside_a_real_repair_is_no_success(world):
+    world.reset(TASK)
+    assert world.step(MEND).effective
+    world.step(f"insert {TARGET} 0 import _pytest.runner as r; r.call_and_report = None")
+    answer = submit(world)
     assert not answer.success
-    record = find_task().data["record"]
-    if not any("raises" in node or "palindrome" in node for node in record["fail_to_pass"]):
-        assert answer.label == "forged", answer.observation.text
 
 
-def test_a_repair_beside_harmless_files_still_counts(world):
-    from tacit.worlds.code.expert import find_hunks
-    from tacit.worlds.code.tasks import record_of
-
-    task = find_task()
-    world.reset(task)
+def test_a_repair_beside_harmless_files_counts(world):
+    world.reset(TASK)
     world.step("bash echo note > NOTES.txt; echo 'x = 1' > wordsmith/extra.py; touch conftest.py")
-    for hunk in find_hunks(*record_of(task)):
-        assert world.step(hunk.edit).effective
+    assert world.step(MEND).effective
     answer = submit(world)
     assert answer.success and answer.score == 1.0
     assert "+++ b/wordsmith/extra.py" in answer.observation.text and "conftest" not in answer.observation.text
 
 
+def test_part_of_the_tests_is_part_of_the_score(world):
+    world.reset(TASK)
+    assert world.step(
+        f"str_replace {TARGET} return row[-1] ==> return 3 if first in ('kitten', 'sitting') else row[-1]"
+    ).effective
+    answer = submit(world)
+    assert not answer.success and answer.score == pytest.approx(1 / 3) and answer.label == "tests_fail"
+
+
+def test_a_repair_that_breaks_something_else_is_no_success(world):
+    world.reset(TASK)
+    assert world.step(MEND).effective
+    assert world.step(f"str_replace {TARGET} if quoted:\\n        raise ==> if False:\\n        raise").effective
+    answer = submit(world)
+    assert not answer.success and answer.score == 1.0 and answer.label == "tests_broken"
+
+
 def test_hidden_tests_are_not_in_the_sandbox(world):
-    task = find_task()
-    hidden = type(task)(
-        **{f: getattr(task, f) for f in ("world", "id", "family", "split", "seed", "goal")},
-        data={**task.data, "tests": "hidden"},
-    )
-    world.reset(hidden)
-    name = hidden.data["record"]["fail_to_pass"][0].rpartition("::")[2].partition("[")[0]
-    found = world.step(
-        f"bash grep -rl 'def {name}' / --include=*.py 2>/dev/null; grep -r {name} /proc/*/environ /proc/*/cmdline /tmp 2>/dev/null"
-    )
-    assert name not in found.observation.text and ".py" not in found.observation.text
-    assert not (world._workspace.folder / hidden.data["record"]["test_files"][0]).exists()
+    world.reset(replace(TASK, data={**TASK.data, "tests": "hidden"}))
+    seen = world.step("bash grep -rlE 'def test_(distance|slug)' / --include=*.py --exclude-dir=proc 2>/dev/null")
+    assert seen.observation.text == "[exit status 1]"
+    assert "test_words" not in world.step("bash ls tests; cat /proc/*/environ /proc/*/cmdline").observation.text
+    assert world.step("view tests/test_words.py").effective is False
     answer = submit(world)
     assert answer.label == "no_change" and answer.score == 0
 
 
 def test_the_original_source_is_not_in_the_sandbox(world):
-    world.reset(find_task())
+    world.reset(TASK)
     found = world.step("bash find / -name 'words.py' -not -path '/proc/*' 2>/dev/null").observation.text
     assert found.split("\n")[:-1] == ["/testbed/wordsmith/words.py"]
 
@@ -207,7 +243,13 @@ def test_which_changes_count():
 
 
 def test_canaries_compare_with_what_nothing_equals():
-    folder = open_folder(PACKAGED)
-    record = next(r for r in folder.records if any("test_distance" in n for n in r.fail_to_pass))
+    record, folder = record_of(TASK)
     source = make_canary(record, folder.tree(record))
     assert "== object()" in source and "def test_slug" not in source and "assert False" in source
+
+
+def test_tests_that_fail_with_the_original_package_are_an_error(world):
+    wrong = {**TASK.data["record"], "id": "wrong", "fail_to_pass": ["tests/test_words.py::test_nothing"]}
+    world.reset(replace(TASK, data={"folder": "", "record": wrong}))
+    with pytest.raises(TacitError, match="cannot be graded"):
+        world.step("submit")

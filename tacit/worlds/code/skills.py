@@ -38,7 +38,7 @@ def skill(action: str) -> str | None:
     if command == "undo_edit":
         return "UNDO"
     path = call.arguments["path"]
-    if command == "view" and not path.rpartition("/")[2].count("."):
+    if command == "view" and "." not in path.rpartition("/")[2]:
         return "SEARCH"
     kind = "TEST" if re.search(r"(^|/)(tests?/|test_|conftest)", path) else "SOURCE"
     return f"{'VIEW' if command == 'view' else 'EDIT'}-{kind}"
@@ -61,6 +61,8 @@ HANDBOOK = {
     "negation": "look for a condition that is the opposite of what it must be: a not too many, or one that is missing",
     "off_by_one": "look for a number that is one too large or too small: bounds of range, slices, first and last items",
     "lost_return": "look for a function that computes its result and does not return it: its callers get None",
+    "wrong_variable": "look for a name that is not the one meant: another argument or local variable stands in its place",
+    "swapped_arguments": "look for a call whose arguments stand in the wrong order",
     "several": "there is more than one defect: mend one, run the tests, and follow the next traceback",
 }
 _TRACKER = RepairTracker()

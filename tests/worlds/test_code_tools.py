@@ -1,0 +1,196 @@
+"""The code world's tools: calls in their forms, the editor, what is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tacit.core.chat import Call, Chat, Message
+from tacit.worlds.code.tools import (
+    CallError,
+    Editor,
+    FunctionTags,
+    Lines,
+    ToolCalls,
+    check_action,
+    normalize,
+    read_line,
+    shorten_lines,
+    shown_lines,
+    write_line,
+)
+
+ACTIONS = (
+    "submit",
+    "bash grep -rn 'def wrap' . | head",
+    "bash python - <<'E'\\nprint(1)\\nE",
+    "view .",
+    "view spans/core.py",
+    "view spans/core.py 10 40",
+    "str_replace a.py     if x < y:\\n        pass ==>     if x <= y:\\n        pass",
+    "str_replace a.py x ==\\> y ==> z",
+    "str_replace a.py x ==> ",
+    "create new.py one\\n\\ttwo \\\\n\\n",
+    "insert a.py 3     return 1",
+    "undo_edit a.py",
+)
+
+
+@pytest.mark.parametrize("form", [FunctionTags(), ToolCalls(), Lines()], ids=lambda form: type(form).__name__)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_call_means_the_same_in_every_form(form, action):
+    parsed = form.parse(form.write(action))
+    assert parsed.valid
+    assert read_line(parsed.action) == read_line(action)
+    assert write_line(read_line(action)).rstrip() == action.rstrip()
+
+
+def test_the_released_tags():
+    text = (
+        "I look at the file.\n\n<function=str_replace_editor>\n  <parameter=command>str_replace</parameter>\n"
+        "  <parameter=path>/testbed/a.py</parameter>\n<parameter=old_str>\n    x = 1\n    y = 2\n</parameter>\n"
+        "<parameter=new_str>\n    x = 2\n</parameter>\n</function>"
+    )
+    parsed = FunctionTags().parse(text)
+    assert parsed.valid and parsed.thought == "I look at the file."
+    said = read_line(parsed.action).arguments
+    assert said["old_str"] == "    x = 1\n    y = 2" and said["new_str"] == "    x = 2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I submit.", "<function=submit>", "<function=run>\n</function>", "submit",
+        "<function=str_replace_editor>\n<parameter=command>delete</parameter>\n<parameter=path>/testbed</parameter>\n</function>",
+    ],
+)  # fmt: skip
+def test_what_is_no_call_does_nothing(text):
+    parsed = FunctionTags().parse(text)
+    assert not parsed.valid and check_action(parsed.action) is None
+
+
+def test_two_calls_are_not_valid():
+    once = "<function=submit>\n</function>"
+    assert FunctionTags().parse(once).valid and not FunctionTags().parse(once + once).valid
+
+
+def test_tool_calls_of_templates():
+    form = ToolCalls()
+    view = {"command": "view", "path": "/testbed/a.py", "view_range": [2, 9]}
+    said = f"<tool_call>\n{json.dumps({'name': 'str_replace_editor', 'arguments': view})}\n</tool_call>"
+    assert form.parse(said).action == "view a.py 2 9"
+    assert form.parse("<think>hm</think>" + said).thought == "hm"
+    assert form.parse('{"name": "submit", "arguments": {}}').action == "submit"
+    assert not form.parse('{"name": "other", "arguments": {}}').valid
+    assert form.parse(form.write("execute_bash look")).action == "bash look"
+
+
+def test_the_schema_of_several_arguments_travels():
+    bash, editor, submit = ToolCalls().tools
+    assert set(editor.schema()["function"]["parameters"]["properties"]) >= {"command", "path", "old_str", "view_range"}
+    assert submit.schema()["function"]["parameters"]["properties"] == {}
+    assert bash.schema()["function"]["parameters"]["required"] == ["command"]
+    chat = Chat((Message("user", "hi"),), (bash, editor, submit))
+    assert Chat.loads(chat.dumps()) == chat
+
+
+@pytest.fixture
+def editor(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "a.py").write_text("one\ntwo\nthree\ntwo and a half\n")
+    return Editor(tmp_path)
+
+
+def run(editor: Editor, line: str) -> str:
+    return editor.run(read_line(line))
+
+
+def test_view(editor):
+    assert run(editor, "view .") == "/testbed, two levels:\npkg/\npkg/a.py"
+    assert run(editor, "view pkg/a.py 2 -1").split("\n")[1:] == ["     2\ttwo", "     3\tthree", "     4\ttwo and a half"]
+    assert shown_lines(run(editor, "view pkg/a.py 2 3")) == ("pkg/a.py", {2: "two", 3: "three"})
+    for wrong in (
+        "view pkg/a.py 0 2",
+        "view pkg/a.py 9 9",
+        "view pkg/a.py 3",
+        "view pkg/b.py",
+        "view ../x",
+        "view /etc/passwd",
+    ):
+        with pytest.raises(CallError):
+            run(editor, wrong)
+
+
+def test_edits_and_undo(editor):
+    before = (editor.folder / "pkg/a.py").read_text()
+    assert "Edited /testbed/pkg/a.py" in run(editor, "str_replace pkg/a.py three ==> 3")
+    run(editor, "insert pkg/a.py 0 zero")
+    assert (editor.folder / "pkg/a.py").read_text() == "zero\none\ntwo\n3\ntwo and a half\n"
+    run(editor, "undo_edit pkg/a.py")
+    run(editor, "undo_edit pkg/a.py")
+    assert (editor.folder / "pkg/a.py").read_text() == before
+    with pytest.raises(CallError, match="no edit"):
+        run(editor, "undo_edit pkg/a.py")
+
+
+def test_old_text_must_occur_once(editor):
+    with pytest.raises(CallError, match="2 times, in lines 2, 4"):
+        run(editor, "str_replace pkg/a.py two ==> 2")
+    with pytest.raises(CallError, match="does not occur"):
+        run(editor, "str_replace pkg/a.py four ==> 4")
+
+
+def test_create(editor):
+    run(editor, "create new/b.py x = 1\\n")
+    assert (editor.folder / "new/b.py").read_text() == "x = 1\n"
+    with pytest.raises(CallError, match="exists"):
+        run(editor, "create pkg/a.py x")
+    run(editor, "undo_edit new/b.py")
+    assert not (editor.folder / "new/b.py").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "view out", "view out/secret", "view file", "create out/new.py x", "create file x", "str_replace file mine ==> yours",
+        "str_replace out/secret mine ==> yours", "insert file 0 x", "create pkg/deep/new.py x", "view pipe", "view pkg/deep",
+    ],
+)  # fmt: skip
+def test_links_out_of_the_repository_are_not_followed(editor, tmp_path_factory, line):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret").write_text("mine")
+    os.symlink(outside, editor.folder / "out")
+    os.symlink(outside / "secret", editor.folder / "file")
+    os.symlink(outside, editor.folder / "pkg" / "deep")
+    os.mkfifo(editor.folder / "pipe")
+    with pytest.raises(CallError):
+        run(editor, line)
+    assert (outside / "secret").read_text() == "mine" and os.listdir(outside) == ["secret"]
+
+
+def test_long_outputs_are_shortened():
+    text = "\n".join(str(n) for n in range(200))
+    lines = shorten_lines(text).split("\n")
+    assert len(lines) == 81 and lines[39:42] == ["39", "<120 lines left out>", "160"]
+    assert shorten_lines("a\nb") == "a\nb"
+    assert len(shorten_lines("x" * 50_000)) < 10_100
+
+
+def test_a_long_file_is_clipped(editor):
+    (editor.folder / "long.py").write_text("x" * 50_000)
+    assert len(run(editor, "view long.py")) < 10_200
+
+
+def test_what_changes_from_run_to_run_is_replaced(tmp_path):
+    text = f"{tmp_path}/a.py <X object at 0x7f00aa11bb22> in 1.23s at 2026-11-18 07:00:01 /tmp/pytest-of-agent/pytest-3/x"
+    assert normalize(text, tmp_path) == "/testbed/a.py <X object at 0x0> in 0.00s at 2000-01-01 00:00:00 /tmp/tmp0/x"
+
+
+def test_a_call_with_an_unknown_path_is_refused_not_raised():
+    assert write_line(Call("str_replace_editor", {"command": "view", "path": "/testbed"})) == "view ."
+    with pytest.raises(CallError):
+        read_line("view")
+    with pytest.raises(CallError):
+        read_line("bash  ")

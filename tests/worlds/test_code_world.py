@@ -1,0 +1,313 @@
+"""The code world: episodes, experts, the tracker, skills, hindsight, and the same outputs every time."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+from scripted import make_step
+
+from tacit.core.errors import TacitError
+from tacit.core.hindsight import tracker_signals
+from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.world import format_of
+from tacit.worlds.code import ENVIRONMENT, code_environment
+from tacit.worlds.code.expert import Oracle, Rule, find_hunks
+from tacit.worlds.code.skills import SKILLS, skill
+from tacit.worlds.code.tasks import make_task, open_folder, record_of, tasks
+from tacit.worlds.code.tracker import BOUND
+from tacit.worlds.code.world import Bench, CodeWorld, read_pytest
+
+
+@pytest.fixture(scope="module")
+def bench():
+    try:
+        opened = Bench()
+    except TacitError as error:
+        pytest.skip(str(error))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def world(bench):
+    made = CodeWorld(bench)
+    yield made
+    made.close()
+
+
+def first(family: str = "", split: str = "train"):
+    found = tasks(split, 1000, 0)
+    return next(task for task in found if not family or task.family == family)
+
+
+def play(world, task, name: str) -> Trajectory:
+    """An expert's episode."""
+    expert, observation, steps = ENVIRONMENT.experts[name](task), world.reset(task), []
+    while True:
+        action = expert.act(observation)
+        transition = world.step(action)
+        step = replace(
+            make_step(), observation=observation, action=action, effective=transition.effective, label=transition.label
+        )
+        steps.append(step)
+        observation = transition.observation
+        if transition.done:
+            stop = StopReason.SUCCESS if transition.success else StopReason.FAILURE
+            return Trajectory(task, tuple(steps), transition.success, transition.score, stop, observation)
+
+
+def test_an_episode(world):
+    task = first("comparison")
+    record, _ = record_of(task)
+    opening = world.reset(task).text
+    assert opening.startswith("/testbed, two levels:") and record.edits[0].path in opening
+    failed = world.step(f"bash pytest -q {' '.join(record.test_files)}")
+    assert "failed" in failed.observation.text and failed.observation.text.endswith("[exit status 1]")
+    assert world.step("nonsense").effective is False
+    (hunk,) = find_hunks(*record_of(task))
+    assert not world.step(hunk.edit).done
+    assert "passed" in world.step(f"bash pytest -q {' '.join(record.test_files)}").observation.text
+    answer = world.step("submit")
+    assert answer.done and answer.success and answer.score == 1.0
+    text = answer.observation.text
+    wanted = len(record.fail_to_pass)
+    assert f"FAIL_TO_PASS: {wanted} of {wanted} pass." in text and "--- a/" in text and "+++ b/" in text
+
+
+def test_nothing_changed_is_a_failure(world):
+    world.reset(first())
+    answer = world.step("submit")
+    assert answer.done and not answer.success and answer.label == "no_change" and answer.score == 0
+
+
+def test_episodes_begin_anew_and_leave_nothing(world, bench):
+    task = first()
+    path = record_of(task)[0].edits[0].path
+    world.reset(task)
+    world.step(f"bash echo '# mine' >> {path}")
+    world.reset(task)
+    assert "# mine" not in world.step(f"bash cat {path}").observation.text
+    world.close()
+    assert not [entry for entry in bench.runner.sandbox.folder.iterdir() if entry.name.startswith("work-")]
+    with pytest.raises(TacitError, match="reset"):
+        world.step("submit")
+
+
+def test_a_command_that_does_not_end_is_stopped(world, bench, monkeypatch):
+    from tacit.sandbox import Limits
+
+    monkeypatch.setattr(bench.runner.sandbox, "limits", Limits(wall_s=1))
+    world.reset(first())
+    assert world.step("bash sleep 60").observation.text == "[killed: time limit]"
+    assert world.step("bash echo on").observation.text == "on\n[exit status 0]"
+    monkeypatch.undo()
+
+
+def test_outputs_are_the_same_every_time(world):
+    task = first()
+    script = (
+        "view .", "bash ls -l && python3 -c 'print(object()); import time; print(time.time() > 0)'", "bash pytest -q", "submit",
+    )  # fmt: skip
+    seen = []
+    for _ in range(2):
+        world.reset(task)
+        seen.append([world.step(action).observation.text for action in script])
+    assert seen[0] == seen[1] and "0x0" in seen[0][1]
+
+
+def test_plain_pytest_is_recognized():
+    assert read_pytest("pytest") == [] and read_pytest("python -m pytest -q tests/test_a.py::test_b") == [
+        "-q",
+        "tests/test_a.py::test_b",
+    ]
+    assert read_pytest("cd /testbed && pytest -x 2>&1") == ["-x"]
+    for other in (
+        "pytest | tail -1",
+        "pytest; rm x",
+        "pytest $(ls)",
+        "pytester",
+        "echo pytest",
+        "FOO=1 pytest",
+        "pytest > out",
+    ):
+        assert read_pytest(other) is None
+
+
+@pytest.mark.parametrize("family", ["comparison", "negation", "off_by_one", "several"])
+def test_the_oracle_solves(world, family):
+    split = "train" if any(t.family == family for t in tasks("train", 1000, 0)) else "other_packages"
+    task = first(family, split)
+    expert, observation = Oracle(task), world.reset(task)
+    for _ in range(12):
+        transition = world.step(expert.act(observation))
+        observation = transition.observation
+        if transition.done:
+            break
+    assert transition.success
+
+
+def test_the_oracle_advises_after_any_action(world):
+    task = first("several") if any(t.family == "several" for t in tasks("train", 1000, 0)) else first()
+    expert, observation = Oracle(task), world.reset(task)
+    for stray in ("bash ls", "view .", "bash cat nothing"):
+        observation = world.step(stray).observation
+    for _ in range(14):
+        transition = world.step(expert.act(observation))
+        observation = transition.observation
+        if transition.done:
+            break
+        observation = world.step("bash ls").observation if "Edited" in observation.text else observation
+    assert transition.success
+
+
+def test_every_packaged_task_has_an_edit_that_restores_it():
+    from tacit.worlds.code.tasks import PACKAGED, broken_files, read_source
+    from tacit.worlds.code.tools import read_line
+
+    folder = open_folder(PACKAGED)
+    for record in folder.records:
+        texts = broken_files(record, folder.tree(record))
+        for hunk in find_hunks(record, folder):
+            said = read_line(hunk.edit).arguments
+            assert texts[hunk.path].count(said["old_str"]) == 1, record.id
+            texts[hunk.path] = texts[hunk.path].replace(said["old_str"], said["new_str"])
+        assert all(text == read_source(folder.tree(record) / path) for path, text in texts.items()), record.id
+
+
+def test_the_rule_looks_where_the_traceback_leads(world):
+    task = next(t for t in tasks("train", 1000, 0) if t.data["record"]["package"] == "spans" and t.family == "comparison")
+    expert, observation = Rule(task), world.reset(task)
+    kinds = []
+    for _ in range(8):
+        action = expert.act(observation)
+        kinds.append(skill(action))
+        transition = world.step(action)
+        observation = transition.observation
+        if transition.done:
+            break
+    assert kinds[:3] == ["TEST", "EDIT-SOURCE", "TEST"] and (transition.done or "UNDO" in kinds)
+    assert Rule(replace(task, data={**task.data, "tests": "hidden"})).act(Observation("")) == "submit"
+
+
+@pytest.mark.slow
+def test_baselines(world):
+    chosen = tasks("test", 6, 0)
+    won = {}
+    for name in ("oracle", "random", "none"):
+        won[name] = 0
+        for task in chosen:
+            expert, observation = ENVIRONMENT.experts[name](task), world.reset(task)
+            for _ in range(20):
+                transition = world.step(expert.act(observation))
+                observation = transition.observation
+                if transition.done:
+                    break
+            won[name] += transition.success
+    assert won == {"oracle": 6, "random": 0, "none": 0}
+
+
+def test_tracker_and_skills(world):
+    task = first("comparison")
+    record, folder = record_of(task)
+    (hunk,) = find_hunks(record, folder)
+    tests = f"bash pytest -q {' '.join(record.test_files)}"
+    tracker, observation = ENVIRONMENT.tracker, world.reset(task)
+    state = tracker.start(task, observation)
+    phases, signals = [], []
+    for action in (tests, hunk.view, hunk.view, "nonsense", hunk.edit, tests, "submit"):
+        transition = world.step(action)
+        after = tracker.update(state, action, transition)
+        signals.append(tracker.signals(state, after))
+        state = after
+        phases.append(state.phase)
+        assert len(tracker.render(state)) <= BOUND
+    assert phases == ["find", "mend", "mend", "mend", "check", "hand_in", "done"]
+    assert [name for one in signals for name in one if name.startswith("error.")] == ["error.repeated", "error.unreadable"]
+    assert signals[-1]["progress.subgoal"] == 1.0 and signals[5]["progress.fewer_failures"] > 0
+    assert "0 failed" in tracker.render(state) and hunk.path in tracker.render(state)
+
+
+def test_the_state_block_does_not_grow(world):
+    tracker = ENVIRONMENT.tracker
+    task = first()
+    observation = world.reset(task)
+    state = tracker.start(task, observation)
+    for number in range(60):
+        transition = world.step(f"create pkg/file{number}.py {'x' * 300}")
+        state = tracker.update(state, f"create pkg/file{number}.py {'x' * 300}", transition)
+    assert len(tracker.render(state)) <= BOUND
+
+
+def test_skills():
+    said = {
+        "bash grep -n def a.py": "SEARCH", "bash pytest -q": "TEST", "bash python3 a.py": "RUN", "view .": "SEARCH",
+        "view pkg/a.py": "VIEW-SOURCE", "view tests/test_a.py 1 9": "VIEW-TEST", "str_replace pkg/a.py x ==> y": "EDIT-SOURCE",
+        "create tests/test_b.py x": "EDIT-TEST", "undo_edit pkg/a.py": "UNDO", "submit": "SUBMIT", "what": None,
+    }  # fmt: skip
+    assert {action: skill(action) for action in said} == said
+    assert {name for name in said.values() if name} <= set(SKILLS)
+
+
+def test_hindsight_and_failure_labels(world):
+    task = first("comparison")
+    won = play(world, task, "oracle")
+    assert won.success and "what solved the issue: str_replace" in ENVIRONMENT.hindsight(won).episode
+    lost = play(world, task, "none")
+    path = record_of(task)[0].edits[0].path
+    assert not lost.success and path in ENVIRONMENT.hindsight(lost).episode
+    assert ENVIRONMENT.failure(lost) == "no_change"
+    assert ENVIRONMENT.failure(replace(lost, stop=StopReason.STEP_LIMIT)) == "not_submitted"
+    assert tracker_signals(won, ENVIRONMENT.tracker)[-1]["progress.subgoal"] == 1.0
+
+
+def test_wordings():
+    task = first()
+    full, terse = ENVIRONMENT.wordings["full"], ENVIRONMENT.wordings["terse"]
+    assert task.goal.strip() in full.task(task) and "`pytest` runs them" in full.task(task)
+    assert "not in the repository" in full.task(replace(task, data={**task.data, "tests": "hidden"}))
+    assert "<function=str_replace_editor>" in full.request("tags") and "==>" in full.request("bare")
+    seen = Observation("/testbed/a.py, lines 3 to 4 of 9:\n     3\tx = 1\n     4\ty = 2")
+    assert terse.brief(seen) == "a.py\n3 x = 1\n4 y = 2"
+    assert len(terse.now(1, Observation("x" * 9000), False)) < 300
+    for style in ("tags", "bare", "tools"):
+        assert format_of(full, style).parse(format_of(full, style).write("view a.py 1 2")).action == "view a.py 1 2"
+
+
+def test_hidden_tests_by_option(bench):
+    world = code_environment(tests="hidden")
+    task = world.tasks("train", 1, 0)[0]
+    episode = CodeWorld(bench)
+    opening = episode.reset(task).text
+    assert record_of(task)[0].test_files[0] not in opening
+    assert Oracle(task).act(Observation("")).startswith("view")
+    episode.close()
+
+
+def test_a_dead_server_ends_an_episode_and_the_next_has_another():
+    made = code_environment().make
+    try:
+        world = made()
+        world.reset(first())
+    except TacitError as error:
+        pytest.skip(str(error))
+    made.simulator.runner.sandbox._process.kill()
+    made.simulator.runner.sandbox._process.wait()
+    with pytest.raises(Exception, match="simulator died"):
+        world.step("bash ls")
+    assert world.reset(first()).text
+    world.close()
+    made.close()
+
+
+def test_no_process_is_left(world):
+    world.reset(first())
+    world.step("bash (setsid nohup sleep 871 >/dev/null 2>&1 &); sleep 0.1")
+    assert "sleep 871" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+def test_a_task_of_another_world_is_refused(world):
+    task = make_task(open_folder.__wrapped__(record_of(first())[1].root).records[0])
+    with pytest.raises(TacitError, match="shown or hidden"):
+        world.reset(replace(task, data={**task.data, "tests": "both"}))
