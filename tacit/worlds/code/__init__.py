@@ -11,11 +11,22 @@ from pathlib import Path
 from tacit.core.errors import unknown
 from tacit.core.simulator import Served
 from tacit.core.types import Task
-from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.code.expert import NoEdit, Oracle, RandomEdit, Rule
+from tacit.core.world import Environment
+from tacit.worlds.code.expert import AROUND, NoEdit, Oracle, RandomEdit, Rule, find_hunks
 from tacit.worlds.code.prompt import FullWording, TerseWording
 from tacit.worlds.code.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.code.tasks import FAMILIES, NAME, PACKAGED, PANELS, SPLITS, open_folder, tasks
+from tacit.worlds.code.tasks import (
+    FAMILIES,
+    NAME,
+    PACKAGED,
+    PANELS,
+    SPLITS,
+    broken_files,
+    open_folder,
+    record_of,
+    split_sizes,
+    tasks,
+)
 from tacit.worlds.code.tracker import RepairTracker
 from tacit.worlds.code.world import ISOLATED, MAX_STEPS, MODES, SHOWN, TESTS, Bench, CodeWorld
 
@@ -26,13 +37,18 @@ def find_missing() -> str:
 
 
 def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: the sources, and the terse wording along the oracle's episodes."""
-    make, wordings = Served(Bench, CodeWorld), (TerseWording(),)
-    try:
-        texts = texts_of_play(make(), tasks("train", 40, seed), Oracle, wordings, RepairTracker(), bare=True)
-    finally:
-        make.close()
-    return texts + [path.read_text() for path in sorted(PACKAGED.rglob("*.py"))]
+    """Text to train a tiny tokenizer: what the terse wording shows along the oracle's episodes. Nothing is run."""
+    wording, texts = TerseWording(), ["Edited /testbed passed failed [exit status 0]", "submit"]
+    for task in tasks("train", 200, seed):
+        record, folder = record_of(task)
+        broken = broken_files(record, folder.tree(record))
+        texts += [wording.task(task), f"bash pytest -q {' '.join(record.test_files)}"]
+        for hunk in find_hunks(record, folder):
+            lines = broken[hunk.path].split("\n")
+            first, last = max(1, hunk.first - AROUND), hunk.last + AROUND
+            shown = "\n".join(f"{number} {line}" for number, line in enumerate(lines[first - 1 : last], first))
+            texts += [f"{hunk.path}\n{shown}", hunk.view, hunk.edit]
+    return texts
 
 
 def code_environment(folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = ISOLATED) -> Environment:
@@ -56,6 +72,7 @@ def code_environment(folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox:
         make=Served(partial(Bench, root, sandbox), CodeWorld),
         tasks=own_tasks,
         family_tasks=own_tasks,
+        published=split_sizes(root),
         panels=PANELS if root == PACKAGED and tests == SHOWN else {},
     )
 
@@ -79,6 +96,7 @@ ENVIRONMENT = Environment(
     action_tokens=128,
     slow=True,
     family_tasks=tasks,
+    published=split_sizes(),
     panels=PANELS,
     configure=code_environment,
     lacks=find_missing,

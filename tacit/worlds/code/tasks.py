@@ -233,6 +233,12 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES,
     return [make_task(record, root, seed) for record in found[:count]]
 
 
+def split_sizes(root: Path = PACKAGED) -> dict[str, int]:
+    """split -> number of its tasks"""
+    splits = [record.split for record in open_folder(root).records]
+    return {split: splits.count(split) for split in SPLITS}
+
+
 def make_task(record: Record, root: Path = PACKAGED, seed: int = 0) -> Task:
     data = {"folder": "" if root == PACKAGED else str(root), "record": record.to_dict()}
     return Task(NAME, f"{NAME}/{record.split}/{record.id}", record.family, record.split, seed, record.issue, data)
