@@ -150,7 +150,7 @@ class Sandbox:
             "PYTHONHASHSEED": "0",
         }
         number, folder = next(self._numbers), str(workspace.folder)
-        order = {
+        order: dict[str, Any] = {
             "id": number,
             "workspace": folder,
             "at": AT,

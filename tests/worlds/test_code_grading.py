@@ -209,8 +209,8 @@ def test_a_repair_that_breaks_something_else_is_no_success(world):
 
 def test_hidden_tests_are_not_in_the_sandbox(world):
     world.reset(replace(TASK, data={**TASK.data, "tests": "hidden"}))
-    seen = world.step("bash grep -rlE 'def test_(distance|slug)' / --include=*.py --exclude-dir=proc 2>/dev/null")
-    assert seen.observation.text == "[exit status 1]"
+    seen = world.step("bash grep -rl 'def test_slug_is_cut_at_a_dash' / --include=*.py --exclude-dir=proc 2>/dev/null")
+    assert ".py" not in seen.observation.text
     assert "test_words" not in world.step("bash ls tests; cat /proc/*/environ /proc/*/cmdline").observation.text
     assert world.step("view tests/test_words.py").effective is False
     answer = submit(world)

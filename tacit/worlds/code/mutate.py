@@ -154,8 +154,9 @@ def _mutate(text: _Text, node: ast.AST, names: Sequence[str]) -> Iterator[tuple[
             for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
                 pattern, others = COMPARISONS[type(operator)]
                 place = text.between(left, right, pattern)
-                for other in others if place else ():
-                    yield "comparison", text.edit(*place, other)  # type: ignore[misc]
+                for other in others:
+                    if place:
+                        yield "comparison", text.edit(*place, other)
         case ast.BinOp() if type(node.op) in OPERATORS and not _is_text(node.left):
             before, after = OPERATORS[type(node.op)]
             place = text.between(node.left, node.right, re.escape(before))
@@ -178,15 +179,15 @@ def _mutate(text: _Text, node: ast.AST, names: Sequence[str]) -> Iterator[tuple[
             for test in tests:
                 yield "negation", _negate(text, test)
         case ast.Constant(value=int() as value) if not isinstance(value, bool) and text.of(node).isdigit():
-            for other in (value + 1, value - 1) if value else (1,):
-                yield "off_by_one", text.edit(*text.span(node), str(other))
+            for number in (value + 1, value - 1) if value else (1,):
+                yield "off_by_one", text.edit(*text.span(node), str(number))
         case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
             start = text.span(node)[0]
             yield "lost_return", text.edit(start, start + len("return") + (text.source[start + len("return")] == " "), "")
         case ast.Name(ctx=ast.Load()) if node.id in names and len(names) > 1:
-            others = [name for name in names if name != node.id]
-            choice = zlib.crc32(f"{text.path}:{node.lineno}:{node.col_offset}".encode()) % len(others)
-            yield "wrong_variable", text.edit(*text.span(node), others[choice])
+            different = [name for name in names if name != node.id]
+            choice = zlib.crc32(f"{text.path}:{node.lineno}:{node.col_offset}".encode()) % len(different)
+            yield "wrong_variable", text.edit(*text.span(node), different[choice])
         case ast.Call(args=arguments) if len(arguments) > 1:
             for left, right in itertools.pairwise(arguments):
                 (start, gap), (gap_end, end) = text.span(left), text.span(right)

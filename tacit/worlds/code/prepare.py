@@ -85,7 +85,7 @@ class Source:
 SOURCES = tuple(
     Source(
         *words[:3],
-        **{
+        **{  # type: ignore[arg-type]
             name: tuple(word.lstrip(mark) for word in words[3:] if word[0] in (mark or string.ascii_letters))
             for name, mark in (("code", ""), ("tests", "?"), ("without", "-"), ("more", "+"))
         },

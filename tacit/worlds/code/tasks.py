@@ -9,8 +9,8 @@ A task folder, packaged or made by `tacit prepare code`:
 The broken tree is the original with `edits` applied. FAIL_TO_PASS is `fail_to_pass`; PASS_TO_PASS is what the package's suite
 passes in `test_files`, without FAIL_TO_PASS. Node ids and paths are relative to the package's tree.
 
-    train            most sites of most packages
-    test             other sites of the same packages and kinds
+    train            eight tenths of the functions of most packages
+    test             the other functions, of the same packages and kinds
     other_packages   packages that no other split has
     other_kinds      kinds of mutation that no other split has
 """
@@ -173,7 +173,7 @@ def choose_split(package: str, kinds: Sequence[str], site: str, packages: Sequen
         return "other_packages"
     if any(kind in held_kinds for kind in kinds):
         return "other_kinds"
-    return "test" if split_by_digest(f"{package}/{site}") == "test" else "train"
+    return "train" if split_by_digest(f"{package}/{site}") == "train" else "test"
 
 
 def write_folder(root: Path, seed: int, packages: Sequence[Package], records: Sequence[Record]) -> None:
@@ -254,5 +254,9 @@ def record_of(task: Task) -> tuple[Record, TaskFolder]:
 
 
 PANELS = parse_panels("""
+train          16:d25ce6b06b671838 154:868941081274bfda
+test           16:6144478c80f0978e 21:d4b682177d228438
+other_packages 16:e907236054dd8375 60:32266fed8a2e34c2
+other_kinds    16:a7aa6aca6aa835ac 60:03160106651d0e09
 """)
 """split -> number of tasks -> panel hash, of the packaged tasks"""
