@@ -42,6 +42,8 @@ PAGES = [
 def test_names_of_the_code():
     found = []
     for path in sorted((ROOT / "tacit").rglob("*.py")):
+        if "packaged" in path.parts:  # repositories that agents repair
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name in CLASSES:
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno} class {node.name}")

@@ -189,3 +189,13 @@ def test_a_record_survives_json():
     record = packaged().records[0]
     assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
     assert make_task(record).goal == record.issue
+
+
+def test_panels_have_their_hashes():
+    from tacit.evaluation.panels import Panel, hash_tasks
+
+    world = get_environment("code")
+    assert world.published == {split: max(hashes) for split, hashes in world.panels.items()}
+    for split, hashes in world.panels.items():
+        found = Panel.of(world, split, max(hashes)).tasks
+        assert {size: hash_tasks(found[:size]) for size in hashes} == hashes

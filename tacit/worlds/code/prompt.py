@@ -69,7 +69,7 @@ class FullWording(Wording):
         return f"{INTRODUCTION} {tests}\n\n<issue>\n{task.goal.strip()}\n</issue>"
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{observation.text}\n\n{told(action)}"
+        return f"{observation.text}\n\n{write_past(action)}"
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
         left = MAX_STEPS - number + 1
@@ -80,7 +80,7 @@ class FullWording(Wording):
         return LINE_REQUEST if style == "bare" else TAG_REQUEST
 
 
-def told(action: str) -> str:
+def write_past(action: str) -> str:
     """A past action as the agent wrote it."""
     try:
         read_line(action)
