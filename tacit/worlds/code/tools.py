@@ -41,6 +41,7 @@ ARROW = " ==> "
 """between old and new text of a `str_replace` line"""
 NO_CALL = "no tool call: "
 """an answer without a readable call, as an action"""
+FORMS = " As lines: bash COMMAND, view PATH, str_replace PATH OLD ==> NEW, submit."
 SNIPPET = 4
 """lines shown around an edit"""
 
@@ -89,7 +90,7 @@ def read_line(line: str) -> Call:
             raise CallError("execute_bash needs a command.")
         return Call(BASH, {"command": _unescape(rest)})
     if word not in COMMANDS:
-        raise CallError(f"{line.removeprefix(NO_CALL)[:60]!r} is no call of a tool. Tools: {', '.join(TOOLS)}.")
+        raise CallError(f"{line.removeprefix(NO_CALL)[:60]!r} is no call of a tool. Tools: {', '.join(TOOLS)}.{FORMS}")
     path, _, tail = rest.partition(" ")
     if not path:
         raise CallError(f"{word} needs a path.")
