@@ -72,6 +72,10 @@ class Workspace:
         return self.sandbox.start(self, arguments, **more).result()
 
     def close(self) -> None:
+        for folder, inner, _ in os.walk(self.folder):  # a command may have locked its own directories
+            for name in inner:
+                if not os.path.islink(path := os.path.join(folder, name)) and not os.access(path, os.W_OK | os.X_OK):
+                    os.chmod(path, 0o700)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

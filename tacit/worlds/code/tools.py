@@ -297,6 +297,7 @@ def normalize(text: str, folder: Path) -> str:
 
 
 def clip(text: str) -> str:
+    text = text.encode("utf-8", errors="replace").decode()  # names of files may be no text
     if len(text) <= EDITOR_CHARACTERS:
         return text
     return f"{text[:EDITOR_CHARACTERS]}\n<{len(text) - EDITOR_CHARACTERS} characters left out; view a range of lines>"
