@@ -67,7 +67,7 @@ class Slow:
     def encode_prompt(self, text: str) -> np.ndarray:
         return np.arange(len(text) // 4)
 
-    def sample(self, requests, sampling, layer=None) -> list[Completion]:
+    def sample(self, requests, sampling, hidden=None) -> list[Completion]:
         time.sleep(SLOW_S * len(requests))
         return [Completion(np.arange(2), np.zeros(2, np.float32), "return", "stop") for _ in requests]
 
@@ -80,8 +80,8 @@ class AsksOnce:
         self.context_limit = policy.context_limit
         self.encode_prompt, self.decode = policy.encode_prompt, policy.decode
 
-    def sample(self, requests, sampling, layer=None) -> list[Completion]:
-        written = self._policy.sample(requests, sampling, layer)
+    def sample(self, requests, sampling, hidden=None) -> list[Completion]:
+        written = self._policy.sample(requests, sampling, hidden)
         return [self._asking(r, c) for r, c in zip(requests, written, strict=True)]
 
     def _asking(self, request, completion: Completion) -> Completion:

@@ -39,7 +39,7 @@ from tacit.core.credit import Batch
 from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.seeds import derive
-from tacit.core.types import ActionStyle, Completion, Condition, Group, Observation, Prompt, Task, Transition
+from tacit.core.types import ActionStyle, Completion, Condition, Group, HiddenState, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
@@ -122,11 +122,11 @@ class Limited:
         self.encode_completion, self.decode = policy.encode_completion, policy.decode
         self.encode_prompts = policy.encode_prompts
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return self._policy.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        return self._policy.sample([self.limited(r) for r in requests], replace(sampling, stop=()), hidden)
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
-        return LimitedScheduler(self, self._policy.open_scheduler(replace(sampling, stop=()), layer))
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
+        return LimitedScheduler(self, self._policy.open_scheduler(replace(sampling, stop=()), hidden))
 
     def limited(self, request: Request) -> Request:
         least = max(1, self._mean // 2)

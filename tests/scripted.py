@@ -78,7 +78,7 @@ class ScriptedPolicy(Words):
         self.scored = 0
         self.weights = "untrained"
 
-    def sample(self, requests, sampling, layer=None) -> list[Completion]:
+    def sample(self, requests, sampling, hidden=None) -> list[Completion]:
         self.asked.append([(self.decode(r.prompt), r.seed) for r in requests])
         self.samplings.append(sampling)
         return [self._complete(*asked) for asked in self.asked[-1]]

@@ -17,7 +17,7 @@ from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Request, Sampling
-from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
+from tacit.core.types import Completion, HiddenState, Observation, Task, Trajectory, Transition
 from tacit.evaluation.behaviour import describe_ending
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import SamplingPolicy, rollout
@@ -164,8 +164,8 @@ class RecordingPolicy:
     def encode_answer(self, chat: Chat, answer: Message):
         return self._policy.encode_answer(chat, answer)  # type: ignore[attr-defined]
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        completions = self._policy.sample(requests, sampling, layer)
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        completions = self._policy.sample(requests, sampling, hidden)
         self._watch.wrote = completions[0].text if completions else ""
         return completions
 

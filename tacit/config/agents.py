@@ -20,7 +20,7 @@ from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
+from tacit.core.types import ActionStyle, Completion, Condition, HiddenState, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
 from tacit.engines.endpoint.policy import ByteTokens
 from tacit.engines.models.bases import BASES
@@ -76,7 +76,7 @@ class Echo(ByteTokens):
     def digest(self) -> str:
         return EXPERT
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         nothing = np.zeros(0, np.int64)
         return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]
 
@@ -93,7 +93,7 @@ class RulePolicy(ByteTokens):
     def encode_chat(self, chat: Chat) -> np.ndarray:
         return self.encode_prompt("\n".join(message.content for message in chat.messages if message.content))
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         answers = [self._rule(self.decode(request.prompt)) for request in requests]
         tokens = [self.encode_completion(answer) for answer in answers]
         return [Completion(t, np.zeros(len(t), np.float32), a, "stop") for t, a in zip(tokens, answers, strict=True)]

@@ -49,7 +49,7 @@ def rollout_setup(target: Target, groups: int = 0, group_size: int = 0) -> Rollo
     worlds, max_steps = make_worlds(world, train), train.max_steps or world.max_steps
     max_tokens = completion_limit(train, method.context, world)
     # Hidden states are requested per layer, independently of the method's sampling layer.
-    method = replace(method, schedule=schedule, hidden_layer=None)
+    method = replace(method, schedule=schedule, hidden_state=None)
     collector = Collector(method, tasks, worlds, max_tokens, max_steps)
 
     def collect(number: int) -> Sequence[Group]:

@@ -15,7 +15,7 @@ Every other method *replaces* some of these roles or *adds* new ones:
 
     RLOO       replaces  credits/episode credit
     ReuseRL    adds      rewards/length cost, companions/dictionary
-    BiPACE     adds      credits/step credit, companions/radius, hidden_layer/hidden state
+    BiPACE     adds      credits/step credit, companions/radius, hidden_state/hidden state
     Complementary adds   comparison/halves, companions/experience   and replaces conditions/episode conditions
 
 Combining methods applies all replacements, then all additions, so their order does not matter. Two methods that replace the
@@ -32,11 +32,11 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context, Method, Schedule
 
 Piece = Literal[
-    "context", "rewards", "credits", "comparison", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"
+    "context", "rewards", "credits", "comparison", "columns", "losses", "companions", "conditions", "selection", "hidden_state"
 ]
 # Terms of `context` are functions context -> context. Terms of `comparison` are functions credit term -> credit term, applied
 # to the credits of all methods: they decide which episodes are compared.
-SINGLE = ("conditions", "selection", "hidden_layer")
+SINGLE = ("conditions", "selection", "hidden_state")
 """pieces of which a method has at most one"""
 
 

@@ -28,7 +28,18 @@ from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, Posi
 from tacit.core.credit import Credit, Per, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
-from tacit.core.types import PLAIN, ActionStyle, Condition, Group, IterationInfo, Observation, Prompt, Task, Transition
+from tacit.core.types import (
+    PLAIN,
+    ActionStyle,
+    Condition,
+    Group,
+    HiddenState,
+    IterationInfo,
+    Observation,
+    Prompt,
+    Task,
+    Transition,
+)
 from tacit.core.world import Tracker, Wording
 
 
@@ -294,8 +305,8 @@ class Method:
     companions: tuple[Companion, ...] = ()
     selection: Selection | None = None
     schedule: Schedule = field(default_factory=Schedule)
-    hidden_layer: int | None = None
-    """layer whose state at the last prompt token the sampler should hand back with each completion"""
+    hidden_state: HiddenState | None = None
+    """the hidden state of the prompt that the sampler returns with each completion"""
 
     def __post_init__(self) -> None:
         for piece in ("rewards", "credits", "losses"):
@@ -322,7 +333,7 @@ class Method:
         """What it asks of an engine, by the names of core/protocols.py."""
         pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
         asked = frozenset().union(*(piece.needs for piece in pieces))
-        hidden = {HIDDEN_STATES} if self.hidden_layer is not None else frozenset()
+        hidden = {HIDDEN_STATES} if self.hidden_state is not None else frozenset()
         return asked | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
 
     @property

@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 
 if TYPE_CHECKING:
     import torch
@@ -86,9 +86,9 @@ class ChatTokenizer(Tokenizer, Protocol):
 
 @runtime_checkable
 class Sampler(Protocol):
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        """One completion per request. With `layer`, each also carries that layer's hidden state at the last prompt token,
-        taken from the prefill."""
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        """One completion per request. With `hidden`, each also carries that hidden state of its prompt, taken from the
+        prefill."""
         ...
 
 
@@ -127,8 +127,8 @@ class SchedulingSampler(Sampler, Protocol):
     """A sampler with continuous batching. A sampler that only has `sample` works too: `rollout/encoding.py` wraps it in a
     scheduler that samples everything pending as one batch."""
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
-        """A scheduler whose requests all use these sampling settings; `layer` as in `sample`."""
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
+        """A scheduler whose requests all use these sampling settings; `hidden` as in `sample`."""
         ...
 
 
@@ -274,7 +274,7 @@ class LossTerm(Protocol):
 # scoring         Scorer.logprobs                                 KL, skill shift
 # reference       reference(), freeze_reference()                 KL
 # distributions   Scorer.distributions                            distillation
-# hidden_states   Encoder, and `layer` in sampling                BiPACE
+# hidden_states   Encoder, and `hidden` in sampling               BiPACE
 # values          Critic, and `values` in updates                 PPO
 # entropy, logits what losses may read during an update           entropy bonus
 # teacher         its own distribution under another prompt       full-vocabulary distillation

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -184,6 +184,14 @@ class Prompt:
         return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone, conversation=talk)
 
 
+class HiddenState(NamedTuple):
+    """A hidden state of each prompt: of which layer (0 is the embeddings, -1 the last), pooled how over the prompt's tokens."""
+
+    layer: int
+    pooling: str = "last"
+    """last, mean, or attention: the mean weighted by the last token's attention"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """What the policy wrote. `logprobs` are the sampler's, at the sampling temperature, before top-p and top-k."""
@@ -193,7 +201,7 @@ class Completion:
     text: str
     finish: Finish
     hidden: np.ndarray | None = None
-    """the hidden state at the last prompt token, where it was asked for"""
+    """the hidden state of the prompt, if requested"""
     version: int = 0
     """of the weights that wrote it: its engine counts their changes, or leaves it at 0"""
     read: int = 0

@@ -54,8 +54,8 @@ class Embedder(MethodPiece, ABC):
 class ActorHidden(Embedder):
     """φ(s): hidden state of one layer at the prompt.
 
-    With `last` pooling the prefill that sampled the completion has returned it (`Method.hidden_layer`). Missing states cost a
-    forward pass over their prompts.
+    The prefill that sampled the completion has returned it (`Method.hidden_state`). Missing states cost a forward pass over
+    their prompts.
     """
 
     layer: int = -8
@@ -63,14 +63,13 @@ class ActorHidden(Embedder):
     needs: ClassVar[frozenset[str]] = frozenset({HIDDEN_STATES})
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[list[np.ndarray]]:
-        last = self.pooling == "last"
-        features = [[step.completion.hidden if last else None for step in group.steps] for group in groups]
+        features = [[step.completion.hidden for step in group.steps] for group in groups]
         missing = [(g, n) for g, rows in enumerate(features) for n, row in enumerate(rows) if row is None]
         if missing:
             if policy is None:
                 raise TacitError(
                     f"{len(missing)} steps have no hidden states, and there is no policy to compute them. Roll out with "
-                    f"hidden_layer = {self.layer}, or use a text embedder (ngram, identity)."
+                    f"hidden_state = {(self.layer, self.pooling)}, or use a text embedder (ngram, identity)."
                 )
             prompts = [groups[g].steps[n].prompt_tokens for g, n in missing]
             for (g, n), state_D in zip(missing, policy.hidden_states(prompts, self.layer, self.pooling), strict=True):

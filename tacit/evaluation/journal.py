@@ -21,7 +21,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.core.protocols import ChatTokenizer, Request, Sampling, Scheduler
-from tacit.core.types import PLAIN, Completion, Trajectory
+from tacit.core.types import PLAIN, Completion, HiddenState, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.rollout.encoding import open_scheduler
 from tacit.rollout.episodes import SamplingPolicy
@@ -83,8 +83,8 @@ class CachedPolicy:
         if isinstance(policy, ChatTokenizer):
             self.encode_chat, self.encode_answer = policy.encode_chat, policy.encode_answer
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> RememberingScheduler:
-        return RememberingScheduler(open_scheduler(self._policy, sampling, layer), self._turns)
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> RememberingScheduler:
+        return RememberingScheduler(open_scheduler(self._policy, sampling, hidden), self._turns)
 
 
 class RememberingScheduler:

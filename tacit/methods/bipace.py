@@ -26,6 +26,7 @@ from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Schedule
 from tacit.core.resources import Base, Resources
+from tacit.core.types import HiddenState
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
 from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, choose_geometry
@@ -58,7 +59,7 @@ class BiGPO(GRPO):
     layer: int | None = None
     """layer of the hidden state, counted from the end if negative; default: the one `tacit calibrate` found, else -8"""
     pooling: Pooling | None = None
-    """pooling over prompt tokens: last (free, from the prefill), mean or attention; default: the calibrated one, else last"""
+    """pooling over prompt tokens: last, mean or attention; default: the calibrated one, else last"""
     epsilon: Annotated[float | None, COSINE] = None
     """cosine radius of a cluster, from 0 to 2; default: the calibrated one, else the published 0.10 (ngram: 0.25)"""
     adaptive: bool = False
@@ -73,11 +74,11 @@ class BiGPO(GRPO):
         phi = self.build_embedder(resources)
         adaptive = AdaptiveRadius(phi) if self.adaptive else None
         radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
-        sampled = [phi.layer] if isinstance(phi, ActorHidden) and phi.pooling == "last" else []  # computed by the prefill
+        sampled = [HiddenState(phi.layer, phi.pooling)] if isinstance(phi, ActorHidden) else []  # computed by the prefill
         return (
             adds("credits", "step credit", self.step_credit(Clusters(phi, radius))),  # Eqs. 3 and 8
             adds("companions", "radius", *([adaptive] if adaptive else [])),
-            adds("hidden_layer", "hidden state", *sampled),
+            adds("hidden_state", "hidden state", *sampled),
         )
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from tacit.core.chat import Conversation
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import ChatTokenizer, Request, Sampler, Sampling, Scheduler, SchedulingSampler, Tokenizer
-from tacit.core.types import Completion, Prompt
+from tacit.core.types import Completion, HiddenState, Prompt
 
 
 def encode_prompt(prompt: Prompt, tokenizer: Tokenizer) -> np.ndarray:
@@ -76,18 +76,18 @@ def _chat_tokenizer(tokenizer: Tokenizer) -> ChatTokenizer:
     return tokenizer
 
 
-def open_scheduler(sampler: Sampler, sampling: Sampling, layer: int | None, lockstep: bool = False) -> Scheduler:
+def open_scheduler(sampler: Sampler, sampling: Sampling, hidden: HiddenState | None, lockstep: bool = False) -> Scheduler:
     """The sampler's own scheduler, or a `BatchScheduler` if it has none or `lockstep` is set."""
     if isinstance(sampler, SchedulingSampler) and not lockstep:
-        return sampler.open_scheduler(sampling, layer)
-    return BatchScheduler(sampler, sampling, layer)
+        return sampler.open_scheduler(sampling, hidden)
+    return BatchScheduler(sampler, sampling, hidden)
 
 
 class BatchScheduler:
     """A scheduler for any sampler: one `sample` call for all pending requests. The longest completion delays the rest."""
 
-    def __init__(self, sampler: Sampler, sampling: Sampling, layer: int | None = None) -> None:
-        self._sampler, self._sampling, self._layer = sampler, sampling, layer
+    def __init__(self, sampler: Sampler, sampling: Sampling, hidden: HiddenState | None = None) -> None:
+        self._sampler, self._sampling, self._hidden = sampler, sampling, hidden
         self._pending: dict[int, Request] = {}
         self._submitted = 0
 
@@ -100,7 +100,7 @@ class BatchScheduler:
         pending, self._pending = self._pending, {}
         if not pending:
             return []
-        completions = self._sampler.sample(list(pending.values()), self._sampling, self._layer)
+        completions = self._sampler.sample(list(pending.values()), self._sampling, self._hidden)
         return list(zip(pending, completions, strict=True))
 
     def close(self) -> None:

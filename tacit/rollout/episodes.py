@@ -27,6 +27,7 @@ from tacit.core.types import (
     Completion,
     Condition,
     Group,
+    HiddenState,
     Observation,
     Prompt,
     Step,
@@ -81,7 +82,7 @@ def rollout_groups(
     policy: SamplingPolicy,
     sampling: Sampling,
     max_steps: int,
-    layer: int | None = None,
+    hidden: HiddenState | None = None,
     *,
     lockstep: bool = False,
     observer: RolloutObserver = NO_OBSERVER,
@@ -94,7 +95,7 @@ def rollout_groups(
         if len(assigned) != size:
             raise TacitError(f"{conditions!r} gave {len(assigned)} conditions for a group of {size}.")
         plans += [EpisodePlan(task, derive(seed, i, m), condition) for m, condition in enumerate(assigned)]
-    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer, lockstep=lockstep, observer=observer)
+    played = rollout(plans, context, worlds, policy, sampling, max_steps, hidden, lockstep=lockstep, observer=observer)
     return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
 
@@ -105,7 +106,7 @@ def rollout(
     policy: SamplingPolicy,
     sampling: Sampling,
     max_steps: int,
-    layer: int | None = None,
+    hidden: HiddenState | None = None,
     *,
     lockstep: bool = False,
     observer: RolloutObserver = NO_OBSERVER,
@@ -124,7 +125,7 @@ def rollout(
     """slot -> its turn, while its world computes the next observation"""
     ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
     """slots whose next prompt is due; finished episodes by slot"""
-    with contextlib.closing(open_scheduler(policy, sampling, layer, lockstep)) as scheduler:
+    with contextlib.closing(open_scheduler(policy, sampling, hidden, lockstep)) as scheduler:
         while True:
             prompted = [slot for slot in ready if episodes[slot].render_prompt(max_steps)]
             tokens = dict(zip(prompted, encode_prompts([episodes[slot].prompt for slot in prompted], policy), strict=True))

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.protocols import Request, Sampling, Scheduler
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.serving.requests import STOPPING, RequestError, gone
 
 Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]
@@ -31,7 +31,7 @@ MAX_IDLE_SCHEDULERS = 8
 
 
 class SchedulerFactory(Protocol):
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler: ...
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler: ...
 
 
 class SharedScheduler(Scheduler, Protocol):

@@ -48,7 +48,7 @@ from tacit.core.protocols import (  # fmt: skip
     Scorer,
     Tokenizer,
 )
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.testing.plain import PlainModel
 
 WISHES = {
@@ -274,9 +274,10 @@ class EngineConformance:
     def test_hidden_states_come_with_samples(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING, HIDDEN_STATES)
         with self.policy(checkpoint) as policy:
-            done = policy.sample([Request(p) for p in rows[0]], Sampling(max_tokens=2), layer=1)
-        found = np.stack([c.hidden for c in done if c.hidden is not None])
-        np.testing.assert_allclose(found, plain.hidden_states(rows[0], 1, "last"), atol=10 * self.tolerance)
+            for pooling in ("last", "mean"):
+                done = policy.sample([Request(p) for p in rows[0]], Sampling(max_tokens=2), HiddenState(1, pooling))
+                found = np.stack([c.hidden for c in done if c.hidden is not None])
+                np.testing.assert_allclose(found, plain.hidden_states(rows[0], 1, pooling), atol=10 * self.tolerance)
 
     def test_what_cannot_be_sampled_is_refused(self, checkpoint) -> None:
         self.need(SAMPLING)

@@ -75,7 +75,7 @@ class Collector:
                 policy,
                 sampling,
                 self.max_steps,
-                method.hidden_layer,
+                method.hidden_state,
                 observer=observer,
             )
             played += fresh

@@ -19,6 +19,7 @@ from on_servers import a_batch, needs_vllm, on_one, on_servers, process_of, requ
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import HIDDEN_STATES, SAMPLING, SCORING, Policy, Sampling
+from tacit.core.types import HiddenState
 from tacit.engines import get_engine
 from tacit.engines.sharded.policy import ShardedPolicy
 from tacit.testing.engines import LR, EngineConformance, Weighted
@@ -202,7 +203,7 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
 def test_states_are_not_asked_for_while_the_ranks_learn(fresh: ShardedPolicy) -> None:
     """They would be of the weights before the update or after it, as it happens; credit asks for them before the next."""
     asked, sampling = requests(4), Sampling(max_tokens=2)
-    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, layer=1))
+    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))
     with fresh.pin_weights():
-        assert all(c.hidden is None for c in fresh.sample(asked, sampling, layer=1))
-    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, layer=1))
+        assert all(c.hidden is None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))
+    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, hidden=HiddenState(1)))

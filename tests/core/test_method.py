@@ -10,7 +10,7 @@ from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Conditions, Method, RewardTerm, Schedule
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Condition, IterationInfo
+from tacit.core.types import PLAIN, Condition, HiddenState, IterationInfo
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.returns import Returns
 from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
@@ -65,7 +65,7 @@ def test_losses_get_what_they_read_from_an_engine_or_a_column():
 
 def test_a_method_asks_an_engine_for_what_its_pieces_ask():
     assert method().needs == {"sampling", "learning"}
-    assert method(hidden_layer=-2).needs == {"sampling", "learning", "hidden_states"}
+    assert method(hidden_state=HiddenState(-2)).needs == {"sampling", "learning", "hidden_states"}
     assert method(columns=(ReferenceLogprobs(),)).needs == {"sampling", "learning", "scoring", "reference"}
 
 
@@ -127,8 +127,8 @@ def test_the_same_term_twice_is_one_term():
 
 
 def test_single_pieces_are_taken_from_whoever_has_one():
-    both = composed(a=[adds("hidden_layer", "hidden state", -2)], b=[adds("conditions", "halves", Halves())])
-    assert both.hidden_layer == -2 and both.conditions == Halves() and both.selection is None
+    both = composed(a=[adds("hidden_state", "hidden state", HiddenState(-2))], b=[adds("conditions", "halves", Halves())])
+    assert both.hidden_state == HiddenState(-2) and both.conditions == Halves() and both.selection is None
 
 
 def test_nothing_is_lost_without_a_word():

@@ -50,7 +50,7 @@ def test_the_table_is_what_the_methods_say():
 @pytest.mark.parametrize("names", [("bipace", "reuserl"), ("rloo", "gigpo"), ("constant_context", "bipace", "reuserl")])
 def test_the_order_in_which_they_are_named_changes_nothing(names):
     one, other = (get_method("+".join(order))().build(WORLD) for order in (names, names[::-1]))
-    for piece in ("rewards", "credits", "losses", "columns", "hidden_layer", "schedule", "context"):
+    for piece in ("rewards", "credits", "losses", "columns", "hidden_state", "schedule", "context"):
         assert getattr(one, piece) == getattr(other, piece)
 
 

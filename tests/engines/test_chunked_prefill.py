@@ -13,7 +13,7 @@ from random_models import as_on_a_gpu, make_model, plain_logprobs, with_adapter
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder
@@ -339,7 +339,7 @@ def test_separate_prefill_where_chunked_is_impossible_or_slower(why, model, toke
     if why == "little is written":
         monkeypatch.setattr(chunked_prefill, "max_prefill_steps", MOST_STEPS)
     rng = np.random.default_rng(0)
-    scheduler = sampler.open_scheduler(WARM, layer=1 if why == "hidden states" else None)
+    scheduler = sampler.open_scheduler(WARM, hidden=HiddenState(1) if why == "hidden states" else None)
     for limit in (2, 60, 60):
         scheduler.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
     scheduler.wait()

@@ -13,6 +13,7 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.types import HiddenState
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
@@ -58,7 +59,7 @@ def test_sampling_scoring_and_a_plain_pass_agree_before_and_after_updates(make_p
     assert isinstance(policy, Policy)
     prompts = rows[0]
     for _ in range(2):
-        done = policy.sample([Request(p, seed=i) for i, p in enumerate(prompts)], Sampling(max_tokens=9), layer=1)
+        done = policy.sample([Request(p, seed=i) for i, p in enumerate(prompts)], Sampling(max_tokens=9), hidden=HiddenState(1))
         scored = policy.logprobs(prompts, [c.tokens for c in done])
         for prompt, completion, found in zip(prompts, done, scored, strict=True):
             ids = torch.from_numpy(np.concatenate([prompt, completion.tokens]))[None]

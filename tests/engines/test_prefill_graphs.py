@@ -10,7 +10,7 @@ import torch
 from random_models import Recording, as_on_a_gpu, make_model, with_adapter
 
 from tacit.core.protocols import Request, Sampling
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.fast import cuda_graphs
 from tacit.engines.local.fast.cuda_graphs import MAX_GRAPHS, CudaGraphs, PrefillBuffers, PrefillGraphs, PrefillShape
 from tacit.engines.local.kv_cache import KeyValueCache
@@ -99,7 +99,7 @@ def make_lines(turns: int) -> list[list[Request]]:
 
 
 def play(sampler: LocalSampler, lines: list[list[Request]], scheduler=None) -> dict[tuple[int, int], Completion]:
-    scheduler = scheduler or sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    scheduler = scheduler or sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     request_ids, found = {scheduler.submit(line[0]): (i, 0) for i, line in enumerate(lines)}, {}
     while finished := scheduler.wait():
         for request_id, completion in finished:
@@ -114,7 +114,7 @@ def play(sampler: LocalSampler, lines: list[list[Request]], scheduler=None) -> d
 def check_as_alone(model, tokenizer, lines, found) -> None:
     alone = LocalSampler(model, tokenizer, "cpu")
     for (i, turn), completion in found.items():
-        (expected,) = alone.sample([lines[i][turn]], Sampling(temperature=0.9), layer=1)
+        (expected,) = alone.sample([lines[i][turn]], Sampling(temperature=0.9), hidden=HiddenState(1))
         assert completion.tokens.tolist() == expected.tokens.tolist()
         np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
         np.testing.assert_allclose(completion.hidden, expected.hidden, atol=1e-4)
@@ -145,7 +145,7 @@ def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, token
     if poisoned:
         monkeypatch.setattr(KeyValueCache, "store", poison)
     lines = make_lines(6)
-    scheduler = sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    scheduler = sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
     assert len(filled) > len(scheduler._batch.prefill_graphs) > 0, "none was replayed"
@@ -164,7 +164,7 @@ def test_fallback_where_capture_fails(tokenizer, monkeypatch):
         return None
 
     monkeypatch.setattr(CudaGraphs, "_capture", record)
-    lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     with pytest.warns(UserWarning, match="without CUDA graphs") as told:
         found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
@@ -184,7 +184,7 @@ def test_oom_during_capture_costs_no_slots(tokenizer, monkeypatch, recwarn):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(CudaGraphs, "_capture", record)
-    lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), layer=1)
+    lines, scheduler = make_lines(6), sampler.open_scheduler(Sampling(temperature=0.9), hidden=HiddenState(1))
     found = play(sampler, lines, scheduler)
     check_as_alone(model, tokenizer, lines, found)
     assert sampler.slot_budget.current == sampler.slot_budget.limit and scheduler._batch.graphs.enabled
@@ -215,7 +215,7 @@ def test_graphs_are_bounded_and_dropped_when_stale(tokenizer, monkeypatch):
 
     monkeypatch.setattr(PrefillGraphs, "run", watched)
     rng = np.random.default_rng(2)
-    scheduler = sampler.open_scheduler(Sampling(), layer=None)
+    scheduler = sampler.open_scheduler(Sampling(), hidden=None)
     for _ in range(3):
         for length in (50, 50, 40, 40, 30, 30, 20, 20, 20):
             for prompt in drawn(rng, *4 * [length]):

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.decoding import PrefillBatch
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
@@ -92,7 +92,7 @@ def play(scheduler, further: Next, lockstep: bool, follows: bool = True) -> dict
 def check_as_alone(model, tokenizer, found, layer=None) -> None:
     alone = LocalSampler(model, tokenizer, "cpu")
     for request, completion in found.values():
-        (expected,) = alone.sample([request], WARM, layer=layer)
+        (expected,) = alone.sample([request], WARM, hidden=layer if layer is None else HiddenState(layer))
         assert completion.tokens.tolist() == expected.tokens.tolist()
         np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
         if layer is not None:
@@ -108,7 +108,11 @@ def test_completions_equal_those_alone_and_prefill_is_short(
     torch.manual_seed(0)
     model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
     sampler = make_sampler(model, tokenizer, monkeypatch)
-    found = play(sampler.open_scheduler(WARM, layer), extend_prompts(np.random.default_rng(2)), lockstep)
+    found = play(
+        sampler.open_scheduler(WARM, layer if layer is None else HiddenState(layer)),
+        extend_prompts(np.random.default_rng(2)),
+        lockstep,
+    )
     check_as_alone(model, tokenizer, found, layer)
     known = [count for one in prefill_cached if one is not None for count in one]
     total = sum(len(request.prompt) for request, _ in found.values())

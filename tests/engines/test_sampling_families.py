@@ -8,8 +8,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from random_models import FAMILIES, LEAN, as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
+from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
+from tacit.core.types import HiddenState
 from tacit.engines.local import projections
+from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
 from tacit.engines.local.scheduler import LocalSampler
 
 
@@ -45,7 +48,7 @@ def test_llama_and_generic_decoders_agree(family, tokenizer):
     llama, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", use_llama_decoder=False)
     requests = make_requests(make_prompts(7))
     sampling = Sampling(max_tokens=10)
-    for a, b in zip(llama.sample(requests, sampling, 2), generic.sample(requests, sampling, 2), strict=True):
+    for a, b in zip(llama.sample(requests, sampling, HiddenState(2)), generic.sample(requests, sampling, HiddenState(2)), strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
@@ -60,19 +63,63 @@ def test_sliding_window_uses_the_generic_decoder(tokenizer):
     assert sampler.select_decoder(9) is sampler._generic
 
 
+def expected_state(model, prompt, layer: int, pooling: str) -> np.ndarray:
+    with torch.no_grad():
+        output = model(torch.from_numpy(prompt)[None], output_hidden_states=True, output_attentions=True)
+    states_TD = output.hidden_states[layer][0]
+    if pooling == "attention":
+        return (output.attentions[layer - 1][0, :, -1].mean(0) @ states_TD).numpy()
+    return (states_TD[-1] if pooling == "last" else states_TD.mean(0)).numpy()
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
-def test_hidden_states_are_those_of_transformers(family, tokenizer):
+def test_hidden_states_are_those_of_transformers(family, pooling, tokenizer):
     model = make_model(family)
+    model.set_attn_implementation("eager")  # the only one that returns attention weights
     requests = make_requests(make_prompts(5) * 2)
     sampler = LocalSampler(model, tokenizer, "cpu", prefill_tokens=30)
-    for layer in range(-4, 4):
-        completions = sampler.sample(requests, Sampling(max_tokens=1), layer=layer)
-        for request, completion in zip(requests, completions, strict=True):
-            with torch.no_grad():
-                states = model(torch.from_numpy(request.prompt)[None], output_hidden_states=True).hidden_states
-            np.testing.assert_allclose(completion.hidden, states[layer][0, -1].numpy(), atol=1e-4)
-            assert completion.hidden.dtype == np.float32
+    if pooling == "attention" and family == "gpt2":
+        with pytest.raises(TacitError, match="attention weights"):
+            sampler.open_scheduler(Sampling(max_tokens=1), HiddenState(1, pooling))
+        return
+    layers = sampler._num_layers
+    for layer in range(1 if pooling == "attention" else 0, layers + 1):
+        for wanted in (layer, layer - layers - 1):
+            completions = sampler.sample(requests, Sampling(max_tokens=1), hidden=HiddenState(wanted, pooling))
+            for request, completion in zip(requests, completions, strict=True):
+                expected = expected_state(model, request.prompt, layer, pooling)
+                np.testing.assert_allclose(completion.hidden, expected, atol=1e-4)
+                assert completion.hidden.dtype == np.float32
     assert sampler.sample(requests[:1], Sampling(max_tokens=1))[0].hidden is None
+
+
+def test_packed_prompts_are_pooled_like_padded_ones():
+    torch.manual_seed(0)
+    lengths, scale = [3, 1, 7], 0.3
+    cu_seqlens, last_N = torch.tensor([0, 3, 4, 11], dtype=torch.int32), torch.tensor(lengths) - 1
+    q, k, h = torch.randn(11, 4, 8), torch.randn(11, 2, 8), torch.randn(11, 16)
+
+    def pad(x):
+        return torch.nn.utils.rnn.pad_sequence(x.split(lengths), batch_first=True)
+
+    for pooling in ("last", "mean", "attention"):
+        padded = pool_padded(pad(h), last_N, pooling, lambda: attention_padded(pad(q), pad(k), last_N, scale))
+        packed = pool_varlen(h, cu_seqlens, pooling, lambda: attention_varlen(q, k, cu_seqlens, scale))
+        torch.testing.assert_close(packed, padded)
+
+
+def test_pooling_over_a_prompt_does_not_use_the_prefix_cache(tokenizer):
+    """The states of cached tokens are not kept, so a prompt that grows is prefilled whole."""
+    model = make_model("llama")
+    sampler, first = LocalSampler(model, tokenizer, "cpu"), make_prompts(1)[0]
+    scheduler = sampler.open_scheduler(Sampling(max_tokens=4), HiddenState(1, "mean"))
+    prompt = first
+    for _ in range(3):
+        scheduler.submit(Request(prompt, seed=1, episode=5))
+        ((_, completion),) = scheduler.wait()
+        np.testing.assert_allclose(completion.hidden, expected_state(model, prompt, 1, "mean"), atol=1e-4)
+        prompt = np.concatenate([prompt, completion.tokens, first[:2]])
 
 
 def _with_adapters(model):
@@ -178,7 +225,7 @@ def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
             Request(p, seed=i, max_tokens=1 + i % 23) for i, p in enumerate(make_prompts(40, seed) + make_prompts(9, seed))
         ]
         for sampling in (Sampling(max_tokens=21, stop=("a", "b")), Sampling(temperature=0.5, top_p=0.8)):
-            pairs = zip(exact.sample(requests, sampling, 1), fixed.sample(requests, sampling, 1), strict=True)
+            pairs = zip(exact.sample(requests, sampling, HiddenState(1)), fixed.sample(requests, sampling, HiddenState(1)), strict=True)
             for a, b in pairs:
                 assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)

@@ -14,7 +14,7 @@ from random_models import as_on_a_gpu, make_model, make_prompts
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.scheduler import MAX_WAIT_STEPS, LocalSampler
@@ -72,9 +72,9 @@ def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypa
     lines, sampling = make_chains(8, 3), Sampling(stop=("a",))
     alone = LocalSampler(model, tokenizer, "cpu")
     seen = []
-    for come in run_chains(sampler.open_scheduler(sampling, layer=1), lines):
+    for come in run_chains(sampler.open_scheduler(sampling, hidden=HiddenState(1)), lines):
         for number, turn, completion in come:
-            assert_same(completion, alone.sample([lines[number][turn]], sampling, layer=1)[0])
+            assert_same(completion, alone.sample([lines[number][turn]], sampling, hidden=HiddenState(1))[0])
             seen.append((number, turn))
     assert sorted(seen) == [(number, turn) for number in range(8) for turn in range(3)]
     if way != "mistral-sliding":  # cannot admit requests while others decode

@@ -11,7 +11,8 @@ from random_models import LEAN, make_model, make_prompts
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.model import LOGIT_ELEMENTS, LanguageModel
-from tacit.engines.local.scoring import check_attention_pooling, has_attention_pooling, last_token_attention, token_logprobs
+from tacit.engines.local.pooling import check_pooling, has_attention_pooling, last_token_attention
+from tacit.engines.local.scoring import token_logprobs
 
 
 @torch.no_grad()
@@ -103,7 +104,7 @@ def test_attention_pooling_is_refused_where_there_are_no_weights_to_read(family)
     hf = make_model(family)
     assert not has_attention_pooling(hf)
     with pytest.raises(TacitError, match=r"this is a '\w+' model. Use pooling last or mean"):
-        check_attention_pooling(hf, 1)
+        check_pooling(hf, 1, "attention")
 
 
 def test_the_embeddings_attend_to_nothing(make_policy, rows) -> None:

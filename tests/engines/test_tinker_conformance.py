@@ -14,6 +14,7 @@ from tinker_service import Loopback
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import ModelSource, Request, Sampling
+from tacit.core.types import HiddenState
 from tacit.engines import TINKER as ENGINE
 from tacit.engines.tinker.policy import load_policy
 from tacit.engines.tinker.settings import TinkerSettings
@@ -107,7 +108,7 @@ class TestTinker(EngineConformance):
             with pytest.raises(TacitError, match="value head"):
                 policy.values(rows[0])
             with pytest.raises(TacitError, match="hidden states"):
-                policy.sample([Request(rows[0][0])], Sampling(), layer=1)
+                policy.sample([Request(rows[0][0])], Sampling(), hidden=HiddenState(1))
             with pytest.raises(TacitError, match="whole distributions"):
                 policy.distributions(*rows)
             with pytest.raises(TacitError, match="entropy of the distribution"):

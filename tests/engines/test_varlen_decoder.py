@@ -9,6 +9,7 @@ from random_models import make_model
 from test_packed_decoder import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
+from tacit.core.types import HiddenState
 from tacit.engines.local import projections
 from tacit.engines.local.fast import compiled as pieces_module
 from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
@@ -242,7 +243,7 @@ def test_a_prefill_without_padding_samples_the_same(monkeypatch, tokenizer, fami
     for varlen in (True, False):
         monkeypatch.setattr(LlamaForward, "supports_varlen", varlen)
         sampler = LocalSampler(model, tokenizer, "cpu", max_batch=4, prefill_tokens=24)
-        found.append(sampler.sample(requests, Sampling(max_tokens=9), layer=1))
+        found.append(sampler.sample(requests, Sampling(max_tokens=9), hidden=HiddenState(1)))
         assert sampler._llama is not None and sampler._llama.varlen is varlen
     for ours, theirs in zip(*found, strict=True):
         assert ours.tokens.tolist() == theirs.tokens.tolist()

@@ -42,10 +42,10 @@ class Dying(Steady):
         super().__init__(stumble_through_countdown)
         self._turns = turns
 
-    def sample(self, requests, sampling, layer=None):
+    def sample(self, requests, sampling, hidden=None):
         if len(self.asked) == self._turns:
             raise Killed
-        return super().sample(requests, sampling, layer)
+        return super().sample(requests, sampling, hidden)
 
 
 def play(journal=None, policy=None, repeats=2, batch=4, begun=None, observer=NO_OBSERVER):
@@ -191,11 +191,11 @@ def test_turns_of_another_measurement_are_not_taken(tmp_path):
 class Failing(Steady):
     """Every answer to the second task is lost on the way."""
 
-    def sample(self, requests, sampling, layer=None):
+    def sample(self, requests, sampling, hidden=None):
         lost = f"> {PANEL.tasks[1].data['target']}"
         return [
             replace(c, text="", finish="unusable") if lost in self.decode(r.prompt) else c
-            for r, c in zip(requests, super().sample(requests, sampling, layer), strict=True)
+            for r, c in zip(requests, super().sample(requests, sampling, hidden), strict=True)
         ]
 
 

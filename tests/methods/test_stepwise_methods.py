@@ -58,11 +58,11 @@ def test_as_published():
     assert differs(gigpo, grpo) == differs(hgpo, grpo) == {"credits"}
     assert gigpo.credits == (*grpo.credits, StepRelative(SameKey(), 1.0, 0.95, "population", 1e-6))
     assert hgpo.credits == (HistoryHierarchy(3, 1.0, False, 0.95, "population"),), "k up to history + 1, no episode term"
-    assert differs(bigpo, grpo) == differs(bipace, grpo) == {"credits", "hidden_layer", "schedule"}
+    assert differs(bigpo, grpo) == differs(bipace, grpo) == {"credits", "hidden_state", "schedule"}
     clusters = Clusters(ActorHidden(-8, "last"), Fixed(0.10))
     assert bigpo.credits[1] == StepRelative(clusters, 1.0, 0.95, "population")
     assert bipace.credits[1] == ActionPeers(clusters, "q", "tag", 8, 1.0, 0.95, None)
-    assert bipace.hidden_layer == -8 and bipace.schedule == replace(grpo.schedule, lr=5e-7)
+    assert bipace.hidden_state == (-8, "last") and bipace.schedule == replace(grpo.schedule, lr=5e-7)
 
 
 def test_options():
@@ -77,9 +77,9 @@ def test_options():
     ]  # fmt: skip
     encoded = by["sentence"].credits[1].partition
     assert isinstance(encoded.embedder, SentenceEncoder) and encoded.radius == Fixed(0.10)
-    assert all(m.hidden_layer is None for m in by.values()), "text needs no hidden states"
+    assert all(m.hidden_state is None for m in by.values()), "text needs no hidden states"
     pooled = BiPACE(pooling="mean", layer=-3).build(WORLD)
-    assert pooled.hidden_layer is None and pooled.credits[1].partition.embedder == ActorHidden(-3, "mean")
+    assert pooled.hidden_state == (-3, "mean") and pooled.credits[1].partition.embedder == ActorHidden(-3, "mean")
 
 
 @pytest.mark.parametrize("epsilon", [-0.01, 2.01])

@@ -36,7 +36,7 @@ class Reader:
     def encode_prompt(self, text):
         return np.frombuffer(text.encode(), np.uint8)
 
-    def sample(self, requests, sampling, layer=None):
+    def sample(self, requests, sampling, hidden=None):
         assert sampling.temperature == 0.0
         texts = [bytes(request.prompt).decode() for request in requests]
         self.asked += texts

@@ -33,14 +33,14 @@ class TickingPolicy(ScriptedPolicy):
         """(when, prompt) of every answer, as they were fetched"""
         self.open = 0
 
-    def open_scheduler(self, sampling, layer=None) -> TickingScheduler:
+    def open_scheduler(self, sampling, hidden=None) -> TickingScheduler:
         self.open += 1
-        return TickingScheduler(self, sampling, layer)
+        return TickingScheduler(self, sampling, hidden)
 
 
 class TickingScheduler:
-    def __init__(self, policy, sampling, layer) -> None:
-        self._policy, self._sampling, self._layer = policy, sampling, layer
+    def __init__(self, policy, sampling, hidden) -> None:
+        self._policy, self._sampling, self._layer = policy, sampling, hidden
         self._under_way = {}
         self._submitted = 100
 
@@ -161,8 +161,8 @@ def test_an_error_closes_the_scheduler():
 
 def test_a_scheduler_that_forgets_its_requests_is_an_error_and_no_endless_loop():
     class Forgetful(TickingPolicy):
-        def open_scheduler(self, sampling, layer=None):
-            scheduler = super().open_scheduler(sampling, layer)
+        def open_scheduler(self, sampling, hidden=None):
+            scheduler = super().open_scheduler(sampling, hidden)
             scheduler.wait = list
             return scheduler
 

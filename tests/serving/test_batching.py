@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tacit.core.protocols import Request, Sampling
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.rollout.encoding import BatchScheduler
 from tacit.serving.app import make_app
 from tacit.serving.batching import MAX_IDLE_SCHEDULERS, BatchingThread
@@ -30,11 +30,11 @@ class Echo:
         self.batches: list[int] = []
         self.schedulers = 0
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> BatchScheduler:
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> BatchScheduler:
         self.schedulers += 1
-        return BatchScheduler(self, sampling, layer)
+        return BatchScheduler(self, sampling, hidden)
 
-    def sample(self, requests, sampling, layer=None) -> list[Completion]:
+    def sample(self, requests, sampling, hidden=None) -> list[Completion]:
         self.batches.append(len(requests))
         self.held.wait(30)
         if any(request.prompt[0] < 0 for request in requests):

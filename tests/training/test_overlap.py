@@ -31,11 +31,11 @@ class Waiting(ScriptedPolicy):
         self.is_held = False
         self.played = threading.Event()
 
-    def sample(self, requests, sampling, layer=None):
+    def sample(self, requests, sampling, hidden=None):
         if not self.is_held:
             self.sampled = self.version
         self.played.set()
-        return [replace(c, version=self.sampled) for c in super().sample(requests, sampling, layer)]
+        return [replace(c, version=self.sampled) for c in super().sample(requests, sampling, hidden)]
 
     def update(self, batch, losses, lr):
         if self.is_held:
@@ -147,8 +147,8 @@ class Versioned(Waiting):
         with self._one:
             return super()._id(word)
 
-    def sample(self, requests, sampling, layer=None):
-        written = super().sample(requests, sampling, layer)
+    def sample(self, requests, sampling, hidden=None):
+        written = super().sample(requests, sampling, hidden)
         return [replace(c, logprobs=np.full(len(c.tokens), -1.0 - c.version, np.float32)) for c in written]
 
     def logprobs(self, prompts, completions, temperature=1.0):

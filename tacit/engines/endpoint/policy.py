@@ -14,7 +14,7 @@ import numpy as np
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
-from tacit.core.types import Completion, Finish, Trajectory
+from tacit.core.types import Completion, Finish, HiddenState, Trajectory
 from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken, wire
 
 # Tokens for those who have none of their own: a token is a byte of the text. A conversation is a text of its own kind, marked
@@ -67,10 +67,10 @@ class ChatPolicy(ByteTokens):
         """What names it, where there are no weights to hash."""
         return f"{self._client.model} at {self._client.url}"
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> EndpointScheduler:
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> EndpointScheduler:
         return EndpointScheduler(partial(self._answer, sampling), self._concurrency)
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         answers: dict[int, Completion] = {}
         with contextlib.closing(self.open_scheduler(sampling)) as scheduler:
             request_ids = [scheduler.submit(request) for request in requests]

@@ -20,6 +20,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
+from tacit.core.types import HiddenState
 from tacit.engines.local.fast.chunked_prefill import ChunkSchedule, SlotAssignment
 from tacit.engines.local.packing import to_device
 from tacit.engines.local.sampling import AdvanceInPlace, can_use_kernel, launch_sampling_kernel, sample_tokens
@@ -49,7 +50,7 @@ class PrefillBatch:
 
 @dataclass(frozen=True)
 class PrefillResult:
-    """Each request's first token, its log-probability, and if asked for a layer's hidden state at the last prompt token."""
+    """Each request's first token, its log-probability, and if requested the hidden state of its prompt."""
 
     tokens_N: np.ndarray
     logprobs_N: np.ndarray
@@ -96,9 +97,9 @@ class DecodeBatch(Protocol):
         """compact once at most this share of the slots is active: moving a slot costs about one step's read of it"""
         ...
 
-    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, layer: int | None) -> PendingPrefill:
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
-        batch. `layer` counts from 0, the embeddings."""
+        batch. `hidden.layer` counts from 0, the embeddings."""
         ...
 
     def chunk_sizes(self, slots: int) -> tuple[int, ...]:
@@ -301,7 +302,7 @@ class GenericDecodeBatch:
         """Sliding-window layers, and layers with a recurrent state, cannot be padded after the fact."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
-    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, layer: int | None) -> PendingPrefill:
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, device = self.decoder, self.decoder.device
         lengths_N = np.array([len(p) for p in batch.prompts])
         tokens_NT = np.zeros((len(lengths_N), lengths_N.max()), dtype=np.int64)
@@ -313,14 +314,19 @@ class GenericDecodeBatch:
         positions_NT = to_device(np.maximum(columns_T - before_N1, 0), device)
         cache = DynamicCache(config=decoder.model.config)
         tokens = to_device(tokens_NT, device)
-        output = decoder.forward(tokens, mask_NT, positions_NT, cache, output_hidden_states=layer is not None)
+        output = decoder.forward(tokens, mask_NT, positions_NT, cache, output_hidden_states=hidden is not None)
         source = to_device(batch.source_N, device)
         cache.batch_select_indices(source)
         if occupied:
             self._merge(cache, mask_NT[source], batch.slots_N)
         else:
             self._cache, self._mask_BT = cache, mask_NT[source]
-        hidden_ND = None if layer is None else output.hidden_states[layer][:, -1][source]
+        hidden_ND = None
+        if hidden is not None and hidden.pooling == "last":
+            hidden_ND = output.hidden_states[hidden.layer][:, -1][source]
+        elif hidden is not None and hidden.pooling == "mean":
+            weights_NT = mask_NT / mask_NT.sum(1, keepdim=True)
+            hidden_ND = (weights_NT[:, None] @ output.hidden_states[hidden.layer].float()).squeeze(1)[source]
         tokens_N, result = sample_first_tokens(output.logits[:, -1][source], hidden_ND, batch, sampling)
         self._state = self._state.grow(len(self._mask_BT))
         self._state.assign(batch.slots_N, tokens_N, lengths_N[batch.source_N])

@@ -16,7 +16,7 @@ from torch import nn
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scorer
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.fast.kernels import fast_paths
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_memory, is_fragmented, is_nearly_full, retry_on_oom
@@ -160,8 +160,8 @@ class LocalEngine:
         """Release all rebuildable caches of this process, also those of other models."""
         free_memory(self.device)
 
-    def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> LocalScheduler:
-        return self.get_sampler().open_scheduler(sampling, layer, partial(self._begin_sampling, name))
+    def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> LocalScheduler:
+        return self.get_sampler().open_scheduler(sampling, hidden, partial(self._begin_sampling, name))
 
     def open_shared_scheduler(self, sampling: Sampling) -> LocalScheduler | None:
         """A scheduler whose requests each name their adapter; all adapters decode in one batch. None if the model has no
@@ -172,8 +172,10 @@ class LocalEngine:
             sampling, version=lambda: sum(member.version for member in self.members.values())
         )
 
-    def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
-        return self.get_sampler().sample(requests, sampling, layer, partial(self._begin_sampling, name))
+    def sample(
+        self, name: str, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None
+    ) -> list[Completion]:
+        return self.get_sampler().sample(requests, sampling, hidden, partial(self._begin_sampling, name))
 
     def get_sampler(self) -> LocalSampler:
         if self.sampler is None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
+from tacit.core.types import HiddenState
 from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
 from tacit.engines.local.fast.cpu_step import CpuDecodeStep, project_tokens
 from tacit.engines.local.fast.decode_attention import PromptChunk
@@ -40,9 +41,9 @@ from tacit.engines.local.fast.varlen_attention import (
 )
 from tacit.engines.local.kv_cache import AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.packing import ragged_arange, to_device
-from tacit.engines.local.projections import ALL, FusedLinear, Groups, UnsupportedModule
+from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
+from tacit.engines.local.projections import ALL, FAMILY, FusedLinear, Groups, UnsupportedModule
 
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 MULTI_ADAPTER_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that sequences of several adapters decode in one batch"""
 QKV_TABLE_LIMIT = 1024
@@ -305,7 +306,7 @@ class LlamaForward:
     def prefill_varlen(
         self,
         prompts: PackedPrompts,
-        layer: int | None,
+        hidden: HiddenState | None,
         store: StoreKV,
         rope_and_store: RopeAndStore | None = None,
         cached: Callable[[int], tuple[torch.Tensor, torch.Tensor]] | None = None,
@@ -332,23 +333,33 @@ class LlamaForward:
                 store(depth, k, v)
             return (q, k, v) if cached is None else (q, *cached(depth))
 
-        hidden = h[ends_U] if layer == 0 else None
+        def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            weights = partial(attention_varlen, q, k, prompts.layout.cu_seqlens_q, scale)
+            return pool_varlen(h, prompts.layout.cu_seqlens_q, hidden.pooling if hidden else "", weights)
+
+        layer, pooled = (None if hidden is None else hidden.layer), None
+        if layer == 0:
+            pooled = pool(h, h, h)
         for depth, block in enumerate(self._layers[:-1]):
             q, k, v = compute_and_store(depth, h, True)
             h = block.finish(h, attend_varlen(q, k, v, prompts.layout, scale).flatten(1), ops)
             if layer == depth + 1:
-                hidden = h[ends_U]
+                pooled = pool(h, q, k)
         top, h_U = self._layers[-1], h[ends_U]
-        _, k, v = compute_and_store(len(self) - 1, h, False)
+        needs_all = hidden is not None and hidden.pooling != "last" and layer == len(self)
+        q, k, v = compute_and_store(len(self) - 1, h, needs_all)
+        if needs_all:  # otherwise the top layer is computed for the last tokens alone
+            h = self.final_norm(top.finish(h, attend_varlen(q, k, v, prompts.layout, scale).flatten(1), ops))
+            pooled = pool(h, q, k)
         q, _, _ = top.compute_qkv(h_U, self._rope[positions_N[ends_U], None])
         h_U = self.final_norm(top.finish(h_U, attend_varlen(q, k, v, prompts.last_layout, scale).flatten(1)))
-        return self.head.to_float32(h_U), h_U if layer == len(self) else hidden
+        return self.head.to_float32(h_U), h_U if layer == len(self) and not needs_all else pooled
 
     def prefill_padded(
-        self, tokens_NT: torch.Tensor, last_N: torch.Tensor, layer: int | None, store: StoreKV
+        self, tokens_NT: torch.Tensor, last_N: torch.Tensor, hidden: HiddenState | None, store: StoreKV
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Right-padded prompts that end at column `last`: logits [N, V] and the hidden state of `layer` [N, D] at the last
-        token. `store` gets each layer's keys and values [N, T, heads, head_dim].
+        """Right-padded prompts that end at column `last`: logits [N, V] and the hidden state [N, D] if requested.
+        `store` gets each layer's keys and values [N, T, heads, head_dim].
 
         Causal attention never looks right, so padding needs no mask. The top layer's queries and MLP are computed for the last
         token alone: nothing else reads them.
@@ -357,22 +368,32 @@ class LlamaForward:
         rows_N = torch.arange(n, device=tokens_NT.device)
         rope_T = self._rope[:t, None]
         h = embedding(tokens_NT, self._embed.weight)
-        hidden = h[rows_N, last_N] if layer == 0 else None
+
+        def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            weights = partial(attention_padded, q, k, last_N, self.shape.scale)
+            return pool_padded(h, last_N, hidden.pooling if hidden else "", weights)
+
+        layer, pooled = (None if hidden is None else hidden.layer), None
+        if layer == 0:
+            pooled = pool(h, h, h)
         for depth, block in enumerate(self._layers[:-1]):
             q, k, v = block.compute_qkv(h, rope_T)
             store(depth, k, v)
             h = block.finish(h, self._causal_attention(q, k, v))
             if layer == depth + 1:
-                hidden = h[rows_N, last_N]
+                pooled = pool(h, q, k)
         top, h_last = self._layers[-1], h[rows_N, last_N]
-        _, k, v = top.split_heads(top.project_qkv(h, SamplerOps, queries=False), rope_T)
+        needs_all = hidden is not None and hidden.pooling != "last" and layer == len(self)
+        q, k, v = top.split_heads(top.project_qkv(h, SamplerOps, queries=needs_all), rope_T)
         store(len(self) - 1, k, v)
+        if needs_all:
+            pooled = pool(self.final_norm(top.finish(h, self._causal_attention(q, k, v))), q, k)
         q, _, _ = top.compute_qkv(h_last, self._rope[last_N, None])
         padding_NT = torch.arange(t, device=tokens_NT.device) > last_N[:, None]
         mask_NT = torch.zeros(n, t, dtype=h.dtype, device=h.device).masked_fill_(padding_NT, float("-inf"))
         attended = attend_last_token(q, k, v, mask_NT[:, None, None], self.shape.scale)
         h_last = self.final_norm(top.finish(h_last, attended))
-        return self.head.to_float32(h_last), h_last if layer == len(self) else hidden
+        return self.head.to_float32(h_last), h_last if layer == len(self) and not needs_all else pooled
 
     def decode_step(
         self,

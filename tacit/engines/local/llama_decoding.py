@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
+from tacit.core.types import HiddenState
 from tacit.engines.local.decoding import (
     DecodeBatch,
     DecodeState,
@@ -43,12 +44,17 @@ class Prefiller:
         self._forward, self._cache, self._varlen, self._graphs = forward, cache, varlen, graphs
 
     def prefill(
-        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, may_record: bool, layer: int | None
+        self,
+        prompts: Sequence[np.ndarray],
+        slots_N: np.ndarray,
+        source_N: np.ndarray,
+        may_record: bool,
+        hidden: HiddenState | None,
     ) -> PromptStates:
         """Logits and hidden states of each prompt. Its keys and values go to the slots of all requests that share it;
         `source_N` is the prompt of each slot."""
         if not self._varlen:
-            return self._prefill_padded(prompts, slots_N, source_N, layer)
+            return self._prefill_padded(prompts, slots_N, source_N, hidden)
         forward, cache, device = self._forward, self._cache, self._forward.device
         lengths = np.array([len(prompt) for prompt in prompts])
         positions = ragged_arange(lengths[source_N])
@@ -56,17 +62,22 @@ class Prefiller:
         shared = len(source_N) > len(prompts)
         if may_record and not shared:
             spare = int(slots_N[0] * cache.capacity + lengths[0])
-            if (found := self._graphs.run(forward, cache, prompts, kv_index, spare, layer)) is not None:
+            if (found := self._graphs.run(forward, cache, prompts, kv_index, spare, hidden)) is not None:
                 return found
         starts = np.cumsum(lengths) - lengths
         taken = to_device(np.repeat(starts[source_N], lengths[source_N]) + positions, device) if shared else None
         to = to_device(kv_index, device)
         rope_and_store = None if shared else cache.make_rope_and_store(to)
         packed = PackedPrompts.pack(prompts, device)
-        return forward.prefill_varlen(packed, layer, partial(cache.store, to, taken), rope_and_store)
+        return forward.prefill_varlen(packed, hidden, partial(cache.store, to, taken), rope_and_store)
 
     def extend(
-        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, cached_N: np.ndarray, may_record: bool, layer: int | None
+        self,
+        prompts: Sequence[np.ndarray],
+        slots_N: np.ndarray,
+        cached_N: np.ndarray,
+        may_record: bool,
+        hidden: HiddenState | None,
     ) -> PromptStates:
         """The same for prompts whose first `cached_N` tokens are in their slots: only the suffixes are computed."""
         forward, cache, device = self._forward, self._cache, self._forward.device
@@ -76,14 +87,14 @@ class Prefiller:
         kv_index = np.repeat(prefixes.kv_start_U + cached_N, lengths_N) + ragged_arange(lengths_N)
         if may_record:
             spare = int(prefixes.kv_start_U[0] + len(prompts[0]))
-            if (found := self._graphs.run(forward, cache, suffixes, kv_index, spare, layer, prefixes)) is not None:
+            if (found := self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)) is not None:
                 return found
         to, packed = to_device(kv_index, device), PackedPrompts.pack(suffixes, device, prefixes, forward.query_block)
         store, rope_and_store = partial(cache.store, to, None), cache.make_rope_and_store(to)
-        return forward.prefill_varlen(packed, layer, store, rope_and_store, cache.flat_view)
+        return forward.prefill_varlen(packed, hidden, store, rope_and_store, cache.flat_view)
 
     def _prefill_padded(
-        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, layer: int | None
+        self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, hidden: HiddenState | None
     ) -> PromptStates:
         device, lengths = self._forward.device, np.array([len(prompt) for prompt in prompts])
         tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
@@ -97,7 +108,7 @@ class Prefiller:
         def store(depth: int, k: torch.Tensor, v: torch.Tensor) -> None:
             self._cache.store_padded(depth, slots, k if source is None else k[source], v if source is None else v[source])
 
-        return self._forward.prefill_padded(to_device(tokens_UT, device), to_device(lengths - 1, device), layer, store)
+        return self._forward.prefill_padded(to_device(tokens_UT, device), to_device(lengths - 1, device), hidden, store)
 
 
 def can_extend_prefix(forward: LlamaForward) -> bool:
@@ -292,7 +303,7 @@ class LlamaDecodeBatch:
     def has_prefix_cache(self) -> bool:
         return self.decoder.has_prefix_cache
 
-    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, layer: int | None) -> PendingPrefill:
+    def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
         lengths_N = np.array([len(p) for p in batch.prompts])
         self._resize(max(occupied, int(slots_N.max()) + 1), batch.max_length, occupied)
@@ -300,7 +311,7 @@ class LlamaDecodeBatch:
         self._used = max(self._used, int(lengths_N.max()))
         self._set_adapters(slots_N, [batch.adapters[source] for source in source_N], occupied)
         logits: list[torch.Tensor] = []
-        hidden: list[torch.Tensor] = []
+        pooled: list[torch.Tensor] = []
         cached_N = np.zeros_like(lengths_N) if batch.cached_N is None else batch.cached_N
         for start, end in split_prefill(lengths_N - cached_N, batch.adapters, decoder.prefill_tokens, not decoder.varlen):
             decoder.forward.use_adapters(((batch.adapters[start], ALL),))
@@ -308,14 +319,14 @@ class LlamaDecodeBatch:
             local_N = source_N[first:last] - start
             prompts, slots, may_record = batch.prompts[start:end], slots_N[first:last], batch.adapters[start] is None
             if batch.cached_N is None:
-                found, states = self._prefiller.prefill(prompts, slots, local_N, may_record, layer)
+                found, states = self._prefiller.prefill(prompts, slots, local_N, may_record, hidden)
             else:
-                found, states = self._prefiller.extend(prompts, slots, cached_N[start:end], may_record, layer)
+                found, states = self._prefiller.extend(prompts, slots, cached_N[start:end], may_record, hidden)
             index = to_device(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
-                hidden.append(states[index])
-        tokens_N, result = sample_first_tokens(torch.cat(logits), torch.cat(hidden) if hidden else None, batch, sampling)
+                pooled.append(states[index])
+        tokens_N, result = sample_first_tokens(torch.cat(logits), torch.cat(pooled) if pooled else None, batch, sampling)
         self._state.assign(slots_N, tokens_N, lengths_N[source_N])
         return result
 

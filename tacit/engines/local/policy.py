@@ -11,7 +11,7 @@ import numpy as np
 from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm, Request, Sampling, Scheduler, Scorer
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local import checkpoint
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN
 from tacit.engines.local.capacity import check_memory
@@ -65,11 +65,11 @@ class LocalPolicy(PolicyBase):
         self._member = engine.member(name)
         self._scorer: ModelScorer = engine.scorer(name)
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return self.engine.sample(self.name, requests, sampling, layer)
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        return self.engine.sample(self.name, requests, sampling, hidden)
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
-        return self.engine.open_scheduler(self.name, sampling, layer)
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
+        return self.engine.open_scheduler(self.name, sampling, hidden)
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self._scorer.hidden_states(prompts, layer, pooling)

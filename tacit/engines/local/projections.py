@@ -33,6 +33,8 @@ from tacit.engines.local.fast.cross_entropy import linear_float32
 
 Groups = Sequence[tuple[str | None, int]]
 """(adapter, number of rows that use it), in the order of the rows; None: the active adapter"""
+FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+"""model types that the Llama forward pass supports"""
 ALL = -1
 """number of rows, if there is one group"""
 Adapter = tuple[torch.Tensor, torch.Tensor, float]

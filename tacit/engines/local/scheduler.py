@@ -39,15 +39,15 @@ import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.decoding import DecodeBatch, Decoder, GenericDecoder, PendingPrefill, PendingTokens, PrefillBatch
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill, SlotAssignment
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
-from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.llama_decoding import LlamaDecoder
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, register_cache_owner
-from tacit.engines.local.projections import UnsupportedModule
+from tacit.engines.local.pooling import check_pooling
+from tacit.engines.local.projections import FAMILY, UnsupportedModule
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.slots import (
     CachedPrefix,
@@ -77,9 +77,11 @@ class LocalScheduler:
     again; noise is a function of the seed, so nothing but time is lost.
     """
 
-    def __init__(self, sampler: LocalSampler, sampling: Sampling, layer: int | None, version: Callable[[], int]) -> None:
+    def __init__(
+        self, sampler: LocalSampler, sampling: Sampling, hidden: HiddenState | None, version: Callable[[], int]
+    ) -> None:
         """`version` activates the right weights and returns their version."""
-        self._sampler, self._sampling, self._layer, self._activate_weights = sampler, sampling, layer, version
+        self._sampler, self._sampling, self._hidden, self._activate_weights = sampler, sampling, hidden, version
         self._stops = sampler.stop_conditions(sampling.stop)
         self._submitted = 0
         self._waiting: deque[EngineRequest] = deque()
@@ -235,7 +237,7 @@ class LocalScheduler:
         slots_N, uniform_N = self._slots.assign(requests, prefixes=[prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
         prefill_batch = PrefillBatch(slots_N, prompts, adapters, source_N, uniform_N, max_length, cached_N)
-        result = batch.prefill(prefill_batch, occupied, self._sampling, self._layer)
+        result = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
         self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if cached_N is None else int(cached_N.sum()))
         self._pending.append(partial(self._record_prefill, slots_N, result))
 
@@ -267,7 +269,7 @@ class LocalScheduler:
         """Chunk sizes for a step of so many slots; (): no chunked prefill. Hidden states need a whole prefill. A chunked
         prefill that has begun is finished even if completions have become too short for it."""
         assert self._batch is not None
-        wanted = self._layer is None and (self._chunked.is_active or self._max_prefill_steps)
+        wanted = self._hidden is None and (self._chunked.is_active or self._max_prefill_steps)
         return self._batch.chunk_sizes(slots) if wanted else ()
 
     @property
@@ -277,7 +279,9 @@ class LocalScheduler:
     # Prefix cache.
 
     def _find_cached_prefixes(self, requests: list[EngineRequest]) -> Prefixes:
-        """Each slot serves one request at most."""
+        """Each slot serves one request at most. None with pooling over the whole prompt: it needs the states of all tokens."""
+        if self._hidden is not None and self._hidden.pooling != "last":
+            return {}
         if self._batch is None or not self._slots.has_episodes or not self._batch.has_prefix_cache:
             return {}
         found: Prefixes = {}
@@ -477,11 +481,11 @@ class LocalSampler:
         register_cache_owner(self)
 
     def open_scheduler(
-        self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0
+        self, sampling: Sampling, hidden: HiddenState | None = None, version: Callable[[], int] = lambda: 0
     ) -> LocalScheduler:
         """`version` is called before every round: it activates the right weights and returns their version."""
         check_sampling(sampling)
-        scheduler = LocalScheduler(self, sampling, self._resolve_layer(layer), version)
+        scheduler = LocalScheduler(self, sampling, self._resolve(hidden), version)
         self._schedulers.add(scheduler)
         return scheduler
 
@@ -489,11 +493,11 @@ class LocalSampler:
         self,
         requests: Sequence[Request],
         sampling: Sampling,
-        layer: int | None = None,
+        hidden: HiddenState | None = None,
         version: Callable[[], int] = lambda: 0,
     ) -> list[Completion]:
         """One completion per request, in order."""
-        scheduler = self.open_scheduler(sampling, layer, version)
+        scheduler = self.open_scheduler(sampling, hidden, version)
         queue = [self.make_request(index, request, sampling) for index, request in enumerate(requests)]
         scheduler.enqueue(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))
         completions: dict[int, Completion] = {}
@@ -589,13 +593,15 @@ class LocalSampler:
             raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
         return EngineRequest(request_id, prompt, request.seed, max_new_tokens, adapter, request.episode)
 
-    def _resolve_layer(self, layer: int | None) -> int | None:
+    def _resolve(self, hidden: HiddenState | None) -> HiddenState | None:
         """Count the layer from 0 (embeddings) to the number of layers (after the last one and the final norm)."""
-        if layer is None:
+        if hidden is None:
             return None
+        layer = hidden.layer
         if not -self._num_layers - 1 <= layer <= self._num_layers:
             raise TacitError(
                 f"layer {layer} does not exist; this model has 0 (embeddings) to {self._num_layers} (the last), or "
                 f"{-self._num_layers - 1} to -1 counted from the end."
             )
-        return layer % (self._num_layers + 1)
+        check_pooling(self._base, layer % (self._num_layers + 1), hidden.pooling)
+        return HiddenState(layer % (self._num_layers + 1), hidden.pooling)

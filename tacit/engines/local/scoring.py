@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -12,10 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.core.credit import Batch
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError
 from tacit.engines.local.fast.cross_entropy import LogprobTargets, fused_linear_logprobs, has_logprob_kernels
-from tacit.engines.local.fast.packed import PackedDecoder, VarlenDecoder
-from tacit.engines.local.llama import FAMILY
+from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.memory import AdaptiveBudget
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.packing import (
@@ -28,58 +27,16 @@ from tacit.engines.local.packing import (
     plan_padded_batches,
     to_device,
 )
+from tacit.engines.local.pooling import (
+    POOLINGS,
+    check_pooling,
+    has_attention_pooling,
+    last_token_attention,
+    pool_padded,
+    pool_varlen,
+)
 from tacit.engines.local.tokenizer import TextCodec
 
-
-def has_attention_pooling(hf: Any) -> bool:
-    """Attention weights can be recomputed for the Llama family without sliding windows."""
-    return PackedDecoder.supports(hf)
-
-
-def check_attention_pooling(hf: Any, layer: int) -> None:
-    """Raise if attention weights are not available; layer 0 is the embeddings."""
-    if not has_attention_pooling(hf):
-        raise TacitError(
-            f"pooling 'attention' needs the layer's attention weights, which are available for {', '.join(FAMILY)} models "
-            f"without a sliding window; this is a {hf.config.model_type!r} model. Use pooling last or mean."
-        )
-    if layer == 0:
-        raise TacitError("layer 0 is the embeddings and has no attention: choose a later layer, or pooling last or mean.")
-
-
-def last_token_attention(hf: Any, layer: int, before_RSD: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
-    """[R, S] float32 attention weights of each row's last token, averaged over heads; 0 beyond the row's length.
-
-        w_s = mean over heads of softmax_s(q · k_s / √d)        q of the last token, k_s of token s, both with RoPE
-
-    `before_RSD` is the layer's input. Fused attention kernels do not return these weights, so they are recomputed here.
-    """
-    block = hf.model.layers[layer - 1]
-    attention = block.self_attn
-    rows, width, _ = before_RSD.shape
-    normed_RSD = block.input_layernorm(before_RSD)
-    last_R = lengths_R - 1
-    index_R = torch.arange(rows, device=before_RSD.device)
-    q_RHK = attention.q_proj(normed_RSD[index_R, last_R]).unflatten(-1, (-1, attention.head_dim))
-    k_RSHK = attention.k_proj(normed_RSD).unflatten(-1, (-1, attention.head_dim))
-    if hasattr(attention, "q_norm"):
-        q_RHK, k_RSHK = attention.q_norm(q_RHK), attention.k_norm(k_RSHK)
-    positions_S = torch.arange(width, device=before_RSD.device)
-    cos_SK, sin_SK = (part[0].float() for part in hf.model.rotary_emb(before_RSD, positions_S[None]))
-    q_RHK = _rotate(q_RHK.float(), cos_SK[last_R, None], sin_SK[last_R, None])
-    k_RSHK = _rotate(k_RSHK.float(), cos_SK[None, :, None], sin_SK[None, :, None])
-    k_RSHK = k_RSHK.repeat_interleave(q_RHK.shape[1] // k_RSHK.shape[2], dim=2)
-    scores_RHS = torch.einsum("rhk,rshk->rhs", q_RHK, k_RSHK) * attention.scaling
-    padding_RS = positions_S[None] >= lengths_R[:, None]
-    return scores_RHS.masked_fill(padding_RS[:, None], -torch.inf).softmax(-1).mean(1)
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-POOLINGS = ("last", "mean", "attention")
 EntropyMode = Literal["none", "value", "gradient"]
 """whether to compute entropies, and whether gradients flow through them"""
 
@@ -219,7 +176,7 @@ class ModelScorer:
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         """[N, D] float32 states of one layer. Layer 0 is the embeddings, −1 the last.
 
-        Pooling: `last` token; `mean` over the prompt; `attention`, the mean weighted by `last_token_attention`.
+        Pooling as in pooling.py.
         """
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
 
@@ -229,13 +186,10 @@ class ModelScorer:
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
         """`hidden_states` of many layers and poolings from one pass."""
-        for pooling in poolings:
-            if pooling not in POOLINGS:
-                raise unknown("pooling", pooling, POOLINGS)
         for layer in layers:
             self.model.check_layer(layer)
-            if "attention" in poolings:
-                check_attention_pooling(self.model.hf, layer % (self.model.layers + 1))
+            for pooling in poolings:
+                check_pooling(self.model.hf, layer % (self.model.layers + 1), pooling)
         states = {(i, p): np.zeros((len(prompts), self.model.width), np.float32) for i in layers for p in poolings}
         no_completions: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, no_completions, self.codec.context_limit)
@@ -247,8 +201,11 @@ class ModelScorer:
             packed = make_padded_batch(prompts, no_completions, rows, self.codec.pad)
             ends_R = to_device(packed.prompt_ends_R, self.model.device)
             by_layer = self.model.all_hidden_states(to_device(packed.input_ids, self.model.device))
+            last_R = ends_R.remainder(packed.input_ids.shape[1])
             for (layer, pooling), states_ND in states.items():
-                states_ND[rows] = self._pool(by_layer, layer, ends_R, pooling).cpu().numpy()
+                depth = layer % (self.model.layers + 1)
+                weights = partial(last_token_attention, self.model.hf, depth, by_layer[depth - 1], last_R + 1)
+                states_ND[rows] = pool_padded(by_layer[depth].float(), last_R, pooling, weights).cpu().numpy()
         return states
 
     def _scan_packed(
@@ -260,28 +217,16 @@ class ModelScorer:
         for rows in plan_packed_batches(prompts, one_token, np.arange(len(prompts)), self.token_budget):
             packed = make_packed_batch(prompts, one_token, rows)
             ends_U, of_R = np.unique(packed.source_T, return_inverse=True)
+            cu_seqlens = to_device(np.append(0, ends_U + 1), self.model.device)
             by_layer = decoder.states(packed, list(depths.values()))
             for (layer, pooling), states_ND in states.items():
-                states_ND[rows] = _pool_packed(by_layer[depths[layer]].float(), ends_U, pooling).cpu().numpy()[of_R]
+                pooled = pool_varlen(by_layer[depths[layer]].float(), cu_seqlens, pooling)
+                states_ND[rows] = pooled.cpu().numpy()[of_R]
 
     @property
     def poolings(self) -> tuple[str, ...]:
         """The poolings this model supports."""
         return tuple(pooling for pooling in POOLINGS if pooling != "attention" or has_attention_pooling(self.model.hf))
-
-    def _pool(self, by_layer: Sequence[torch.Tensor], layer: int, ends_R: torch.Tensor, pooling: str) -> torch.Tensor:
-        hidden_RSD = by_layer[layer].float()
-        width = hidden_RSD.shape[1]
-        if pooling == "last":
-            return hidden_RSD.flatten(0, 1).index_select(0, ends_R)
-        lengths_R = ends_R.remainder(width) + 1
-        if pooling == "mean":
-            inside_RS = torch.arange(width, device=hidden_RSD.device)[None] < lengths_R[:, None]
-            weights_RS = inside_RS / lengths_R[:, None]
-        else:
-            depth = layer % (self.model.layers + 1)
-            weights_RS = last_token_attention(self.model.hf, depth, by_layer[depth - 1], lengths_R)
-        return (weights_RS[:, None] @ hidden_RSD).squeeze(1)
 
     @_retry_with_smaller_batches
     @torch.no_grad()
@@ -302,14 +247,6 @@ class ModelScorer:
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
         for packed in self.model.micro_batches(prompts, completions, rows, self.token_budget, self.codec.pad):
             yield packed, self.model.forward_hidden(packed)
-
-
-def _pool_packed(hidden_ND: torch.Tensor, ends_U: np.ndarray, pooling: str) -> torch.Tensor:
-    """[U, D] of concatenated prompts; `ends_U` are their last tokens."""
-    if pooling == "last":
-        return hidden_ND.index_select(0, to_device(ends_U, hidden_ND.device))
-    lengths_U = to_device(np.diff(ends_U, prepend=-1), hidden_ND.device)
-    return torch.segment_reduce(hidden_ND, "mean", lengths=lengths_U, axis=0)
 
 
 def _per_row(values_T: np.ndarray, packed: PackedBatch | PaddedBatch) -> list[np.ndarray]:

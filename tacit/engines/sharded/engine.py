@@ -15,6 +15,7 @@ import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
+from tacit.core.types import HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.model import resolve_device
 from tacit.engines.local.settings import EngineSettings
@@ -163,8 +164,8 @@ class ShardedEngine:
     def _fetch(self, name: str) -> bytes:
         return self.ranks.ask("weights", name)[0]
 
-    def _states(self, name: str, prompts: Sequence[np.ndarray], layer: int) -> np.ndarray:
-        return self.hidden_scan(name, prompts, [layer], ["last"])[layer, "last"]
+    def _states(self, name: str, prompts: Sequence[np.ndarray], which: HiddenState) -> np.ndarray:
+        return self.hidden_scan(name, prompts, [which.layer], [which.pooling])[which]
 
 
 class ShardedScorer:

@@ -13,7 +13,7 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.capacity import MIN_USEFUL_TOKENS
 from tacit.engines.local.engine import PolicyBase
@@ -83,11 +83,11 @@ class ShardedPolicy(PolicyBase):
         engine.member(name)
         self._scorer = ShardedScorer(engine, name)
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return self.engine.samplers.sample(self.name, requests, sampling, layer)
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        return self.engine.samplers.sample(self.name, requests, sampling, hidden)
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> Scheduler:
-        return self.engine.samplers.open_scheduler(self.name, sampling, layer)
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
+        return self.engine.samplers.open_scheduler(self.name, sampling, hidden)
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]

@@ -21,7 +21,7 @@ from safetensors.torch import load as from_bytes
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import export
 from tacit.engines.local.engine import LocalEngine
@@ -47,9 +47,11 @@ class Samplers(Protocol):
     @property
     def written_tokens(self) -> int: ...
 
-    def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]: ...
+    def sample(
+        self, name: str, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None
+    ) -> list[Completion]: ...
 
-    def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> Scheduler: ...
+    def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> Scheduler: ...
 
 
 class Replica(LocalEngine):

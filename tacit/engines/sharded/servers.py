@@ -19,7 +19,7 @@ import numpy as np
 
 from tacit.core.errors import EngineLost, TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler, run_requests
-from tacit.core.types import Completion
+from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.sharded.group import POLL_S, REMEDY
@@ -30,10 +30,10 @@ from tacit.engines.sharded.server import Replica, Server, ServerDied, Transferre
 class ServerScheduler:
     """Requests for one member with one sampling setting, run by the servers."""
 
-    def __init__(self, servers: ServerPool, local: LocalSampler, name: str, sampling: Sampling, layer: int | None):
+    def __init__(self, servers: ServerPool, local: LocalSampler, name: str, sampling: Sampling, hidden: HiddenState | None):
         """`local` validates requests and decodes tokens."""
         check_sampling(sampling)
-        self._servers, self._local, self._name, self._sampling, self._layer = servers, local, name, sampling, layer
+        self._servers, self._local, self._name, self._sampling, self._hidden = servers, local, name, sampling, hidden
         self._waiting: list[tuple[int, np.ndarray, int, int]] = []
         """request id, prompt, seed, longest"""
         self._under_way: dict[int, tuple[int, np.ndarray]] = {}
@@ -55,13 +55,13 @@ class ServerScheduler:
         self._under_way |= {theirs: (ours, prompt) for theirs, (ours, prompt, _, _) in zip(given, fresh, strict=True)}
         there = self._servers.fetch(list(self._under_way))
         mine = [self._under_way.pop(delivery.request_id) for delivery in there]
-        hidden: Sequence[np.ndarray | None] = [None] * len(there)
+        states: Sequence[np.ndarray | None] = [None] * len(there)
         # With pinned weights the ranks may update at any time. Credit computes missing states before its update.
-        if self._layer is not None and not self._servers.is_held:
-            hidden = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._layer))
+        if self._hidden is not None and not self._servers.is_held:
+            states = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._hidden))
         return [
             (request_id, self._completion(delivery, state))
-            for (request_id, _), delivery, state in zip(mine, there, hidden, strict=True)
+            for (request_id, _), delivery, state in zip(mine, there, states, strict=True)
         ]
 
     def close(self) -> None:
@@ -89,8 +89,8 @@ class ServerScheduler:
 MAX_RESTARTS = 3
 """deaths of a server in a row, without a finished request in between"""
 
-HiddenStates = Callable[[str, Sequence[np.ndarray], int], np.ndarray]
-"""(member, prompts, layer) -> hidden states of the last tokens; servers have none, so the ranks compute them"""
+HiddenStates = Callable[[str, Sequence[np.ndarray], HiddenState], np.ndarray]
+"""(member, prompts, which) -> hidden states of the prompts; servers have none, so the ranks compute them"""
 
 
 class ServerPool:
@@ -130,13 +130,15 @@ class ServerPool:
             self.close()
             raise
 
-    def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
-        return run_requests(self.open_scheduler(name, sampling, layer), requests)
+    def sample(
+        self, name: str, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None
+    ) -> list[Completion]:
+        return run_requests(self.open_scheduler(name, sampling, hidden), requests)
 
-    def open_scheduler(self, name: str, sampling: Sampling, layer: int | None) -> Scheduler:
-        if layer is not None:
-            self._replica.model.check_layer(layer)
-        return ServerScheduler(self, self._replica.for_requests(), name, sampling, layer)
+    def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> Scheduler:
+        if hidden is not None:
+            self._replica.model.check_layer(hidden.layer)
+        return ServerScheduler(self, self._replica.for_requests(), name, sampling, hidden)
 
     @contextmanager
     def pin_weights(self, names: Sequence[str]) -> Iterator[None]:

@@ -20,7 +20,7 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, run_requests
 from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
-from tacit.core.types import Completion, Finish
+from tacit.core.types import Completion, Finish, HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import check_members
 from tacit.engines.local.engine import PolicyBase
@@ -348,13 +348,13 @@ class TinkerPolicy(PolicyBase):
     def numbers(self) -> str:
         return f"rank {self.connection.settings.lora_rank} at a service"
 
-    def open_scheduler(self, sampling: Sampling, layer: int | None = None) -> TinkerScheduler:
-        if layer is not None:
+    def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> TinkerScheduler:
+        if hidden is not None:
             raise TacitError("hidden states cannot be had of the Tinker API; use --engine local, or a method without them.")
         return TinkerScheduler(self._newest, self.codec, sampling, self.connection.settings)
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return run_requests(self.open_scheduler(sampling, layer), requests)
+    def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        return run_requests(self.open_scheduler(sampling, hidden), requests)
 
     def _newest(self) -> tuple[Any, int]:
         """Who samples from the weights as they are now."""

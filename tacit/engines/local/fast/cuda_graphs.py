@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tacit.core.types import HiddenState
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, max_blocks, split_into_blocks
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import CachedPrefixes, LlamaForward, PackedPrompts
@@ -104,7 +105,7 @@ MAX_GRAPHS = 96
 """captured prefills; beyond this number all are dropped"""
 
 PromptStates = tuple[torch.Tensor, torch.Tensor | None]
-"""logits and, if asked for, a layer's hidden states at the last token of each prompt"""
+"""logits and, if requested, the hidden state of each prompt"""
 
 
 class PrefillShape(NamedTuple):
@@ -212,7 +213,7 @@ class PrefillGraphs:
         prompts: Sequence[np.ndarray],
         kv_index_N: np.ndarray,
         spare: int,
-        layer: int | None,
+        hidden: HiddenState | None,
         prefixes: CachedPrefixes | None = None,
     ) -> PromptStates | None:
         """Prefill with a graph; None if a plain prefill is better. The result is valid until the next call. `prefixes`: what
@@ -225,7 +226,7 @@ class PrefillGraphs:
         if len(kv_index_N) * forward.weights_per_layer > MAX_GRAPH_WORK:
             return None
         shape = PrefillShape.fit(np.array([len(prompt) for prompt in prompts]), forward.weights_per_layer)
-        key = (shape, layer, prefixes is not None)
+        key = (shape, hidden, prefixes is not None)
         self._seen[key] += 1
         if self._seen[key] <= RECORD_AFTER:
             return None
@@ -233,10 +234,10 @@ class PrefillGraphs:
             if len(self._buffers) >= MAX_GRAPHS:
                 self.clear()
                 return None
-            if (shape.prompts, layer) not in self._outputs:
-                self._outputs[shape.prompts, layer] = _allocate_outputs(shape.prompts, forward, layer)
+            if (shape.prompts, hidden) not in self._outputs:
+                self._outputs[shape.prompts, hidden] = _allocate_outputs(shape.prompts, forward, hidden)
             self._buffers[key] = PrefillBuffers(shape, forward.device, forward.query_block)
-        buffers, outputs = self._buffers[key], self._outputs[shape.prompts, layer]
+        buffers, outputs = self._buffers[key], self._outputs[shape.prompts, hidden]
         buffers.fill(prompts, kv_index_N, spare, prefixes)
 
         def prefill() -> None:
@@ -245,7 +246,7 @@ class PrefillGraphs:
                 cache.make_rope_and_store(buffers.kv_index_N),
             )
             packed, cached = buffers.as_prompts(prefixes is not None), None if prefixes is None else cache.flat_view
-            results = forward.prefill_varlen(packed, layer, store, rope_and_store, cached)
+            results = forward.prefill_varlen(packed, hidden, store, rope_and_store, cached)
             for output, result in zip(outputs, results, strict=True):
                 if output is not None and result is not None:
                     output.copy_(result)
@@ -266,14 +267,15 @@ class PrefillGraphs:
             return None
         if not self._graphs.enabled:  # this device cannot capture
             self.clear()
-        logits, hidden = outputs
-        return logits[: len(prompts)], None if hidden is None else hidden[: len(prompts)]
+        logits, pooled = outputs
+        return logits[: len(prompts)], None if pooled is None else pooled[: len(prompts)]
 
 
-def _allocate_outputs(prompts: int, forward: LlamaForward, layer: int | None) -> PromptStates:
+def _allocate_outputs(prompts: int, forward: LlamaForward, hidden: HiddenState | None) -> PromptStates:
     logits = torch.empty(prompts, forward.vocabulary, device=forward.device)
-    hidden = torch.empty(prompts, forward.features, dtype=forward.dtype, device=forward.device)
-    return logits, None if layer is None else hidden
+    dtype = forward.dtype if hidden is None or hidden.pooling == "last" else torch.float32
+    pooled = torch.empty(prompts, forward.features, dtype=dtype, device=forward.device)
+    return logits, None if hidden is None else pooled
 
 
 def _padding_lengths(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:

@@ -30,9 +30,8 @@ from tacit.engines.local.fast.compiled import (
     can_compile,
 )
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
-from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
-from tacit.engines.local.projections import fused_linear
+from tacit.engines.local.projections import FAMILY, fused_linear
 
 
 class PackedDecoder:

@@ -1,0 +1,105 @@
+"""Hidden states of prompts, pooled over their tokens. A prefill computes them on the way.
+
+last        h_T                          T: the last token
+mean        (1/T) Σ h_t
+attention   Σ w_t h_t                    w_t = mean over heads of softmax_t(q_T · k_t / √d), of the layer that returns h
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tacit.core.errors import TacitError, unknown
+from tacit.engines.local.fast.packed import PackedDecoder
+
+POOLINGS = ("last", "mean", "attention")
+Weights = Callable[[], torch.Tensor]
+"""computes the attention weights, if the pooling needs them"""
+
+
+def has_attention_pooling(hf: Any) -> bool:
+    """Attention weights can be computed for the Llama family without sliding windows."""
+    return PackedDecoder.supports(hf)
+
+
+def check_pooling(hf: Any, layer: int, pooling: str) -> None:
+    """Raise if this pooling is not available in this layer; layer 0 is the embeddings."""
+    if pooling not in POOLINGS:
+        raise unknown("pooling", pooling, POOLINGS)
+    if pooling == "attention" and not has_attention_pooling(hf):
+        raise TacitError(
+            "pooling 'attention' needs the layer's attention weights, which are available for Llama, Mistral and Qwen models "
+            f"without a sliding window; this is a {hf.config.model_type!r} model. Use pooling last or mean."
+        )
+    if pooling == "attention" and layer == 0:
+        raise TacitError("layer 0 is the embeddings and has no attention: choose a later layer, or pooling last or mean.")
+
+
+def pool_padded(hidden_NTD: torch.Tensor, last_N: torch.Tensor, pooling: str, weights: Weights) -> torch.Tensor:
+    """[N, D] of right-padded prompts that end at column `last`. `weights`: [N, T]."""
+    if pooling == "last":
+        return hidden_NTD[torch.arange(len(last_N), device=last_N.device), last_N]
+    if pooling == "mean":
+        inside_NT = torch.arange(hidden_NTD.shape[1], device=last_N.device) <= last_N[:, None]
+        weights_NT = inside_NT / (last_N[:, None] + 1)
+    else:
+        weights_NT = weights()
+    return (weights_NT[:, None] @ hidden_NTD.float()).squeeze(1)
+
+
+def pool_varlen(
+    hidden_ND: torch.Tensor, cu_seqlens: torch.Tensor, pooling: str, weights: Weights | None = None
+) -> torch.Tensor:
+    """[U, D] of packed prompts; prompt u holds the tokens `cu_seqlens[u]` to `cu_seqlens[u + 1]`. `weights`: [N]. Reads no
+    value on the host, so a CUDA graph can record it."""
+    if pooling == "last":
+        return hidden_ND[cu_seqlens[1:] - 1]
+    if pooling == "mean":
+        return _reduce(hidden_ND.float(), "mean", cu_seqlens)
+    assert weights is not None
+    return _reduce(weights()[:, None] * hidden_ND, "sum", cu_seqlens)
+
+
+def attention_padded(q_NTHK: torch.Tensor, k_NTGK: torch.Tensor, last_N: torch.Tensor, scale: float) -> torch.Tensor:
+    """[N, T] attention of each prompt's last token, mean over heads."""
+    columns_T = torch.arange(k_NTGK.shape[1], device=last_N.device)
+    q_NGQK = q_NTHK[torch.arange(len(last_N), device=last_N.device), last_N].unflatten(1, (k_NTGK.shape[2], -1)).float()
+    scores_NGQT = torch.einsum("ngqk,ntgk->ngqt", q_NGQK, k_NTGK.float()) * scale
+    return scores_NGQT.masked_fill((columns_T > last_N[:, None])[:, None, None], -torch.inf).softmax(-1).mean((1, 2))
+
+
+def attention_varlen(q_NHK: torch.Tensor, k_NGK: torch.Tensor, cu_seqlens: torch.Tensor, scale: float) -> torch.Tensor:
+    """[N] attention of each prompt's last token, mean over heads."""
+    lengths_U = cu_seqlens.diff().long()
+    prompt_N = torch.repeat_interleave(torch.arange(len(lengths_U), device=q_NHK.device), lengths_U, output_size=len(q_NHK))
+    q_NGQK = q_NHK[cu_seqlens[1:] - 1][prompt_N].unflatten(1, (k_NGK.shape[1], -1)).float()
+    scores_NH = (q_NGQK * k_NGK[:, :, None].float()).sum(-1).flatten(1) * scale
+    exp_NH = (scores_NH - _reduce(scores_NH, "max", cu_seqlens)[prompt_N]).exp()
+    return (exp_NH / _reduce(exp_NH, "sum", cu_seqlens)[prompt_N]).mean(1)
+
+
+def _reduce(values_N: torch.Tensor, how: str, cu_seqlens: torch.Tensor) -> torch.Tensor:
+    return torch.segment_reduce(values_N, how, offsets=cu_seqlens.long(), axis=0, unsafe=True)
+
+
+def last_token_attention(hf: Any, layer: int, before_RSD: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
+    """[R, S] `attention_padded` of a layer with the input `before_RSD`, through the model's own modules: transformers' fused
+    attention does not return its weights."""
+    block = hf.model.layers[layer - 1]
+    attention = block.self_attn
+    normed_RSD = block.input_layernorm(before_RSD)
+    q_RSHK, k_RSGK = (
+        project(normed_RSD).unflatten(-1, (-1, attention.head_dim)) for project in (attention.q_proj, attention.k_proj)
+    )
+    if hasattr(attention, "q_norm"):
+        q_RSHK, k_RSGK = attention.q_norm(q_RSHK), attention.k_norm(k_RSGK)
+    positions_S = torch.arange(before_RSD.shape[1], device=before_RSD.device)
+    cos_SK, sin_SK = (part[0, :, None].float() for part in hf.model.rotary_emb(before_RSD, positions_S[None]))
+    q_RSHK, k_RSGK = (
+        x * cos_SK + torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], dim=-1) * sin_SK
+        for x in (q_RSHK.float(), k_RSGK.float())
+    )
+    return attention_padded(q_RSHK, k_RSGK, lengths_R - 1, attention.scaling)
