@@ -28,6 +28,7 @@ COMMANDS = {
     "bank": ("tacit.cli.bank", "the experience bank of a run: list, search, explain, remove, export, import"),
     "watch": ("tacit.cli.watch", "the report of runs as a page that follows them while they train"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
+    "runs": ("tacit.cli.runs", "pack a run to continue it on another machine"),
     "plan": ("tacit.cli.plan", "memory and time of a run larger than this machine: ranks, servers, who would wait"),
     "list": ("tacit.cli.listing", "worlds, methods, models, panels and recipes"),
     "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),

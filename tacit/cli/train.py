@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tacit.cli.runs import restore
 from tacit.cli.terminal import exit_status, say
 from tacit.config import running
 from tacit.config.checks import AGENTS, MAY_CHANGE, Prepared, check_new_run, is_finished, prepare
@@ -30,6 +31,7 @@ from tacit.config.flags import (
     section_options,
     train_options,
 )
+from tacit.config.portable import is_pack
 from tacit.config.recipe import (
     DEFAULT_ENGINE,
     DEFAULT_MODEL,
@@ -55,6 +57,10 @@ CONFIG_HELP = "settings from a TOML file, or a recipe by its name (`tacit list r
 
 
 def run(argv: Sequence[str]) -> int:
+    argv = list(argv)
+    for i, word in enumerate(argv[1:], 1):
+        if argv[i - 1] == "--resume" and is_pack(Path(word)):
+            argv[i] = str(restore(Path(word)))
     parser = make_parser(*peek_arguments(argv))
     arguments, said = parser.parse(argv)
     if arguments.resume is not None:

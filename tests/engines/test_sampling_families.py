@@ -48,7 +48,9 @@ def test_llama_and_generic_decoders_agree(family, tokenizer):
     llama, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", use_llama_decoder=False)
     requests = make_requests(make_prompts(7))
     sampling = Sampling(max_tokens=10)
-    for a, b in zip(llama.sample(requests, sampling, HiddenState(2)), generic.sample(requests, sampling, HiddenState(2)), strict=True):
+    for a, b in zip(
+        llama.sample(requests, sampling, HiddenState(2)), generic.sample(requests, sampling, HiddenState(2)), strict=True
+    ):
         assert a.tokens.tolist() == b.tokens.tolist()
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
@@ -225,7 +227,9 @@ def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
             Request(p, seed=i, max_tokens=1 + i % 23) for i, p in enumerate(make_prompts(40, seed) + make_prompts(9, seed))
         ]
         for sampling in (Sampling(max_tokens=21, stop=("a", "b")), Sampling(temperature=0.5, top_p=0.8)):
-            pairs = zip(exact.sample(requests, sampling, HiddenState(1)), fixed.sample(requests, sampling, HiddenState(1)), strict=True)
+            pairs = zip(
+                exact.sample(requests, sampling, HiddenState(1)), fixed.sample(requests, sampling, HiddenState(1)), strict=True
+            )
             for a, b in pairs:
                 assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)

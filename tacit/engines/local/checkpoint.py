@@ -132,9 +132,10 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
         return
     weights = member.weights
     weights.steps = steps
+    has_masters = any(name.startswith("master/") for name in state)  # a compact pack has none: they start from the weights
     try:
         for name, master in weights.master.items():
-            if master is not weights.live[name]:
+            if master is not weights.live[name] and has_masters:
                 master.data.copy_(state[f"master/{name}"])
             if any(f"{moment}/{name}" in state for moment in MOMENTS):
                 moments = {moment: state[f"{moment}/{name}"].to(master.device) for moment in MOMENTS}

@@ -1,0 +1,71 @@
+"""`tacit runs`: pack a run to continue it on another machine, and unpack it there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tacit.cli.terminal import make_console, say
+from tacit.config.flags import Parser
+from tacit.config.portable import pack_run, unpack_run
+from tacit.core.errors import unknown
+
+SUMMARY_LINE = "Pack a run into a few files, to continue it on another machine."
+USAGE = """usage: tacit runs pack RUN [--out DIR] [--checkpoint NAME] [--compact]
+       tacit runs unpack DIR [--out RUN] [--model MODEL]
+
+{summary}
+
+  pack     settings, metrics and one checkpoint, in parts of at most 16 MB
+  unpack   the run directory again; then continue with `tacit train --resume RUN`. `tacit train --resume DIR` does both
+
+`tacit runs COMMAND --help` says what a command takes."""
+
+
+def run(argv: Sequence[str]) -> int:
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE.format(summary=SUMMARY_LINE))
+        return 0
+    commands = {"pack": pack, "unpack": unpack}
+    if words[0] not in commands:
+        raise unknown("command", f"runs {words[0]}", commands)
+    return commands[words[0]](words[1:])
+
+
+def pack(argv: Sequence[str]) -> int:
+    parser = Parser("runs pack", "Write the newest checkpoint of a run, in parts of at most 16 MB.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new directory of the pack (default: RUN.pack)")
+    parser.add_argument("--checkpoint", default="newest", metavar="NAME", help="newest, best, sft, or a name such as rl-000020")
+    parser.add_argument(
+        "--compact", action="store_true", help="round the optimizer's state: about a fifth of the size; the weights stay exact"
+    )
+    arguments = parser.parse_args(argv)
+    out = arguments.out or arguments.run.with_name(arguments.run.resolve().name + ".pack")
+    manifest = pack_run(arguments.run, out, arguments.checkpoint, arguments.compact)
+    size = sum(part["bytes"] for part in manifest["parts"])
+    console = make_console()
+    say(console, f"{out}: {manifest['checkpoint']} in {len(manifest['parts'])} parts, {size / 1e6:.1f} MB.")
+    say(console, f"Copy the directory to the other machine and continue there: tacit train --resume {out.name}")
+    return 0
+
+
+def unpack(argv: Sequence[str]) -> int:
+    parser = Parser("runs unpack", "Restore a run that `tacit runs pack` packed.")
+    parser.add_argument("pack", type=Path, metavar="DIR", help="directory of the pack")
+    parser.add_argument("--out", type=Path, metavar="RUN", help="new run directory (default: the run's name, beside the pack)")
+    parser.add_argument("--model", default="", metavar="MODEL", help="where the base model lies on this machine")
+    arguments = parser.parse_args(argv)
+    restore(arguments.pack, arguments.out, arguments.model)
+    return 0
+
+
+def restore(pack: Path, out: Path | None = None, model: str = "") -> Path:
+    """Unpack and say so."""
+    console = make_console()
+    path, before = unpack_run(pack, out, model)
+    if before:
+        say(console, f"note: {pack} was unpacked before ({before}); the two runs repeat the same iterations.")
+    say(console, f"unpacked to {path}; continue it with: tacit train --resume {path}")
+    return path

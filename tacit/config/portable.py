@@ -1,0 +1,250 @@
+"""Portable checkpoints: a run in a few files, to continue it on another machine.
+
+    pack.json              run name, model, method, checkpoint, and size and sha256 of every part
+    part-000, part-001, …  a gzipped tar of the run directory, cut into parts of at most 16 MB
+
+The tar holds settings, metrics, evaluations and one checkpoint; no trajectories. A run continued from it equals an
+uninterrupted one, bit for bit on a CPU.
+
+`compact` keeps the weights exactly and rounds the optimizer's state: about 2.4 bytes per trained parameter instead of 14.
+
+    float32 masters        dropped: they start again from the bfloat16 weights
+    first moments          4 bits, scaled in blocks of 128
+    second moments         the product of row means and column means, as in Adafactor (Shazeer and Stern, 2018)
+
+4-bit first and factored second moments train like full ones (Li, Chen and Zhu, 2023, "Memory Efficient Optimizers with 4-bit
+States"). Here they are rounded once per move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tacit.config.checks import AGENTS
+from tacit.config.recipe import method_name
+from tacit.core.errors import TacitError
+from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
+from tacit.engines.models.tiny import TINY_SIZES
+from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
+from tacit.runs.files import explain_disk_errors, write_directory, write_json
+
+MANIFEST, FORMAT, USES = "pack.json", 1, "unpacked.json"
+PART_BYTES = 16_000_000
+MAX_BYTES = 1 << 36
+"""most bytes that an unpacked run may have"""
+SKIPPED = ("checkpoints", "trajectories", "tensorboard", ".lock")
+BLOCK = 128
+"""first moments that share a scale"""
+
+
+def is_pack(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
+
+
+def pack_run(run: Path, out: Path, checkpoint: str = "newest", compact: bool = False) -> dict[str, Any]:
+    """Write the pack of a run to the new directory `out`, and return its manifest."""
+    settings = read_settings(run)
+    chosen = open_checkpoints(run).find(checkpoint)
+    if out.exists():
+        raise TacitError(f"{out} already exists; give another directory with --out, or remove it.")
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "run": run.resolve().name,
+        "method": method_name(settings),
+        "model": settings.get("model", ""),
+        "fingerprint": _fingerprint(settings.get("model", "")),
+        "checkpoint": chosen.path.name,
+        "compact": compact,
+    }
+
+    def fill(directory: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:
+            archive = Path(scratch) / "run.tar.gz"
+            with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+                for file in sorted(p for p in run.rglob("*") if p.is_file()):
+                    name = file.relative_to(run)
+                    if name.parts[0] not in SKIPPED and not file.name.endswith(".tmp"):
+                        tar.add(file, str(name))
+                for file in sorted(p for p in chosen.path.rglob("*") if p.is_file()):
+                    name = Path("checkpoints") / chosen.path.name / file.relative_to(chosen.path)
+                    if compact and (small := _compact(file)) is not None:
+                        info = tarfile.TarInfo(str(name))
+                        info.size = len(small)
+                        tar.addfile(info, io.BytesIO(small))
+                    else:
+                        tar.add(file, str(name))
+            manifest["parts"] = list(_cut(archive, directory))
+        write_json(directory / MANIFEST, manifest)
+
+    write_directory(out, fill)
+    return manifest
+
+
+def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Path, str]:
+    """Restore the run into `out` (default: its name, beside the pack). `model`: where its base model lies here. Returns the
+    run's directory, and when and where the pack was unpacked before, if it was."""
+    manifest = read_manifest(pack)
+    out = out or pack.resolve().parent / manifest["run"]
+    if out.exists():
+        raise TacitError(
+            f"{out} already exists. Continue it with `tacit train --resume {out}`, or start again from the pack with "
+            f"`tacit runs unpack {pack} --out OTHER`."
+        )
+    base = model or manifest["model"]
+    if manifest["fingerprint"] and (here := _fingerprint(base, why=pack)) != manifest["fingerprint"]:
+        raise TacitError(
+            f"{pack} continues a run of model {manifest['model']} with fingerprint {manifest['fingerprint'][:12]}, but {base} "
+            f"has {here[:12]}: another model, or another version of it. Give the right one with --model."
+        )
+
+    def fill(directory: Path) -> None:
+        try:
+            with tarfile.open(fileobj=_Parts(pack, manifest["parts"]), mode="r|gz") as tar:
+                total = 0
+                for member in tar:
+                    total += member.size
+                    if not member.isfile() or total > MAX_BYTES:
+                        raise TacitError(f"{pack} is no pack of a run: {member.name!r} is not a file, or it is too large.")
+                    tar.extract(member, directory, filter="data")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise TacitError(f"{pack} is damaged: {error}. Copy it again.") from error
+        for file in sorted(directory.rglob("training/*.safetensors")):
+            _restore(file)
+        settings = read_settings(directory)
+        if model:
+            write_json(directory / SETTINGS, {**settings, "model": model})
+
+    write_directory(out, fill)
+    uses = json.loads((pack / USES).read_text()) if (pack / USES).is_file() else []
+    write_json(pack / USES, [*uses, f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()} to {out}"])
+    return out, uses[-1] if uses else ""
+
+
+def read_manifest(pack: Path) -> dict[str, Any]:
+    """Raises if the pack is incomplete or damaged."""
+    file = pack / MANIFEST
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise TacitError(f"{file} has format {manifest['format']}; this version of Tacit reads format {FORMAT}.")
+        for key in ("run", "model", "fingerprint", "checkpoint", "compact", "parts"):
+            manifest[key]
+        if Path(manifest["run"]).name != manifest["run"] or manifest["run"] in ("", ".", ".."):
+            raise ValueError(f"the run's name {manifest['run']!r} is no directory name")
+        for part in manifest["parts"]:
+            found = pack / Path(part["name"]).name
+            if not found.is_file() or found.stat().st_size != part["bytes"] or hash_file(found) != part["sha256"]:
+                raise TacitError(f"{found} is missing or damaged: its sha256 is not the one in {file}. Copy the pack again.")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TacitError(f"cannot read {file}: {error}. Is {pack} a directory that `tacit runs pack` wrote?") from error
+    return manifest
+
+
+def _fingerprint(model: str, why: Path | None = None) -> str:
+    """Of a model in files; a built-in model has none, it is the same everywhere."""
+    if model in TINY_SIZES or model in BASES or model in AGENTS:
+        return ""
+    try:
+        return fingerprint(checkpoint_directory(model))
+    except TacitError as error:
+        if why is None:
+            raise
+        raise TacitError(
+            f"{why} continues a run of model {model}, which is not here: {error} Give its place with --model."
+        ) from error
+
+
+def _cut(archive: Path, directory: Path) -> Iterator[dict[str, Any]]:
+    with archive.open("rb") as source, explain_disk_errors(directory):
+        for number, data in enumerate(iter(lambda: source.read(PART_BYTES), b"")):
+            name = f"part-{number:03d}"
+            (directory / name).write_bytes(data)
+            yield {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+class _Parts(io.RawIOBase):
+    """The parts as one stream."""
+
+    def __init__(self, pack: Path, parts: list[dict[str, Any]]) -> None:
+        self._files = iter([pack / Path(part["name"]).name for part in parts])
+        self._open: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._open is None:
+                if (file := next(self._files, None)) is None:
+                    return 0
+                self._open = file.open("rb")
+            if count := self._open.readinto(buffer):
+                return count
+            self._open.close()
+            self._open = None
+
+
+# The compact form of a checkpoint's files.
+
+
+def _compact(file: Path) -> bytes | None:
+    """The file with a rounded optimizer state, or None if there is nothing to round."""
+    if file.suffix != ".safetensors" or file.parent.name not in ("training", "reference"):
+        return None
+    import torch
+    from safetensors.torch import load_file, save
+
+    tensors, small = load_file(file), {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "exp_avg":
+            blocks = torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % BLOCK)).view(-1, BLOCK)
+            scale = (blocks.abs().amax(1, keepdim=True) / 7).bfloat16()
+            levels = torch.where(scale > 0, blocks / scale, 0).round().clamp(-7, 7).to(torch.int16) + 8
+            small[f"exp_avg.levels/{rest}"] = (levels[:, ::2] * 16 + levels[:, 1::2]).to(torch.uint8)
+            small[f"exp_avg.scales/{rest}"] = scale.squeeze(1)
+            small[f"exp_avg.shape/{rest}"] = torch.tensor(tensor.shape)
+        elif kind == "exp_avg_sq" and tensor.ndim == 2:
+            for side, dim in (("rows", 1), ("columns", 0)):
+                small[f"exp_avg_sq.{side}/{rest}"] = tensor.mean(dim).bfloat16()
+        elif kind != "master":
+            # an adapter with B = 0 changes nothing, whatever A is
+            idle = "lora_A" in name and not bool(tensors[name.replace("lora_A", "lora_B")].any())
+            small[name] = torch.zeros_like(tensor) if idle and file.parent.name == "reference" else tensor
+    return save({name: tensor.contiguous() for name, tensor in small.items()}, metadata={"format": "pt"})
+
+
+def _restore(file: Path) -> None:
+    """Rewrite a training file with full moments, if it is a compact one."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tensors, full = load_file(file), {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "exp_avg.levels":
+            levels = torch.stack([tensor // 16, tensor % 16], -1).flatten(1).float() - 8
+            shape = tensors[f"exp_avg.shape/{rest}"].tolist()
+            values = (levels * tensors[f"exp_avg.scales/{rest}"].float()[:, None]).flatten()
+            full[f"exp_avg/{rest}"] = values[: int(torch.tensor(shape).prod())].view(shape)
+        elif kind == "exp_avg_sq.rows":
+            columns = tensors[f"exp_avg_sq.columns/{rest}"].float()
+            full[f"exp_avg_sq/{rest}"] = torch.outer(tensor.float(), columns) / columns.mean().clamp_min(
+                torch.finfo(torch.float32).tiny
+            )
+        elif not kind.startswith(("exp_avg.", "exp_avg_sq.")):
+            full[name] = tensor
+    if full.keys() != tensors.keys():
+        temporary = file.with_suffix(".tmp")
+        save_file({name: tensor.contiguous() for name, tensor in full.items()}, temporary, metadata={"format": "pt"})
+        shutil.move(temporary, file)
