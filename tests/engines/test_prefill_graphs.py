@@ -64,12 +64,13 @@ def test_padding_changes_nothing(family):
         total = sum(lengths)
         fixed.fill(prompts, np.arange(total), 999)
         assert fixed.kv_index_N.tolist() == [*range(total), *[999] * (fixed.shape.tokens - total)]
-        for layer in (None, 0, 1, len(forward)):
+        pooled = [HiddenState(layer, how) for layer in (1, len(forward)) for how in ("last", "mean", "attention")]
+        for hidden in (None, HiddenState(0), HiddenState(0, "mean"), *pooled):
             found, kept = [], []
             for told in (PackedPrompts.pack(prompts, device), fixed.as_prompts()):
                 keys: list[torch.Tensor] = []
                 with torch.inference_mode():
-                    found.append(forward.prefill_varlen(told, layer, lambda _, k, v, keys=keys: keys.extend((k, v))))
+                    found.append(forward.prefill_varlen(told, hidden, lambda _, k, v, keys=keys: keys.extend((k, v))))
                 kept.append(keys)
             for ours, theirs in zip(*found, strict=True):
                 if theirs is not None:

@@ -11,6 +11,7 @@ from interpreted import assert_interpreted
 from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model
 
 from tacit.core.protocols import Request, Sampling
+from tacit.core.types import HiddenState
 from tacit.engines.local import kv_cache
 from tacit.engines.local.fast import compiled
 from tacit.engines.local.fast.compiled import EAGER_OPS, SamplerOps
@@ -98,7 +99,9 @@ def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
             cache.store(slots_N, None, layer, k, v)
 
         with torch.inference_mode():
-            logits, states = forward.prefill_varlen(prompts, 1, sink, cache.make_rope_and_store(slots_N) if at_once else None)
+            logits, states = forward.prefill_varlen(
+                prompts, HiddenState(1), sink, cache.make_rope_and_store(slots_N) if at_once else None
+            )
         found.append([logits, states, *cache._memory])
         assert len(kept) == (0 if at_once and family != "qwen3" else len(forward))
     for ours, theirs in zip(*found, strict=True):
