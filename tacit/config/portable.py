@@ -6,14 +6,7 @@
 The tar holds settings, metrics, evaluations and one checkpoint; no trajectories. A run continued from it equals an
 uninterrupted one, bit for bit on a CPU.
 
-`compact` keeps the weights exactly and rounds the optimizer's state: about 2.4 bytes per trained parameter instead of 14.
-
-    float32 masters        dropped: they start again from the bfloat16 weights
-    first moments          4 bits, scaled in blocks of 128
-    second moments         the product of row means and column means, as in Adafactor (Shazeer and Stern, 2018)
-
-4-bit first and factored second moments train like full ones (Li, Chen and Zhu, 2023, "Memory Efficient Optimizers with 4-bit
-States"). Here they are rounded once per move.
+`compact` rounds the optimizer's state (engines/local/checkpoint.py): about 2.4 bytes per trained parameter instead of 14.
 """
 
 from __future__ import annotations
@@ -22,7 +15,6 @@ import hashlib
 import io
 import json
 import platform
-import shutil
 import tarfile
 import tempfile
 import time
@@ -33,6 +25,7 @@ from typing import Any
 from tacit.config.checks import AGENTS
 from tacit.config.recipe import method_name
 from tacit.core.errors import TacitError
+from tacit.engines.local.checkpoint import compact_file, restore_file
 from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
@@ -43,8 +36,6 @@ PART_BYTES = 16_000_000
 MAX_BYTES = 1 << 36
 """most bytes that an unpacked run may have"""
 SKIPPED = ("checkpoints", "trajectories", "tensorboard", ".lock")
-BLOCK = 128
-"""first moments that share a scale"""
 
 
 def is_pack(path: Path) -> bool:
@@ -77,7 +68,7 @@ def pack_run(run: Path, out: Path, checkpoint: str = "newest", compact: bool = F
                         tar.add(file, str(name))
                 for file in sorted(p for p in chosen.path.rglob("*") if p.is_file()):
                     name = Path("checkpoints") / chosen.path.name / file.relative_to(chosen.path)
-                    if compact and (small := _compact(file)) is not None:
+                    if compact and (small := compact_file(file)) is not None:
                         info = tarfile.TarInfo(str(name))
                         info.size = len(small)
                         tar.addfile(info, io.BytesIO(small))
@@ -119,7 +110,7 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
         except (tarfile.TarError, OSError, EOFError) as error:
             raise TacitError(f"{pack} is damaged: {error}. Copy it again.") from error
         for file in sorted(directory.rglob("training/*.safetensors")):
-            _restore(file)
+            restore_file(file)
         settings = read_settings(directory)
         if model:
             write_json(directory / SETTINGS, {**settings, "model": model})
@@ -192,59 +183,3 @@ class _Parts(io.RawIOBase):
                 return count
             self._open.close()
             self._open = None
-
-
-# The compact form of a checkpoint's files.
-
-
-def _compact(file: Path) -> bytes | None:
-    """The file with a rounded optimizer state, or None if there is nothing to round."""
-    if file.suffix != ".safetensors" or file.parent.name not in ("training", "reference"):
-        return None
-    import torch
-    from safetensors.torch import load_file, save
-
-    tensors, small = load_file(file), {}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "exp_avg":
-            blocks = torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % BLOCK)).view(-1, BLOCK)
-            scale = (blocks.abs().amax(1, keepdim=True) / 7).bfloat16()
-            levels = torch.where(scale > 0, blocks / scale, 0).round().clamp(-7, 7).to(torch.int16) + 8
-            small[f"exp_avg.levels/{rest}"] = (levels[:, ::2] * 16 + levels[:, 1::2]).to(torch.uint8)
-            small[f"exp_avg.scales/{rest}"] = scale.squeeze(1)
-            small[f"exp_avg.shape/{rest}"] = torch.tensor(tensor.shape)
-        elif kind == "exp_avg_sq" and tensor.ndim == 2:
-            for side, dim in (("rows", 1), ("columns", 0)):
-                small[f"exp_avg_sq.{side}/{rest}"] = tensor.mean(dim).bfloat16()
-        elif kind != "master":
-            # an adapter with B = 0 changes nothing, whatever A is
-            idle = "lora_A" in name and not bool(tensors[name.replace("lora_A", "lora_B")].any())
-            small[name] = torch.zeros_like(tensor) if idle and file.parent.name == "reference" else tensor
-    return save({name: tensor.contiguous() for name, tensor in small.items()}, metadata={"format": "pt"})
-
-
-def _restore(file: Path) -> None:
-    """Rewrite a training file with full moments, if it is a compact one."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    tensors, full = load_file(file), {}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "exp_avg.levels":
-            levels = torch.stack([tensor // 16, tensor % 16], -1).flatten(1).float() - 8
-            shape = tensors[f"exp_avg.shape/{rest}"].tolist()
-            values = (levels * tensors[f"exp_avg.scales/{rest}"].float()[:, None]).flatten()
-            full[f"exp_avg/{rest}"] = values[: int(torch.tensor(shape).prod())].view(shape)
-        elif kind == "exp_avg_sq.rows":
-            columns = tensors[f"exp_avg_sq.columns/{rest}"].float()
-            full[f"exp_avg_sq/{rest}"] = torch.outer(tensor.float(), columns) / columns.mean().clamp_min(
-                torch.finfo(torch.float32).tiny
-            )
-        elif not kind.startswith(("exp_avg.", "exp_avg_sq.")):
-            full[name] = tensor
-    if full.keys() != tensors.keys():
-        temporary = file.with_suffix(".tmp")
-        save_file({name: tensor.contiguous() for name, tensor in full.items()}, temporary, metadata={"format": "pt"})
-        shutil.move(temporary, file)

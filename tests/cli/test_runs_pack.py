@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tacit.cli.main import main
 from tacit.config import portable
+from tacit.engines.local.checkpoint import compact_file
 
 SMALL = """
 world = "countdown"
@@ -86,6 +87,16 @@ def test_a_compact_pack_keeps_the_weights_and_rounds_the_moments(runs, tmp_path)
     assert main(["train", "--resume", str(run), "--iterations", "3"]) == 0
 
 
+def test_a_compact_pack_of_bfloat16_weights_continues_from_them(runs, tmp_path):
+    words = ["--config", str(runs / "small.toml"), "--engine.dtype", "bfloat16", "--iterations", "1"]
+    assert main(["train", *words, "--out", str(tmp_path / "half")]) == 0
+    assert main(["runs", "pack", str(tmp_path / "half"), "--compact", "--out", str(tmp_path / "pack")]) == 0
+    run, _ = portable.unpack_run(tmp_path / "pack", tmp_path / "again")
+    ours, theirs = weights(run, 1), weights(tmp_path / "half", 1)
+    assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == torch.bfloat16 for name in ours)
+    assert main(["train", "--resume", str(run), "--iterations", "2"]) == 0
+
+
 def test_bytes_per_parameter_of_a_compact_pack(tmp_path):
     """48 MB for rank 16 on Qwen2.5-1.5B (18.5 million parameters, bfloat16) is 2.6 bytes per parameter, weights included."""
     torch.manual_seed(0)
@@ -99,7 +110,7 @@ def test_bytes_per_parameter_of_a_compact_pack(tmp_path):
         (tmp_path / place).mkdir(parents=True)
     save_file({n: w.bfloat16() for n, w in weights.items()}, tmp_path / "adapters/default/adapter_model.safetensors")
     save_file(state, tmp_path / "training" / "default.safetensors")
-    small = portable._compact(tmp_path / "training" / "default.safetensors")
+    small = compact_file(tmp_path / "training" / "default.safetensors")
     assert small is not None
     packed = gzip.compress((tmp_path / "adapters/default/adapter_model.safetensors").read_bytes() + small, 1)
     assert len(packed) / sum(w.numel() for w in weights.values()) < 2.6

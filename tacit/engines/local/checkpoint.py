@@ -10,6 +10,7 @@ reference/<name>.safetensors   the frozen reference, if there is one
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as save_bytes
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.adapters import FROZEN_SUFFIX
@@ -58,7 +60,7 @@ def export(engine: LocalEngine, directory: Path) -> None:
 
 
 def load(engine: LocalEngine, directory: Path) -> str:
-    """Load a saved policy into this one, bit for bit; returns the digest the weights must have."""
+    """Load a saved policy into this one, bit for bit; returns the digest the weights must have, or "" (compact form)."""
     manifest = read_manifest(directory, bool(engine.adapters), engine.members)
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
@@ -235,3 +237,65 @@ def check_members(directory: Path, saved: Iterable[str], members: Iterable[str])
 
 def _unreadable(file: Path, error: Exception) -> TacitError:
     return TacitError(f"cannot read checkpoint file {file}: {error}. It is damaged or incomplete; use an earlier checkpoint.")
+
+
+# The compact form keeps the weights exactly and rounds the optimizer's state.
+#
+#     float32 masters        dropped: they start again from the bfloat16 weights
+#     first moments          4 bits, scaled in blocks of 128
+#     second moments         the product of row means and column means, as in Adafactor (Shazeer and Stern, 2018)
+#
+# 4-bit first and factored second moments train like full ones (Li, Chen and Zhu, 2023, "Memory Efficient Optimizers with 4-bit
+# States"); here they are rounded once per move.
+
+BLOCK = 128
+"""first moments that share a scale"""
+
+
+def compact_file(file: Path) -> bytes | None:
+    """The file with a rounded optimizer state, or None if there is nothing to round."""
+    if file.name == MANIFEST:  # its digest is that of the masters
+        return json.dumps({**json.loads(file.read_text()), "digest": ""}, indent=1).encode()
+    if file.suffix != ".safetensors" or file.parent.name not in ("training", "reference"):
+        return None
+    tensors, small = load_file(file), {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "exp_avg":
+            blocks = torch.nn.functional.pad(tensor.flatten(), (0, -tensor.numel() % BLOCK)).view(-1, BLOCK)
+            scale = (blocks.abs().amax(1, keepdim=True) / 7).bfloat16()
+            levels = torch.where(scale > 0, blocks / scale, 0).round().clamp(-7, 7).to(torch.int16) + 8
+            small[f"exp_avg.levels/{rest}"] = (levels[:, ::2] * 16 + levels[:, 1::2]).to(torch.uint8)
+            small[f"exp_avg.scales/{rest}"] = scale.squeeze(1)
+            small[f"exp_avg.shape/{rest}"] = torch.tensor(tensor.shape)
+        elif kind == "exp_avg_sq" and tensor.ndim == 2:
+            for side, dim in (("rows", 1), ("columns", 0)):
+                small[f"exp_avg_sq.{side}/{rest}"] = tensor.mean(dim).bfloat16()
+        elif kind != "master":
+            # an adapter with B = 0 changes nothing, whatever A is
+            idle = "lora_A" in name and not bool(tensors[name.replace("lora_A", "lora_B")].any())
+            small[name] = torch.zeros_like(tensor) if idle and file.parent.name == "reference" else tensor
+    return save_bytes({name: tensor.contiguous() for name, tensor in small.items()}, metadata={"format": "pt"})
+
+
+def restore_file(file: Path) -> None:
+    """Rewrite a training file with full moments, if it is a compact one."""
+    tensors, full = load_file(file), {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "exp_avg.levels":
+            levels = torch.stack([tensor // 16, tensor % 16], -1).flatten(1).float() - 8
+            shape = tensors[f"exp_avg.shape/{rest}"].tolist()
+            values = (levels * tensors[f"exp_avg.scales/{rest}"].float()[:, None]).flatten()
+            full[f"exp_avg/{rest}"] = values[: int(torch.tensor(shape).prod())].view(shape)
+        elif kind == "exp_avg_sq.rows":
+            columns = tensors[f"exp_avg_sq.columns/{rest}"].float()
+            full[f"exp_avg_sq/{rest}"] = torch.outer(tensor.float(), columns) / columns.mean().clamp_min(
+                torch.finfo(torch.float32).tiny
+            )
+        elif not kind.startswith(("exp_avg.", "exp_avg_sq.")):
+            full[name] = tensor
+    if full.keys() != tensors.keys():
+        temporary = file.with_suffix(".tmp")
+        save_file({name: tensor.contiguous() for name, tensor in full.items()}, temporary, metadata={"format": "pt"})
+        shutil.move(temporary, file)
