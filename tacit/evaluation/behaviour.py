@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tacit.core.types import Observation, Step, Trajectory
-from tacit.core.world import Alphabet
+from tacit.core.world import Alphabet, Environment
 
 Places = Callable[[str, Observation], str]
 """(action, next observation) -> the place reached, as `Environment.place`"""
@@ -94,6 +94,38 @@ def behaviour(
         operators_per_success=_mean(len({k for k in s if k in operators}) for s in skills) if operations else None,
         closings=dict(sorted(Counter(s[-1] for s in skills if s).items())),
     )
+
+
+def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, Any]:
+    """What the world says of an episode, to be recorded with it, so that whoever reads the record needs no world: its name, the
+    label of a failure; of a success the kinds of its skills, all kinds there are, and its returns to places."""
+    found: dict[str, Any] = {"world": world.name}
+    try:
+        if not trajectory.success and not trajectory.stop.crashed:
+            found["failure"] = world.failure(trajectory) if world.failure else str(trajectory.stop)
+        elif trajectory.success:
+            found["revisits"] = revisits(trajectory, world.place)
+            if alphabet := world.alphabet:
+                found["skills"] = [kind(skill) for skill in alphabet(trajectory)]
+                found |= {"kinds": sorted(_kinds(alphabet)), "operators": list(alphabet.operators)}
+    except Exception:  # a world may be the user's own code; its run goes on
+        return {"world": world.name}
+    return found
+
+
+def behaviour_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behaviour | None:
+    """`behaviour` of episodes with what `describe_episode` said of each; None where it said nothing of one."""
+    known = {id(t): own for t, own in zip(played, labels, strict=True)}
+    sound = [t for t in played if not t.stop.crashed]
+    if not all(isinstance(known[id(t)].get("revisits"), int) if t.success else known[id(t)].get("failure") for t in sound):
+        return None
+    won = [known[id(t)] for t in sound if t.success]
+    skills = {id(t): list(map(str, known[id(t)].get("skills", ()))) for t in sound}
+    kinds, operators = ({str(name) for own in won for name in own.get(key, ())} for key in ("kinds", "operators"))
+    kinds |= {name for own in skills.values() for name in own}
+    alphabet = Alphabet(tuple(sorted(kinds)), lambda t: skills[id(t)], tuple(operators)) if kinds else None
+    found = behaviour(played, alphabet, lambda t: str(known[id(t)]["failure"]))
+    return replace(found, revisits=_mean(own["revisits"] for own in won))
 
 
 IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}

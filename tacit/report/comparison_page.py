@@ -62,7 +62,7 @@ class PlayedEpisodes:
     records: Sequence[Record]
 
     def chosen(self, record: Record) -> ChosenEpisode:
-        return self.title, record, self.known.scenes.get(record["task"])
+        return self.title, record, self.known.find_scene
 
 
 def build_comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[str, Any]:
@@ -256,9 +256,9 @@ def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[
     if not pooled:
         return None, None
     known = find_world_info(next((c.get("settings") for c in found.cells if c["world"] == world), None))
-    own = list(known.notices)
+    own: list[str] = []
     told = build_behavior(pooled, known, own)
-    notices += [f"{world}: {notice}" for notice in own]
+    notices += [f"{world}: {notice}" for notice in [*known.notices, *own]]
     # As lines alone: the bands of several methods hide them and each other.
     lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in pooled]
     if max(len(line.points) for line in lines) < 2:

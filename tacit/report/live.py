@@ -154,6 +154,7 @@ def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -
     known, notices = find_world_info(files.settings), list(files.notices)
     episodes = _read_feed(run, file, notices)
     viewed = build_viewer([episodes] if episodes.records else [], known, most)
+    notices += known.notices
     return render("episodes", notices, live, name=f"{run.name}: {episodes.title}", shown=viewed, what=str(file), **more)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -220,36 +220,47 @@ class TaskContext:
     """None for an expert"""
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorldInfo:
-    scenes: Mapping[str, TaskContext] = field(default_factory=dict)
-    """by task id, for training and evaluation tasks"""
+    """Default settings, and tasks and worlds for runs that did not record labels and prompts. Only registered names are
+    imported, and worlds only when they are needed. May be incomplete: the settings may be of another version, and the world
+    may need data that is not here."""
+
+    recipe: Recipe | None = None
     defaults: Mapping[str, Any] | None = None
     """default settings for the same method, world and model"""
-    notices: tuple[str, ...] = ()
+    notices: list[str] = field(default_factory=list)
     """why something is missing"""
+
+    @cached_property
+    def scenes(self) -> Mapping[str, TaskContext]:
+        """by task id, for training and evaluation tasks"""
+        scenes: dict[str, TaskContext] = {}
+        try:
+            with trust_nothing():
+                for place in self.recipe.places if self.recipe else ():
+                    world = open_world(place.world)
+                    context = None if self.recipe and self.recipe.model == EXPERT else place.settings.context(world)
+                    scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
+        except Exception as error:  # a world of the user's own may fail in any way
+            self.notices.append(f"The world is not here ({error}): no labels of failures, no prompts.")
+            return {}
+        return scenes
+
+    def find_scene(self, task: str) -> TaskContext | None:
+        return self.scenes.get(task)
 
 
 def find_world_info(settings: Any) -> WorldInfo:
-    """From worlds and methods with registered names; a page imports no others. May be incomplete: the settings may be of
-    another version, and the world may need data that is not here."""
-    with trust_nothing():
-        try:
+    try:
+        with trust_nothing():
             recipe = Recipe.from_json(dict(settings))
             usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
-        except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
-            return WorldInfo(
-                notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",)
-            )
-        try:
-            scenes: dict[str, TaskContext] = {}
-            for place in recipe.places:
-                world = open_world(place.world)
-                context = None if recipe.model == EXPERT else place.settings.context(world)
-                scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
-            return WorldInfo(scenes, usual)
-        except Exception as error:  # a world of the user's own may fail in any way
-            return WorldInfo(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
+    except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
+        return WorldInfo(
+            notices=[f"These settings are not this version's ({error}): the run is shown without its world's help."]
+        )
+    return WorldInfo(recipe, usual)
 
 
 @cache

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from tacit.core.progress import pluralize
 from tacit.core.types import PLAIN, Step, Trajectory
-from tacit.evaluation.behaviour import Behaviour, behaviour, describe_ending
+from tacit.evaluation.behaviour import Behaviour, behaviour, behaviour_from_labels, describe_ending
 from tacit.evaluation.plots import COLOURS, Point, Series
 from tacit.report.charts import draw_chart
 from tacit.report.method_sections import (
@@ -83,9 +83,8 @@ BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
 
 def build_behavior(found: Sequence[Episodes], known: WorldInfo, notices: list[str]) -> dict[str, Any]:
     """Behavior tables with a column per file of episodes."""
-    tasks = {name: scene.task for name, scene in known.scenes.items()}
-    played = [[to_trajectory(record, tasks.get(record["task"])) for record in episodes.records] for episodes in found]
-    measured = [_measure_behavior(trajectories, known, notices) for trajectories in played]
+    played = [[to_trajectory(record) for record in episodes.records] for episodes in found]
+    measured = [_measure_behavior(own, episodes.records, known, notices) for own, episodes in zip(played, found, strict=True)]
     rows = []
     for name, field, show in STATISTICS:
         values = [getattr(b, field) for b in measured]
@@ -108,8 +107,10 @@ def split_by_world(found: Sequence[Episodes], known: WorldInfo) -> list[Episodes
     for episodes in found:
         worlds: dict[str, list[Record]] = {}
         for record in episodes.records:
-            scene = known.scenes.get(record["task"])
-            worlds.setdefault(scene.world.name if scene else "elsewhere", []).append(record)
+            world = as_mapping(record.get("labels")).get("world")
+            if not isinstance(world, str):
+                world = scene.world.name if (scene := known.find_scene(record["task"])) else "elsewhere"
+            worlds.setdefault(world, []).append(record)
         named = [replace(episodes, records=own, name=f"{episodes.title}, {world}") for world, own in worlds.items()]
         split += named if len(named) > 1 else [episodes]
     return split
@@ -137,13 +138,21 @@ def prompt_series(episodes: Episodes) -> Series:
     return Series(episodes.title, [Point(turn, *map(float, values)) for turn, *values in middle])
 
 
-def _measure_behavior(played: Sequence[Trajectory], known: WorldInfo, notices: list[str]) -> Behaviour:
-    """With the world's labels and skills, if the world is available and knows all tasks."""
-    scenes = [scene for t in played if (scene := known.scenes.get(t.task.id))]
+def _measure_behavior(
+    played: Sequence[Trajectory], records: Sequence[Record], known: WorldInfo, notices: list[str]
+) -> Behaviour:
+    """With the recorded labels and skills; else the world's, if it is available and knows all tasks."""
+    try:
+        if recorded := behaviour_from_labels(played, [as_mapping(record.get("labels")) for record in records]):
+            return recorded
+    except (TypeError, ValueError):  # labels may hold anything
+        notices.append("The recorded labels of episodes cannot be read.")
+    scenes = [scene for t in played if (scene := known.find_scene(t.task.id))]
     if scenes and len(scenes) == len(played):
         try:
             world = scenes[0].world
-            return behaviour(played, world.alphabet, world.failure, world.place)
+            with_tasks = [replace(t, task=scene.task) for t, scene in zip(played, scenes, strict=True)]
+            return behaviour(with_tasks, world.alphabet, world.failure, world.place)
         except Exception as error:  # the world may be third-party code, or of another version
             why = f"{type(error).__name__}: {error}"
             notices.append(f"The world could not label these episodes ({why}); their endings are shown.")
@@ -450,7 +459,7 @@ def render_run(
     """
     run = read_run(path)
     known = find_world_info(run.settings)
-    notices = [*([] if live else describe_unfinished(run)), *run.notices, *said, *known.notices]
+    notices = [*([] if live else describe_unfinished(run)), *run.notices, *said]
     measured = split_by_world(newest_episodes(path, EVALUATIONS, notices), known)
     recent = [*measured, *split_by_world(newest_episodes(path, ("rl",), notices), known)]
     first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])
@@ -477,7 +486,7 @@ def render_run(
     top = [*build_headline(panels), *(told if run.finished else [])]
     functions = {f.__name__: f for f in (describe_conditions, describe_condition, describe_moment)}
     told_too = {"name": path.resolve().name, "what": what, "done": done, "headline": top, **parts, **functions, **more}
-    return render("run", notices, live, **told_too)
+    return render("run", [*notices, *known.notices], live, **told_too)
 
 
 def describe_unfinished(run: RunFiles) -> list[str]:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from tacit.core.progress import pluralize
-from tacit.core.types import PLAIN, Prompt
+from tacit.core.types import PLAIN
 from tacit.evaluation.behaviour import describe_ending
 from tacit.report.method_sections import FIELDS, embed_skills
 from tacit.report.page import format_count, format_short, is_number, replace_invisible
 from tacit.report.run_files import Episodes, Record, TaskContext, WorldInfo
 from tacit.rollout.replay import ReplayMismatch, render_turns, replay_actions
+from tacit.runs.trajectories import order_by_interest, split_sections
 
-# Runs record observations and completions, not prompts, which would take most of the disk. So we replay the recorded actions in
-# the world and render the prompts again. If any observation differs from the record, no prompts are shown.
+# Runs record the prompts of some episodes. Those of others are rendered again by replaying the recorded actions in the world,
+# if its name is registered. If any observation differs from the record, no prompts are shown.
 
-Sections = list[tuple[str, str]]
-"""(name, text) in prompt order"""
+Sections = list[list[str]]
+"""[name, text] in prompt order"""
 LOST = "The prompts were not recorded, and"
+FindScene = Callable[[str], TaskContext | None]
+"""task id -> its task and world, if available"""
 
 
-def find_prompts(record: Record, scene: TaskContext | None) -> tuple[list[Sections], str]:
+def find_prompts(record: Record, find_scene: FindScene) -> tuple[list[Sections], str]:
     """(prompts of every turn or none, where they come from or why there are none)."""
+    recorded = [turn.get("prompt") for turn in record["turns"]]
+    if recorded and all(map(_is_prompt, recorded)):
+        return recorded, "as recorded"
+    scene = find_scene(record["task"])
     if scene is None:
         return [], f"{LOST} the world is not available to render them again."
     if scene.context is None:
@@ -49,10 +55,10 @@ def find_prompts(record: Record, scene: TaskContext | None) -> tuple[list[Sectio
         return [], f"{LOST} replaying the actions failed: {type(error).__name__}: {error}"
 
 
-def split_sections(prompt: Prompt) -> Sections:
-    history = prompt.separator.join(prompt.history)
-    named = [("task", prompt.task), ("note", prompt.task_note), ("history", history), ("now", prompt.now)]
-    return [(name, text) for name, text in [*named, ("note", prompt.step_note), ("request", prompt.request)] if text]
+def _is_prompt(found: Any) -> bool:
+    return isinstance(found, list) and all(
+        isinstance(section, list) and len(section) == 2 and all(isinstance(text, str) for text in section) for section in found
+    )
 
 
 MAX_TRAJECTORIES = 24
@@ -61,8 +67,8 @@ MAX_CHARACTERS = 8000
 """of one text"""
 EMBEDDED_SEPARATELY = ("prompt", *FIELDS)
 
-ChosenEpisode = tuple[str, Record, TaskContext | None]
-"""(source, record, its task and world if available)"""
+ChosenEpisode = tuple[str, Record, FindScene]
+"""(source, record, how to find its task and world)"""
 
 
 def build_viewer(found: Sequence[Episodes], known: WorldInfo, most: int) -> dict[str, Any]:
@@ -80,15 +86,13 @@ def build_viewer(found: Sequence[Episodes], known: WorldInfo, most: int) -> dict
         lead += more.format(format_count(total - len(chosen)))
     left = {get_family(r) for e in found for r in e.records} - {get_family(r) for _, r in chosen}
     lead += f". Families with none here: {', '.join(sorted(left))}." if left else "."
-    return {"lead": lead, "data": embed_episodes([(title, r, known.scenes.get(r["task"])) for title, r in chosen])}
+    return {"lead": lead, "data": embed_episodes([(title, r, known.find_scene) for title, r in chosen])}
 
 
 def choose_episodes(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
     """(source, record): a success, a failure and the longest of every family in every file, then others in turn."""
-    chosen: dict[int, tuple[str, Record]] = {}
-    for title, record in _order_by_preference(found):
-        chosen.setdefault(id(record), (title, record))
-    return list(chosen.values())[:most]
+    titles = {id(record): episodes.title for episodes in found for record in episodes.records}
+    return [(titles[id(r)], r) for r in order_by_interest([episodes.records for episodes in found])[:most]]
 
 
 def embed_episodes(chosen: Sequence[ChosenEpisode]) -> dict[str, Any]:
@@ -99,8 +103,8 @@ def embed_episodes(chosen: Sequence[ChosenEpisode]) -> dict[str, Any]:
         return texts.setdefault(_clip(text), len(texts))
 
     episodes = []
-    for title, record, scene in chosen:
-        prompts, source = find_prompts(record, scene)
+    for title, record, find_scene in chosen:
+        prompts, source = find_prompts(record, find_scene)
         turns: list[dict[str, Any]] = [
             {
                 name: v if is_number(v) or isinstance(v, bool) else _clip(_list_values(v) if isinstance(v, dict) else v)
@@ -127,19 +131,6 @@ def embed_episodes(chosen: Sequence[ChosenEpisode]) -> dict[str, Any]:
 
 def get_family(record: Record) -> str:
     return replace_invisible(str(record.get("family", "")))
-
-
-def _order_by_preference(found: Sequence[Episodes]) -> Iterator[tuple[str, Record]]:
-    """All episodes, preferred ones first; some more than once."""
-    families: dict[tuple[int, str], list[tuple[str, Record]]] = {}
-    for number, episodes in enumerate(found):
-        for record in episodes.records:
-            families.setdefault((number, get_family(record)), []).append((episodes.title, record))
-    groups = [families[key] for key in sorted(families)]
-    for success in (True, False):
-        yield from (entry for own in groups for entry in [e for e in own if e[1]["success"] is success][:1])
-    yield from (max(own, key=lambda entry: len(entry[1]["turns"])) for own in groups)
-    yield from (entry for column in zip_longest(*groups) for entry in column if entry is not None)
 
 
 def _list_values(values: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,49 @@ def group_records(
     return records
 
 
-def iteration_records(done: Iteration) -> Iterable[dict[str, Any]]:
+def iteration_records(done: Iteration) -> tuple[list[Trajectory], list[dict[str, Any]]]:
     """Every episode of an iteration: those trained on with reward and credit, then the crashed and the unselected."""
+    records = []
     for group, rewards, credit, marks in zip(done.groups, done.rewards, done.credits, done.marks, strict=True):
-        yield from group_records(group, rewards, credit, marks)
-    trained = {id(t) for group in done.groups for t in group.trajectories}
-    yield from (trajectory_record(t) for group in done.played for t in group.trajectories if id(t) not in trained)
+        records += group_records(group, rewards, credit, marks)
+    episodes = [t for group in done.groups for t in group.trajectories]
+    trained = set(map(id, episodes))
+    rest = [t for group in done.played for t in group.trajectories if id(t) not in trained]
+    return [*episodes, *rest], [*records, *map(trajectory_record, rest)]
+
+
+MAX_PROMPTS = 24
+"""episodes of a file whose prompts are recorded: as many as a page shows"""
+
+
+def add_prompts(records: Sequence[dict[str, Any]], played: Sequence[Trajectory]) -> None:
+    """Record the prompts of the episodes that a page shows first. All prompts would take most of the disk."""
+    trajectories = {id(record): trajectory for record, trajectory in zip(records, played, strict=True)}
+    for record in order_by_interest([records])[:MAX_PROMPTS]:
+        for turn, step in zip(record["turns"], trajectories[id(record)].steps, strict=True):
+            turn["prompt"] = split_sections(step.prompt)
+
+
+def split_sections(prompt: Prompt) -> list[list[str]]:
+    """[name, text] in prompt order"""
+    history = prompt.separator.join(prompt.history)
+    named = [("task", prompt.task), ("note", prompt.task_note), ("history", history), ("now", prompt.now)]
+    return [[name, text] for name, text in [*named, ("note", prompt.step_note), ("request", prompt.request)] if text]
+
+
+def order_by_interest(files: Sequence[Sequence[Any]]) -> list[Any]:
+    """All records: a success, a failure and the longest of every family in every file, then others in turn."""
+    families: dict[tuple[int, str], list[Any]] = {}
+    for number, records in enumerate(files):
+        for record in records:
+            families.setdefault((number, str(record.get("family", ""))), []).append(record)
+    groups = [families[key] for key in sorted(families)]
+    ordered = [
+        record for success in (True, False) for own in groups for record in [r for r in own if r["success"] is success][:1]
+    ]
+    ordered += [max(own, key=lambda record: len(record["turns"])) for own in groups]
+    ordered += [record for column in zip_longest(*groups) for record in column if record is not None]
+    return list({id(record): record for record in ordered}.values())
 
 
 def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:

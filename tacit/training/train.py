@@ -16,7 +16,7 @@ from tacit.core.method import Companion, Method, companions_of
 from tacit.core.progress import format_duration, pluralize
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
-from tacit.evaluation.behaviour import repeated
+from tacit.evaluation.behaviour import describe_episode, repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules, TaskCondition
 from tacit.evaluation.scores import final_and_peak, over_worlds
@@ -26,7 +26,7 @@ from tacit.runs.alarms import AlarmMonitor
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
-from tacit.runs.trajectories import batch_records, iteration_records, trajectory_record, write_records
+from tacit.runs.trajectories import add_prompts, batch_records, iteration_records, trajectory_record, write_records
 from tacit.training.demonstrations import Demonstrations
 from tacit.training.imitation import collect_demonstrations, imitate, imitate_round, relabel_round
 from tacit.training.loop import Collector, Loop
@@ -262,7 +262,7 @@ class Trainer:
         self.progress.turns += sum(len(g.steps) for g in done.played)
         self.progress.generated_tokens += sum(t.completion_tokens for t in episodes)
         if self.settings.trajectories:
-            write_records(self.run.trajectories("rl", step), iteration_records(done))
+            self._write_records("rl", step, *iteration_records(done))
         refuse_if_all_crashed(
             episodes, f"Iteration {step} has no data. Fix the world, then run `tacit train --resume {self.run.path}`."
         )
@@ -336,7 +336,15 @@ class Trainer:
 
     def _write_trajectories(self, name: str, step: int, played: Sequence[Trajectory]) -> None:
         if self.settings.trajectories:
-            write_records(self.run.trajectories(name, step), map(trajectory_record, played))
+            self._write_records(name, step, played, list(map(trajectory_record, played)))
+
+    def _write_records(self, name: str, step: int, played: Sequence[Trajectory], records: Sequence[dict[str, Any]]) -> None:
+        """With what a page needs, so that it need not import the world."""
+        worlds = {setup.name: setup.world for setup in self.setups}
+        for trajectory, record in zip(played, records, strict=True):
+            record["labels"] = describe_episode(trajectory, worlds.get(trajectory.task.world, self.setups[0].world))
+        add_prompts(records, played)
+        write_records(self.run.trajectories(name, step), records)
 
     def _show_status(self, what: str, episodes: int, max_steps: int) -> RolloutStatus:
         """Report rollouts while they run. Once per run, in its first silence, show the first completion instead."""

@@ -17,7 +17,9 @@ def known() -> WorldInfo:
         scenes |= find_world_info(
             {"world": world, "method": "grpo", "model": "tiny", "tasks": 3, "evaluation": {"tasks": 2}}
         ).scenes
-    return WorldInfo(scenes)
+    found = WorldInfo()
+    found.scenes = scenes
+    return found
 
 
 def records(known: WorldInfo, world: str) -> list[dict]:

@@ -19,9 +19,9 @@ from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.report.run_files import TaskContext, find_world_info
 from tacit.report.run_page import build_command, flatten_settings
-from tacit.report.viewer import find_prompts, split_sections
+from tacit.report.viewer import find_prompts
 from tacit.rollout.worlds import InProcessPool
-from tacit.runs.trajectories import trajectory_record
+from tacit.runs.trajectories import add_prompts, split_sections, trajectory_record
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -45,29 +45,40 @@ def played():
 def test_prompts_written_anew_are_the_ones_that_were_read(context):
     played = play(context)
     for trajectory in played:
-        told, source = find_prompts(trajectory_record(trajectory), replace(SCENES[trajectory.task.id], context=context))
+        scene = replace(SCENES[trajectory.task.id], context=context)
+        told, source = find_prompts(trajectory_record(trajectory), lambda _, scene=scene: scene)
         assert told == [split_sections(step.prompt) for step in trajectory.steps] and "rendered again" in source
     assert max(len(t.steps) for t in played) > 3, "long enough for history to be left out"
     assert any(not step.effective for t in played for step in t.steps), "what was refused is played again too"
 
 
+def test_recorded_prompts_need_no_world(played):
+    records = [trajectory_record(trajectory) for trajectory in played]
+    add_prompts(records, played)
+    for record, trajectory in zip(records, played, strict=True):
+        told, source = find_prompts(record, lambda _: pytest.fail("the world was asked"))
+        assert told == [split_sections(step.prompt) for step in trajectory.steps] and source == "as recorded"
+        record["turns"][0]["prompt"] = [["now", 3]]
+        assert find_prompts(record, {}.get)[0] == []
+
+
 def test_a_world_that_answers_differently_claims_nothing(played):
     record = trajectory_record(played[0])
     record["turns"][1]["saw"] += " and a hat"
-    told, why = find_prompts(record, SCENES[record["task"]])
+    told, why = find_prompts(record, SCENES.get)
     assert told == [] and "observation at step 2 differs from the recorded one" in why
 
 
 def test_why_there_are_no_prompts(played):
     record = trajectory_record(played[0])
     scene = SCENES[record["task"]]
-    assert "the world is not available" in find_prompts(record, None)[1]
-    assert "the note they contained was not recorded" in find_prompts({**record, "condition": "guided"}, scene)[1]
+    assert "the world is not available" in find_prompts(record, {}.get)[1]
+    assert "the note they contained was not recorded" in find_prompts({**record, "condition": "guided"}, SCENES.get)[1]
 
     def broken():
         raise RuntimeError("no simulator")
 
-    told, why = find_prompts(record, replace(scene, world=replace(WORLD, make=broken)))
+    told, why = find_prompts(record, lambda _: replace(scene, world=replace(WORLD, make=broken)))
     assert "RuntimeError: no simulator" in why and told == []
 
 
@@ -121,5 +132,5 @@ def test_help_says_what_it_takes(capsys):
 def test_an_expert_reads_no_prompt(played):
     settings = {"world": "countdown", "model": "expert", "evaluation": {"split": "test", "tasks": 6}, "tasks": 4}
     record = trajectory_record(played[0])
-    told, why = find_prompts(record, find_world_info(settings).scenes[record["task"]])
+    told, why = find_prompts(record, find_world_info(settings).find_scene)
     assert told == [] and why == "An expert acts on observations and reads no prompt."

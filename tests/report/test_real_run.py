@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import sys
 
 import pytest
@@ -60,15 +62,28 @@ def test_every_chart_is_of_a_number_that_runs_record(run, page):
     assert any(t.startswith("KL to the reference, nats/token. ") for t in told), told
 
 
+@pytest.mark.parametrize("world", ["countdown", "nowhere.py:WORLD"])
+def test_a_page_needs_no_world(run, page, tmp_path, monkeypatch, world):
+    """Labels, skills and prompts are recorded in the run."""
+    monkeypatch.setattr("tacit.report.run_files.open_world", lambda name: pytest.fail("the world was asked for"))
+    shutil.copytree(run, tmp_path / "run")
+    settings = json.loads((run / "settings.json").read_text())
+    (tmp_path / "run" / "settings.json").write_text(json.dumps({**settings, "world": world}))
+    assert main(["report", str(tmp_path / "run")]) == 0
+    again = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
+    assert again.blocks["episodes"]["texts"] == page.blocks["episodes"]["texts"]
+    assert "why episodes failed" in again.text and "Please note" not in again.text
+
+
 def test_chosen_settings_come_first_and_repeat_it(page):
     assert "--sft.steps 3 0" in page.text and "--group-size 2 8" in page.text, "here, then the default"
     assert "tacit train --world countdown --method grpo --model tiny-0.5m --seed 0" in page.text
 
 
-def test_prompts_are_written_anew_with_their_history(page):
+def test_prompts_are_recorded_with_their_history(page):
     shown = page.blocks["episodes"]
     for episode in shown["episodes"]:
-        assert episode["prompts"].startswith("rendered again"), episode["prompts"]
+        assert episode["prompts"] == "as recorded", episode["prompts"]
         names = [[name for name, _ in turn["prompt"]] for turn in episode["turns"]]
         assert "history" not in names[0] and all("history" in told for told in names[1:])
     trained = [e for e in shown["episodes"] if e["from"] == "training, iteration 2"]
