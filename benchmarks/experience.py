@@ -32,7 +32,7 @@ import numpy as np
 
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.companion import Experience, GuidedHalf
-from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.extractor import Extractor, ExtractorSettings
 from tacit.companions.experience.manager import DistillRequest, ExperienceManager, QuerySettings
 from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.method import Alike, Conditions
@@ -118,7 +118,7 @@ def main() -> int:
     bank = filled(place / "bank.sqlite", args.entries, [task.goal for task in tasks])
 
     def experience(background: bool) -> Experience:
-        extractor = Extractor(Slow, "terse", max_tokens=64)  # type: ignore[arg-type]
+        extractor = Extractor(Slow, ExtractorSettings(style="terse", tokens=64))  # type: ignore[arg-type]
         manager = ExperienceManager(bank, NgramEmbedding(), extractor, background=background)
         return Experience(lambda: manager, asked=QuerySettings(refined=False))
 

@@ -75,7 +75,7 @@ class Known:
         return np.stack([self._known[text] for text in texts])
 
 
-def burst(bank, embedding, queries: Sequence[str], settings: tuple[int, float, int], repeats: int) -> dict[str, float]:
+def burst(bank, embedding, queries: Sequence[object], settings: tuple[int, float, int], repeats: int) -> dict[str, float]:
     from tacit.companions.experience.manager import QueryQueue
     from tacit.companions.experience.retrieval import Diversity, retrieve
 
@@ -150,10 +150,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     bounded(args.threads)
-    from tacit.companions.experience.retrieval import Diversity, retrieve
+    from tacit.companions.experience.retrieval import Diversity, Query, retrieve
 
-    queries = [f"task {i // GROUP}" for i in range(args.queries)]
-    bank, embedding = filled(None, args.entries, args.dimensions), Known(queries, args.dimensions)
+    queries = [Query(f"task {i // GROUP}") for i in range(args.queries)]
+    bank = filled(None, args.entries, args.dimensions)
+    embedding = Known([query.text for query in queries], args.dimensions)
     bursts = {name: burst(bank, embedding, queries, settings, args.repeats) for name, settings in DESKS.items()}
     together = percentiles(timed(lambda i: retrieve(bank, embedding, queries, i, Diversity()), args.repeats))
     together["cpu_ms"] = cpu_ms(lambda: retrieve(bank, embedding, queries, 0, Diversity()), args.repeats)

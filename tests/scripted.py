@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tacit.companions.experience.extractor import ExtractorSettings
 from tacit.core.resources import NoResources
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds.countdown.expert import solve
@@ -137,6 +138,13 @@ def solve_countdown(prompt: str, seed: int = 0) -> str:
 def stumble_through_countdown(prompt: str, seed: int) -> str:
     """An expert who mumbles every fourth time: what it says depends on the prompt and the seed alone."""
     return ("hm", solve_countdown(prompt), solve_countdown(prompt), solve_countdown(prompt))[seed % 4]
+
+
+def group_extractor(told: dict) -> dict:
+    """Settings of a method, with `extractor_batch=4` as `extractor=ExtractorSettings(batch=4)`."""
+    own = {key.removeprefix("extractor_"): value for key, value in told.items() if key.startswith("extractor_")}
+    rest = {key: value for key, value in told.items() if not key.startswith("extractor_")}
+    return {**rest, "extractor": ExtractorSettings(**own)}
 
 
 class Kit(NoResources):

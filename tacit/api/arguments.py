@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit.config.checks import find_differing
 from tacit.config.flags import NAMES_ELSEWHERE, method_options, methods_with, section_options, train_options
-from tacit.config.recipe import METHOD_TABLES
+from tacit.config.recipe import METHOD_TABLES, old_keys
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.registry import IN_MEMORY, Registry
@@ -30,7 +30,9 @@ WHOLE = ("worlds", "policies")
 def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
     """Settings by path in the document. Unknown keywords raise."""
     trust_names(settings)
-    places = {option.place[-1]: option.place for option in (*method_options(method), *train_options())}
+    options = (*method_options(method), *train_options())
+    places = {option.place[-1]: option.place for option in options if len(option.place) < 3}
+    inner = {option.place[1] for option in options if len(option.place) == 3}
     said: dict[tuple[str, ...], Any] = {}
     for key, value in settings.items():
         if key in WHOLE:
@@ -39,10 +41,14 @@ def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, 
             said["engine", "name"] = value
         elif key in SECTIONS:
             said.update({(key, name): setting for name, setting in _table(key, value).items()})
+        elif key in inner:
+            said.update({("method", key, name): setting for name, setting in _table(key, value).items()})
         elif key in places:
             said[places[key]] = value
+        elif key in old_keys(method):
+            said["method", key] = value
         else:
-            raise _unknown(key, value, method, [*places, *SECTIONS, *WHOLE, *NAMED])
+            raise _unknown(key, value, method, [*places, *inner, *SECTIONS, *WHOLE, *NAMED])
     return said
 
 

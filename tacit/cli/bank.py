@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tacit.cli.terminal import make_console, say, say_pairs, table
-from tacit.companions.experience.bank import Bank, Entry, Usage
+from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
 from tacit.companions.experience.files import export_lines, find_bank, import_lines, load_embedding, open_bank, read_bank
 from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
 from tacit.config.flags import Parser, check_at_least_one
@@ -39,7 +39,7 @@ USAGE = """usage: tacit bank [list] BANK [--by use|useful|harmful] [--most N] [-
 
 BANK is a run directory or a bank's file. `tacit bank COMMAND --help` says what a command takes."""
 BANK_HELP = "run directory, or a bank's file"
-GOES_BACK = "A run that is training does not see this, and one that is resumed goes back to the bank of its checkpoint."
+GOES_BACK = "A run that is resumed goes back to the bank of its checkpoint."
 MOST_TOLD = 10
 """bad lines reported one by one"""
 
@@ -118,10 +118,10 @@ def remove(argv: Sequence[str]) -> int:
     parser.add_argument(
         "ids", type=int, nargs="+", metavar="ID", help="their numbers; with one that is not there nothing is removed"
     )
-    arguments, bank = _parsed(parser, argv, open_bank)
+    arguments, _ = _parsed(parser, argv)
     ids = list(dict.fromkeys(arguments.ids))
-    bank.remove(ids)
-    say(make_console(), f"removed {len(ids)}; {len(bank)} are left. {GOES_BACK}")
+    left = remove_by_hand(find_bank(arguments.bank), ids)
+    say(make_console(), f"removed {len(ids)}; {left} are left. A run that is training stops using them at once.")
     return 0
 
 
@@ -205,11 +205,11 @@ def _add_most_and_json(parser: Parser, most: int) -> None:
     parser.add_argument("--json", action="store_true", help="print them as one JSON list")
 
 
-def _parsed(parser: Parser, argv: Sequence[str], opened: Callable[[Path], Bank] = read_bank) -> tuple[Any, Bank]:
+def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:
     arguments, _ = parser.parse(argv)
     if hasattr(arguments, "most"):
         check_at_least_one(arguments, "most")
-    return arguments, opened(find_bank(arguments.bank))
+    return arguments, read_bank(find_bank(arguments.bank))
 
 
 def _entry_record(entry: Entry, usage: Usage) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from typing import Any
 
 from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, open_world, prepare
 from tacit.config.flags import method_options
-from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
+from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, old_keys
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
@@ -146,7 +146,8 @@ def check_shared_settings(shared: Document, methods: Iterable[str], world: str) 
 
 
 def _settings_of(method: str) -> set[str]:
-    return {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
+    own = {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
+    return own | set(old_keys(method))
 
 
 # Final success once more, as rows × columns of the file's methods: who plays × what is read, say.
@@ -356,6 +357,7 @@ def _shown(value: Any) -> str:
 TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
 SECTIONS = ("schedule", "sft", "engine", "policies")
 """sections that a method may override; the others must be equal"""
+NOT_OF_METHODS = ("evaluation", "model", "world", "seed", "out", "tiny")
 THRESHOLDS = (0.25, 0.5, 0.75)
 START = "start"
 OPTIONAL = "optional"
@@ -526,17 +528,19 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
     tables = list(tables)
     if any(PLAYS in table for table in tables):
         return agent_document(method, shared, merge(*tables))
+    name = merge(own, *tables)["name"]
+    known = _settings_of(name) if isinstance(name, str) else set()
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
                 sections = merge(sections, {key: read_table(value, f"{where}: {key}")})
-            elif isinstance(value, Mapping) or key in ("evaluation", "model", "world", "seed", "out", "tiny"):
+            elif (isinstance(value, Mapping) and key not in known) or key in NOT_OF_METHODS:
                 raise TacitError(
                     f"method {method!r} says {key!r}, but all methods of a world share it, or they could not be compared. A "
                     f"method may have settings of its own and {', '.join(SECTIONS)}; put {key!r} in [common] or in the world."
                 )
             else:
-                own[key] = value
+                own = merge(own, {key: value})
     if not isinstance(own["name"], str):
         raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
     told = settings_of_method(shared.get("method", {}), own["name"])
@@ -545,7 +549,7 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
         told = {**settings_of_method(start.document["prompt"], own["name"]), **told}
         untrained = shared.get("evaluation", {}).get("untrained", False)
         shared = merge(shared, {"sft": {"steps": 0, "rounds": 0}, "evaluation": {"untrained": untrained}})
-    return merge(shared, {"method": None}, sections, {"method": {**told, **own}, "seed": 0})
+    return merge(shared, {"method": None}, sections, {"method": merge(told, own), "seed": 0})
 
 
 def _complete(document: Document, where: str) -> Document:

@@ -6,7 +6,7 @@ import importlib.util
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +296,8 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     """(prefix of the names, settings)"""
     for place in recipe.places:
         yield "", place.settings
-        yield from (("", getattr(place.settings, key)) for key in METHOD_TABLES if hasattr(place.settings, key))
+        tables = {key: value for key, value in vars(place.settings).items() if is_dataclass(value)}
+        yield from (("" if key in METHOD_TABLES else f"{key}.", table) for key, table in tables.items())
         yield "", place.train
         yield "sft.", place.train.sft
         yield "evaluation.", place.train.evaluation

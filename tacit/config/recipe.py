@@ -275,9 +275,11 @@ class Recipe:
         document = read_document(file) if file else {}
         recipe = cls.from_json(override(document, said))
         if file is not None and file.suffix != ".json":  # an old run just opens
-            moved = _prompt_keys(_named_table(document, "method", "")[1], recipe.method)
-            note = f"{file} has {', '.join(moved)} in [method]; prompt settings belong in [prompt] now"
-            recipe = replace(recipe, notes=(*([note] if moved else ()), *recipe.notes))
+            own = _named_table(document, "method", "")[1]
+            moved, regrouped = _prompt_keys(own, recipe.method), _moved_keys(own, recipe.method)
+            notes = [f"{file} has {', '.join(moved)} in [method]; prompt settings belong in [prompt] now"] if moved else []
+            notes += [f"{file} has {old} in [method]; it is {'.'.join(now)} now" for old, now in regrouped.items()]
+            recipe = replace(recipe, notes=(*notes, *recipe.notes))
         return recipe
 
     @classmethod
@@ -288,6 +290,7 @@ class Recipe:
             if key in own:
                 raise TacitError(f"{key} settings have a table of their own: write [{key}], not [method.{key}].")
         own, prompt = split_prompt(own, document.get("prompt", {}), method)
+        own = regroup_keys(own, method)
 
         def tables() -> Mapping[str, Iterable[str]]:
             return {"method": set(field_types(get_method(method))) - set(METHOD_TABLES), **_common_tables(engine_name(outside))}
@@ -311,7 +314,8 @@ class Recipe:
             _text(outside, "out", "")
             or f"runs/{'+'.join(_plain(w.partition('+')[0]) for w in mixture)}-{_plain(method)}-{train.seed}"
         )
-        said = frozenset(own) | frozenset(prompt)
+        inside = {f"{key}.{name}" for key, table in own.items() if isinstance(table, Mapping) for name in table}
+        said = frozenset(own) | frozenset(prompt) | inside
         settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
         return cls(
             world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
@@ -337,6 +341,7 @@ class Recipe:
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
             method, prompt = split_prompt(own.pop("method", {}), own.pop("prompt", {}), self.method)
+            method = regroup_keys(method, self.method)
             train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
             settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
             settings = build_tables(settings, {"prompt": prompt}, f"worlds.{name}.")
@@ -408,6 +413,38 @@ def _prompt_keys(own: Mapping[str, Any], method: str) -> list[str]:
     known = {f.name for f in fields(get_method(method))} if own else set()
     names = {f.name for f in fields(PromptSettings)} - known if "prompt" in known else set()
     return [key for key in own if key.replace("-", "_") in names]
+
+
+def regroup_keys(own: Mapping[str, Any], method: str) -> Document:
+    """A method's settings with old keys in the tables they are in now: `extractor_lr` -> `extractor.lr`. All old keys together
+    are the record of an old run, which continues as it was."""
+    (known, before), moved = _moves(method), _moved_keys(own, method)
+    found = {**before, **own} if moved and len(moved) == len(known) else dict(own)
+    for old, (table, key) in moved.items():
+        inner = found.get(table, {})
+        if not isinstance(inner, Mapping):
+            raise TacitError(f"[method.{table}] must be a table of settings, not {inner!r}.")
+        found[table] = {key: found.pop(old), **inner}
+    return found
+
+
+def old_keys(method: str) -> Iterable[str]:
+    """Keys of a method's settings that still load."""
+    return _moves(method)[0]
+
+
+def _moved_keys(own: Mapping[str, Any], method: str) -> dict[str, tuple[str, str]]:
+    """Old keys among a method's settings, with their place now."""
+    known = _moves(method)[0] if own else {}
+    return {key: known[key] for key in own if key in known}
+
+
+def _moves(method: str) -> tuple[dict[str, tuple[str, str]], Document]:
+    """(old key -> place now, what recorded runs did before) of a method and of those it is made of."""
+    cls = get_method(method)
+    parts = [cls, *getattr(cls, "made_of", {}).values()]
+    moved = {old: now for part in parts for old, now in getattr(part, "moved", {}).items()}
+    return moved, {key: value for part in parts for key, value in getattr(part, "before", {}).items()}
 
 
 def read_document(file: Path) -> Document:

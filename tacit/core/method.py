@@ -46,6 +46,10 @@ from tacit.core.world import Tracker, Wording
 class Pending(Protocol):
     """An answer that comes from something other than the world, such as an experience bank."""
 
+    def done(self) -> bool:
+        """`result` would not wait for another thread."""
+        ...
+
     def result(self) -> Transition: ...
 
 
@@ -256,6 +260,8 @@ class Schedule:
     """sampling temperature during training"""
     top_p: PositiveShare = 1.0
     """nucleus kept when sampling in training; 1 keeps log-probabilities those of what was sampled"""
+    top_k: Count = 0
+    """likeliest tokens kept when sampling in training; 0 keeps all"""
     epochs: AtLeastOne = 1
     """passes over each batch"""
     minibatches: AtLeastOne = 1

@@ -75,6 +75,8 @@ class Transition:
     """what this step alone was worth to the world, where it pays for steps"""
     signals: Mapping[str, float] = field(default_factory=dict)
     """what the world itself measures on this step, e.g. `progress` and `error` where it has no tracker"""
+    answer: str = ""
+    """to a question, which the context answered instead of the world"""
 
     def in_plain_numbers(self) -> Transition:
         """Python's own, which can be written down as JSON: a world may think in numpy's. What is none, is not finite, or is a
@@ -241,6 +243,8 @@ class Step:
     """what the world itself paid for it"""
     thought: str = ""
     """what came before the answer, where the format keeps the two apart"""
+    answer: str = ""
+    """to a question, which the context answered instead of the world"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

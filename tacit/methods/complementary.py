@@ -20,24 +20,25 @@ What differs from GRPO: entries in the prompts, credit within each half, and a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
 from tacit.companions.experience.companion import GUIDED, Experience, GuidedHalf, make_self_distillation
-from tacit.companions.experience.extractor import Extractor, Style
+from tacit.companions.experience.extractor import Extractor, ExtractorSettings
 from tacit.companions.experience.files import fill_bank
 from tacit.companions.experience.manager import Critic, ExperienceManager, QuerySettings
 from tacit.companions.experience.retrieval import (
     Diversity,
     Embedding,
     NgramEmbedding,
+    Scope,
     SentenceEmbedding,
     endpoint_embedding_name,
 )
-from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
+from tacit.core.bounds import AtLeastOne, Count, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.resources import NO_RESOURCES, Base, Resources
@@ -52,6 +53,16 @@ class Complementary(GRPO):
     """GRPO with a bank of experience entries in the prompt, written by an extractor that is trained too."""
 
     name: ClassVar[str] = "complementary"
+    moved: ClassVar[Mapping[str, tuple[str, str]]] = {
+        f"extractor_{key}": ("extractor", key) for key in ("style", "tokens", "batch", "lr", "clip", "decay", "cooldown")
+    }
+    before: ClassVar[Mapping[str, Any]] = {
+        "extractor": {"top_p": 1.0, "top_k": 0, "trace": "short", "refinements": False},
+        "demotion": 0.0,
+        "search_scope": "bank",
+        "merge_scope": "bank",
+        "questions": 0,
+    }
 
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 turns it off"""
@@ -81,26 +92,23 @@ class Complementary(GRPO):
     """nearest entries considered per retrieval"""
     diversity: NotNegative = 0.4
     """λ: penalty on entries that were retrieved often"""
-    recency: Count = 1
+    recency: Count = 3
     """iterations for which a retrieved entry counts as recent"""
+    demotion: Share = 0.5
+    """probability that a recent entry is passed over for the next best"""
+    retrieval: Literal["nearest", "shuffled"] = "nearest"
+    """shuffled: entries of any task, the control for what entries say"""
+    search_scope: Scope = "world"
+    """whose entries are found: of the whole bank, of the same world, or of the same family"""
     merge_every: Count = 5
     """iterations between merges of the bank; 0 never merges"""
-    extractor_style: Style = "json"
-    """format of the extractor's operations: json, or terse lines for tiny models"""
-    extractor_tokens: AtLeastOne = 1024
-    """longest answer of the extractor, in tokens"""
-    extractor_batch: AtLeastOne = 64
-    """entries per extractor update"""
-    extractor_lr: NotNegative = 1e-6
-    """learning rate of the extractor"""
-    extractor_clip: Positive = 0.1
-    """ε: clip range of the extractor's importance weights"""
-    extractor_decay: NotNegative = 0.5
-    """α: decay of an entry's weight with each update on it"""
-    extractor_cooldown: Count = 1
-    """δ: iterations before an entry is trained on again"""
+    merge_scope: Scope = "world"
+    """which entries are merged with each other: of the whole bank, of one world, or of one family"""
+    extractor: ExtractorSettings = field(default_factory=ExtractorSettings)
     search_and_ask: Literal["refined", "plain", "none"] = "refined"
     """guided agents may search the bank mid-episode: refined by the extractor, plain (the entry as it is), or none"""
+    questions: Count = 2
+    """most questions per episode; 0 sets no limit"""
     query_batch: AtLeastOne = 16
     """B: questions answered in one batch"""
     query_wait: NotNegative = 0.001
@@ -114,24 +122,26 @@ class Complementary(GRPO):
     internalise_every: AtLeastOne = 1
     """iterations between such updates"""
     background: bool = False
-    """distill during rollouts: faster, but not reproducible"""
+    """distill, train the extractor and merge during rollouts and the actor's updates: faster, but not reproducible"""
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         """Tiny extractors write short terse lines instead of JSON; tiny actors cannot ask questions."""
         settings, notes = super().fit_to_model(base, said)
-        wanted: dict[str, Any] = (
-            {"extractor_style": "terse", "extractor_tokens": 64, "search_and_ask": "none"} if base.small else {}
-        )
-        own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
-        if not own:
+        if not base.small:
             return settings, notes
-        changed = ", ".join(f"{name} = {value}" for name, value in own.items())
-        return replace(settings, **own), (*notes, f"for an actor and an extractor of that size, {changed}")
+        wanted: dict[str, Any] = {"style": "terse", "tokens": 64}
+        own = {name: value for name, value in wanted.items() if f"extractor.{name}" not in said}
+        changes: dict[str, Any] = {"extractor": replace(self.extractor, **own)}
+        changes |= {} if "search_and_ask" in said else {"search_and_ask": "none"}
+        told = [f"extractor.{name} = {value}" for name, value in own.items() if getattr(self.extractor, name) != value]
+        told += ["search_and_ask = none"] if self.search_and_ask != changes.get("search_and_ask", self.search_and_ask) else []
+        note = f"for an actor and an extractor of that size, {', '.join(told)}"
+        return replace(settings, **changes), (*notes, *([note] if told else ()))
 
     def entry_warnings(self, policies: frozenset[str]) -> tuple[str, ...]:
-        style = "sft.entries demonstrates terse lines, but the extractor is asked for JSON; add --extractor-style terse"
+        style = "sft.entries demonstrates terse lines, but the extractor is asked for JSON; add --extractor.style terse"
         other = "sft.entries trains the actor only; the extractor of [policies.extractor] starts untrained"
-        return (*([style] if self.extractor_style == "json" else ()), *([other] if "extractor" in policies else ()))
+        return (*([style] if self.extractor.style == "json" else ()), *([other] if "extractor" in policies else ()))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.actor == "fixed" and self.extraction != "trained":
@@ -144,11 +154,12 @@ class Complementary(GRPO):
             return ()
         self.check_halves()
         queries = QuerySettings(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
-        critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
+        critic = Critic(self.extractor.style, self.extractor.tokens, self.schedule.temperature) if self.critic else None
         writes = self.extraction != "offline"
         make = partial(Experience, self.manager(world, resources), self.merge_every, queries, writes, critic)
         experience = resources.shared("experience", self.shared(), make)
-        searching = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=self.prompt.wording == "terse")
+        brief = self.prompt.wording == "terse"
+        searching = partial(SearchAndAsk, ask=experience.ask, conditions=(GUIDED,), brief=brief, most=self.questions)
         distillation = make_self_distillation(self.context(world), self.internalise, self.internalise_every)
         no_actor_loss = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [
             replaces("columns", "reference")
@@ -176,9 +187,9 @@ class Complementary(GRPO):
     def shared(self) -> tuple[Any, ...]:
         """Settings of the bank and extractor, which all worlds of a run share."""
         names = {"extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every"}
-        names |= {"embedding_url", "embedding_key"}
+        names |= {"embedding_url", "embedding_key", "demotion", "retrieval", "search_scope", "merge_scope", "extractor"}
         names |= {"bank", "beforehand", "critic", "search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
-        return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
+        return tuple((n, value) for n, value in vars(self).items() if n in names)
 
     def manager(self, world: Environment, resources: Resources):
         """A function that opens bank and extractor; called when the first episode needs them."""
@@ -190,24 +201,16 @@ class Complementary(GRPO):
         embedding = self.build_embedding(resources)
 
         def open_manager() -> ExperienceManager:
-            extractor = Extractor(
-                policy,
-                self.extractor_style,
-                max_tokens=self.extractor_tokens,
-                clip=self.extractor_clip,
-                lr=self.extractor_lr,
-                batch=self.extractor_batch,
-                decay=self.extractor_decay,
-                cooldown=self.extractor_cooldown,
-                trained=self.extraction == "trained",
-            )
+            extractor = Extractor(policy, self.extractor, trained=self.extraction == "trained")
             # Without resources the method is only inspected: keep the bank in memory.
             bank = Bank(None if resources is NO_RESOURCES else path, embedding.name, embedding.dimensions, self.capacity)
             bank.clear()  # a run killed before its first checkpoint starts over; checkpoints restore the bank
             if offline:
                 fill_bank(bank, embedding, world, self.bank, self.beforehand)
+            shuffled = self.retrieval == "shuffled"
+            rule = (self.candidates, self.diversity, self.recency, self.demotion, self.search_scope, shuffled)
             return ExperienceManager(
-                bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
+                bank, embedding, extractor, Diversity(*rule), self.background, merge_scope=self.merge_scope
             )
 
         return open_manager

@@ -3,7 +3,7 @@
     <action>search_and_ask the fridge is open and the egg is not in it</action>          in tags, or bare
 
 The question does not reach the world, the history or the tracker. The answer is a note in the following prompts, until the
-next question.
+next question. An episode has a limited number of questions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ASKED, ENTRY = "asked", "asked_entry"
 LONGEST = 500
 """characters of a question"""
 NOTHING = "Nothing is known about that."
+NONE_LEFT = "You have no questions left."
 _QUESTION = re.compile(rf"\s*{ASK}(?![\w-])[\s:=(\[\"']*(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -36,6 +37,8 @@ class SearchResult:
 
 
 class PendingAnswer(Protocol):
+    def done(self) -> bool: ...
+
     def result(self) -> SearchResult: ...
 
 
@@ -57,11 +60,13 @@ class SearchAndAsk(Context):
     """Another context, in which episodes with some conditions may ask."""
 
     inner: Context
-    ask: Callable[[str], PendingAnswer] = field(repr=False, compare=False)
+    ask: Callable[[str, Task], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
     """their names"""
     brief: bool = False
     """short invitation, for tiny policies"""
+    most: int = 0
+    """questions per episode; 0 is any number"""
 
     @property
     def format(self) -> ActionFormat:
@@ -75,7 +80,7 @@ class SearchAndAsk(Context):
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
         inner = self.inner.begin(task, condition)
-        return _AskingReader(self, inner) if condition.name in self.conditions else inner
+        return _AskingReader(self, inner, task) if condition.name in self.conditions else inner
 
     @property
     def invitation(self) -> str:
@@ -84,9 +89,10 @@ class SearchAndAsk(Context):
         form, asked = self.format, f"{ASK} your question"
         inside = form.answer if isinstance(form, AfterThought) else form
         written = inside.write_past(asked) if isinstance(inside, Tags) else asked
+        often = f" You may ask {'once' if self.most == 1 else f'{self.most} times'}." if self.most else ""
         return (
             f"At any turn you may ask instead of acting: `{written}` searches the experience of earlier episodes, and the "
-            "answer is shown to you next. Say where you stand and what stops you."
+            f"answer is shown to you next. Say where you stand and what stops you.{often}"
         )
 
 
@@ -98,10 +104,11 @@ def asking_format(form: ActionFormat) -> ActionFormat:
 
 
 class _AskingReader(PromptReader):
-    def __init__(self, context: SearchAndAsk, inner: PromptReader) -> None:
-        self._context, self._inner = context, inner
+    def __init__(self, context: SearchAndAsk, inner: PromptReader, task: Task) -> None:
+        self._context, self._inner, self._task = context, inner, task
         self._last = Transition(Observation(""))
         self._note = ""
+        self._asked = 0
 
     def read(self, observation: Observation) -> Prompt:
         self._last = replace(self._last, observation=observation)
@@ -110,21 +117,31 @@ class _AskingReader(PromptReader):
         def beside(*parts: str) -> str:
             return prompt.separator.join(filter(None, parts))
 
-        return prompt.with_notes(beside(prompt.task_note, self._context.invitation), beside(prompt.step_note, self._note))
+        invitation = "" if self._is_out else self._context.invitation
+        return prompt.with_notes(beside(prompt.task_note, invitation), beside(prompt.step_note, self._note))
+
+    @property
+    def _is_out(self) -> bool:
+        return 0 < self._context.most <= self._asked
 
     def ask(self, action: str) -> Pending | None:
         question = parse_question(action)
         if question is None:
             return None
-        return _Hearing(self, question, self._context.ask(question) if question else None)
+        if self._is_out:
+            return _Hearing(self, question, None, NONE_LEFT)
+        self._asked += 1
+        return _Hearing(self, question, self._context.ask(question, self._task) if question else None)
 
-    def hear(self, question: str, told: SearchResult) -> Transition:
+    def hear(self, question: str, told: SearchResult, otherwise: str) -> Transition:
         """Store the answer for the next prompts. The transition repeats the last state of the world."""
-        self._note = frame_note(f"{question}\n{told.text or NOTHING}")
+        answer = told.text or otherwise
+        self._note = frame_note(f"{question}\n{answer}")
         found = {} if told.entry is None else {ENTRY: float(told.entry)}
         # reward terms expect both sums on every step
         signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
-        return replace(self._last, done=False, success=False, effective=True, label=ASKED, reward=0.0, signals=signals)
+        said = {"label": ASKED, "signals": signals, "answer": answer}
+        return replace(self._last, done=False, success=False, effective=True, reward=0.0, **said)
 
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         if parse_question(action) is not None:
@@ -138,6 +155,12 @@ class _Hearing:
     reader: _AskingReader
     question: str
     answer: PendingAnswer | None
+    otherwise: str = NOTHING
+    """the answer, if nothing was found or asked"""
+
+    def done(self) -> bool:
+        return self.answer is None or self.answer.done()
 
     def result(self) -> Transition:
-        return self.reader.hear(self.question, self.answer.result() if self.answer is not None else SearchResult())
+        found = self.answer.result() if self.answer is not None else SearchResult()
+        return self.reader.hear(self.question, found, self.otherwise)

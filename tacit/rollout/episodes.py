@@ -123,6 +123,8 @@ def rollout(
     """request id -> slot"""
     stepping: dict[int, tuple[Completion, Parsed]] = {}
     """slot -> its turn, while its world computes the next observation"""
+    answering: dict[int, tuple[Completion, Parsed, Pending]] = {}
+    """slot -> its question, while it is being answered"""
     ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
     """slots whose next prompt is due; finished episodes by slot"""
     with contextlib.closing(open_scheduler(policy, sampling, hidden, lockstep)) as scheduler:
@@ -137,7 +139,7 @@ def rollout(
                 else:
                     ended[slot] = episode.trajectory()
                     observer.on_episode_end(slot, ended[slot])
-            if not pending_slots and not stepping:
+            if not pending_slots and not stepping and not answering:
                 return [ended[slot] for slot in range(len(episodes))]
 
             finished = scheduler.wait()
@@ -149,13 +151,21 @@ def rollout(
                 observer.on_turn(completions[slot], act is not None and act.valid)
 
             # Questions go to the context (search_and_ask), all other actions to the world.
-            asked = {slot: (act, pending) for slot, act in parsed.items() if act and (pending := episodes[slot].ask(act))}
-            acting = {slot: act for slot, act in parsed.items() if act and episodes[slot].stop is None and slot not in asked}
+            for slot, act in parsed.items():
+                if act and (pending := episodes[slot].ask(act)):
+                    answering[slot] = completions[slot], act, pending
+            acting = {
+                slot: act for slot, act in parsed.items() if act and episodes[slot].stop is None and slot not in answering
+            }
             stepping |= {slot: (completions[slot], act) for slot, act in acting.items()}
             steps.begin([(slot, act.action) for slot, act in acting.items()])
-            ready = [slot for slot in parsed if slot not in stepping]
-            for slot, (act, pending) in asked.items():
-                episodes[slot].record_answer(completions[slot], act, pending)
+            ready = [slot for slot in parsed if slot not in stepping and slot not in answering]
+            idle = not pending_slots and not ready
+            for slot in [slot for slot, (*_, pending) in answering.items() if pending.done()] or (
+                list(answering)[:1] if idle and not stepping else []
+            ):
+                episodes[slot].record_answer(*answering.pop(slot))
+                ready.append(slot)
             for slot, result in steps.collect(wait=not pending_slots and not ready):
                 episodes[slot].record_step(*stepping.pop(slot), result)
                 ready.append(slot)
@@ -244,6 +254,7 @@ class _Episode:
             signals=signals,
             reward=result.reward,
             thought=act.thought,
+            answer=result.answer,
         )
         self.steps.append(step)
         self.observation = result.observation

@@ -57,7 +57,7 @@ class Collector:
         `count` groups are selected.
         """
         method, schedule, chosen = self.method, self.method.schedule, list[Group]()
-        sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=self.max_tokens)
+        sampling = Sampling(schedule.temperature, schedule.top_p, schedule.top_k, self.max_tokens)
         played: list[Group] = []
         sound: list[Group] = []
         count = min(count, len(self.tasks))

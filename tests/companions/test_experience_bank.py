@@ -21,7 +21,8 @@ from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, BankStore, Call, Origin, normalize
-from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, retrieve, score
+from tacit.companions.experience.files import read_bank
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, Query, retrieve, score
 from tacit.core.errors import TacitError
 
 EMBED = NgramEmbedding()
@@ -193,7 +194,7 @@ def test_it_goes_back_to_a_copy(tmp_path):
     bank.record("retrieved", [1], 3)
     bank.save_to(tmp_path / "copy.sqlite")
     bank.add("three", EMBED(["three"])[0], Origin())
-    bank.remove([1])
+    bank.replace([1], (), "merged")
     bank.restore_from(tmp_path / "copy.sqlite")
     assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.usage[1].retrieved == 1
     assert bank.add("again", EMBED(["again"])[0], Origin()).id == 3, "ids go on as they would have"
@@ -261,7 +262,7 @@ def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
     def search() -> None:
         while not over:
             turns.pause()
-            found.extend(retrieve(bank, EMBED, ["only"], 1, Diversity(), count=False))
+            found.extend(retrieve(bank, EMBED, [Query("only")], 1, Diversity(), count=False))
 
     turns.play([write, search, search])
     assert len(found) > 30 and all(entry is not None and entry.text == "only" for entry in found)
@@ -315,7 +316,7 @@ def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
     assert [e.text for e in bank.entries.values()] == ["one"]
     other.execute("ROLLBACK")
     bank.add("three", EMBED(["three"])[0], Origin())
-    assert [e.text for e in bank_of(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
+    assert [e.text for e in read_bank(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
 
 
 def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
@@ -385,9 +386,9 @@ def test_retrieval_by_hand():
 def test_those_who_ask_the_same_do_not_all_get_the_same():
     bank = bank_of(None, ["open the red box", "open the red chest", "open the red bag", "paint a wall"])
     embed = CachedEmbedding(EMBED)
-    found = retrieve(bank, embed, ["open the red thing"] * 4, step=1, diversity=Diversity(candidates=3, penalty=2.0))
+    found = retrieve(bank, embed, [Query("open the red thing")] * 4, step=1, diversity=Diversity(candidates=3, penalty=2.0))
     assert len({entry.id for entry in found}) >= 2 and embed.computed == 1
     before = {i: vars(u).copy() for i, u in bank.usage.items()}
-    again = retrieve(bank, embed, ["open the red thing"], 1, Diversity(), count=False)
+    again = retrieve(bank, embed, [Query("open the red thing")], 1, Diversity(), count=False)
     assert again[0] is not None and {i: vars(u) for i, u in bank.usage.items()} == before
-    assert retrieve(bank_of(None), embed, ["anything"], 1, Diversity()) == [None]
+    assert retrieve(bank_of(None), embed, [Query("anything")], 1, Diversity()) == [None]

@@ -17,8 +17,9 @@ from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
 from tacit.companions.experience.bank import Bank, Origin
-from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.extractor import Extractor, ExtractorSettings
 from tacit.companions.experience.manager import ExperienceManager
+from tacit.companions.experience.retrieval import Query
 from tacit.core.types import IterationInfo
 
 FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "retrieval", "manager")]
@@ -59,7 +60,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
     turns = Turns(seed, FILES)
     bank = Bank(place / "bank.sqlite", "numbered", DIMENSIONS, capacity=12)
     bank._writing = TurnLock(turns)
-    extractor = Extractor(lambda: ScriptedPolicy(newest_pairs), "terse", max_tokens=64)
+    extractor = Extractor(lambda: ScriptedPolicy(newest_pairs), ExtractorSettings(style="terse", tokens=64))
     manager = ExperienceManager(bank, Numbered(), extractor)
     manager.embedding._keeping = TurnLock(turns)
     texts: dict[int, str] = {}
@@ -102,7 +103,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
         for number in takewhile(lambda _: not over, count()):
             turns.pause()
             filled = bool(acknowledged)
-            (found,) = manager.search([f"left {number % 12}"], step=number)
+            (found,) = manager.search([Query(f"left {number % 12}")], step=number)
             assert found is not None or not filled, "there was always something to find"
             if found is not None:
                 handed.append(found.id)

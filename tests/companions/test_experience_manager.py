@@ -11,7 +11,13 @@ import pytest
 from scripted import ScriptedPolicy, make_group
 
 from tacit.companions.experience.bank import Bank, Origin
-from tacit.companions.experience.extractor import Extractor, render_critic_prompt, render_distill_prompt, render_merge_prompt
+from tacit.companions.experience.extractor import (
+    Extractor,
+    ExtractorSettings,
+    render_critic_prompt,
+    render_distill_prompt,
+    render_merge_prompt,
+)
 from tacit.companions.experience.manager import DistillRequest, ExperienceManager
 from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.errors import TacitError
@@ -27,7 +33,7 @@ def managing(answer: str | Callable[[str, int], str], texts=(), path=None, **set
     for text in texts:
         bank.add(text, EMBED([text])[0], Origin())
     said = ScriptedPolicy(answer if callable(answer) else lambda prompt, seed: answer)
-    return ExperienceManager(bank, EMBED, Extractor(lambda: said, "json", max_tokens=64), **settings)
+    return ExperienceManager(bank, EMBED, Extractor(lambda: said, ExtractorSettings(tokens=64)), **settings)
 
 
 def request(number: int = 0) -> DistillRequest:

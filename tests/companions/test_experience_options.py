@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import Kit, ScriptedPolicy, make_group
+from scripted import Kit, ScriptedPolicy, group_extractor, make_group
 
 from tacit.companions.experience.bank import Bank, Entry
 from tacit.companions.experience.companion import GUIDED, critic_verdict, guiding_entry, select_guided_winners
@@ -56,7 +56,9 @@ def play(tmp_path, iterations=3, actor=None, **settings):
     """(the method, what its iterations were, actor, extractor)"""
     actor, extractor = actor or ScriptedPolicy(acting), ScriptedPolicy(noting)
     told = {"extractor_style": "terse", "extractor_tokens": 32, "merge_every": 0, "extractor_batch": 4, **settings}
-    chosen = replace(get_method("complementary")(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **told)
+    chosen = replace(
+        get_method("complementary")(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **group_extractor(told)
+    )
     method = chosen.build(WORLD, Kit(extractor, tmp_path))
     loop = Loop([Collector(method, TASKS, InProcessPool(WORLD.make), 12, 3)], actor, iterations=iterations)
     return method, [loop.iterate(n + 1) for n in range(iterations)], actor, extractor

@@ -11,7 +11,7 @@ import pytest
 
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.manager import QueryQueue
-from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, retrieve
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, Query, retrieve
 from tacit.core.errors import TacitError
 
 EMBED = NgramEmbedding(3, 64)
@@ -37,10 +37,10 @@ def in_threads(count: int, work) -> None:
 def test_every_query_is_answered_as_a_single_search_would(workers):
     bank, remembered = bank_of(60), CachedEmbedding(EMBED, most=20)
     queries = [f"where is thing {i % 45}" for i in range(240)]
-    alone = {q: retrieve(bank, EMBED, [q], 1, Diversity(), count=False)[0] for q in set(queries)}
+    alone = {q: retrieve(bank, EMBED, [Query(q)], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
     with QueryQueue(
-        lambda asked: retrieve(bank, remembered, asked, 1, Diversity(), count=False), 16, 0.005, workers
+        lambda asked: retrieve(bank, remembered, list(map(Query, asked)), 1, Diversity(), count=False), 16, 0.005, workers
     ) as query_queue:
 
         def ask(i: int) -> None:
@@ -147,7 +147,7 @@ def test_readers_pass_over_what_goes_away_under_their_hands():
         while not stop.is_set():
             n += 1
             try:
-                retrieve(bank, embed, [f"thing {(n + k) % 40}" for k in range(6)], n, Diversity(), count=bool(i % 2))
+                retrieve(bank, embed, [Query(f"thing {(n + k) % 40}") for k in range(6)], n, Diversity(), count=bool(i % 2))
             except Exception as error:
                 wrong.append(error)
                 return

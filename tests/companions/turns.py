@@ -72,6 +72,15 @@ class TurnLock:
     def __init__(self, turns: Turns) -> None:
         self._turns, self._owner, self._depth = turns, None, 0
 
+    def acquire(self, blocking: bool = True) -> bool:
+        if not blocking and self._owner not in (None, threading.get_ident()):
+            return False
+        self.__enter__()
+        return True
+
+    def release(self) -> None:
+        self.__exit__()
+
     def __enter__(self) -> None:
         me = threading.get_ident()
         while self._owner not in (None, me):

@@ -30,12 +30,12 @@ def test_a_language_model_that_would_imitate_at_the_rate_of_a_tiny_policy():
 
 def test_an_extractor_that_is_shown_lines_and_asked_for_json():
     shown = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
-    assert "add --extractor-style terse" in warnings("--model", "owner/language-model", *shown, method="complementary")
-    said = warnings("--model", "owner/language-model", *shown, "--extractor-style", "terse", method="complementary")
+    assert "add --extractor.style terse" in warnings("--model", "owner/language-model", *shown, method="complementary")
+    said = warnings("--model", "owner/language-model", *shown, "--extractor.style", "terse", method="complementary")
     assert "lines" not in said + warnings("--model", "tiny-base", *shown, method="complementary")
     both = (*shown[2:], "--method", "reuserl+complementary", "--invalid-penalty", "0.1")
     said = warnings("--model", "owner/language-model", *both, method="reuserl+complementary")
-    assert said.count("add --extractor-style terse") == 1, "it is said by whom it concerns, and once"
+    assert said.count("add --extractor.style terse") == 1, "it is said by whom it concerns, and once"
 
 
 def test_settings_that_learn_are_not_doubted():

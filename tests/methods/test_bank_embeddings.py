@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 
 GUESSING = f"{Path(__file__).parents[1] / 'guessing.py'}:SAME"
 SMALL = {
-    "iterations": 2, "groups": 2, "group_size": 4, "tasks": 4, "merge_every": 0, "extractor_tokens": 8, "quiet": True,
+    "iterations": 2, "groups": 2, "group_size": 4, "tasks": 4, "merge_every": 0, "extractor": {"tokens": 8}, "quiet": True,
     "tiny": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2}, "engine": {"device": "cpu", "threads": 1},
     "evaluation": {"tasks": 2, "every": 0, "untrained": False}, "sft": {"steps": 0}, "extraction": "offline",
 }  # fmt: skip

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
+from scripted import Kit, ScriptedPolicy, group_extractor, make_group, solve_countdown
 
 from tacit.companions.experience.bank import Call, Origin, Usage
 from tacit.companions.experience.companion import GUIDED, GuidedHalf
 from tacit.companions.experience.extractor import (
     Extractor,
+    ExtractorSettings,
     MalformedAnswer,
     Operation,
     Sample,
@@ -56,7 +57,9 @@ def make(extractor=None, place=None, **settings):
     place = place or Path(tempfile.mkdtemp(prefix="experience-"))
     extractor = extractor or ScriptedPolicy(noting)
     told = {"extractor_style": "terse", "extractor_tokens": 64, "merge_every": 0, "extractor_batch": 4, **settings}
-    method = replace(get_method("complementary")(**SMALL), schedule=SCHEDULE, **told).build(WORLD, Kit(extractor, place))
+    method = replace(get_method("complementary")(**SMALL), schedule=SCHEDULE, **group_extractor(told)).build(
+        WORLD, Kit(extractor, place)
+    )
     return method, extractor
 
 
@@ -188,7 +191,7 @@ def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(b
 def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
     """r̄ = 1, −1, 0.5, −0.5: mean 0. Trained 0, 3 and 3 times, the last of them in this very step: w = 1, ½, ½ and 0."""
     policy = ScriptedPolicy(noting)
-    extractor = Extractor(lambda: policy, batch=4, decay=0.5, cooldown=1)
+    extractor = Extractor(lambda: policy, ExtractorSettings(batch=4, decay=0.5, cooldown=1))
     call = Call(np.array([1]), np.array([2, 3]), np.array([-0.5, -0.25], np.float32))
     known = [Usage(), Usage(trained=3, last_trained=5), Usage(trained=3, last_trained=6), Usage(trained=3, last_trained=7)]
     for entry, reward in enumerate((1.0, -1.0, 0.5, -0.5)):
@@ -196,7 +199,7 @@ def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
     told, trained = extractor.learn(lambda entry: known[entry], 7)
     ((batch, _, _),) = policy.updates
     assert [a.tolist() for a in batch.advantages] == [[1.0, 1.0], [-0.5, -0.5], [0.25, 0.25], [0.0, 0.0]]
-    assert trained == [0, 1, 2, 3] and told["experience/extractor_reward"] == 0.0
+    assert trained == [0, 1, 2] and told["experience/extractor_reward"] == 0.0
     for entry, reward in enumerate((1.0, 1.0, 1.0, -1.0)):  # mean ½: what a heavy entry earned is no other's baseline
         extractor.add_sample(Sample(entry, reward, call))
     extractor.learn(lambda entry: known[entry], 9)
@@ -206,13 +209,13 @@ def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
 def test_what_is_said_of_the_extractor_is_what_it_has():
     method, _ = make(extractor_decay=0.25, extractor_cooldown=3, extractor_clip=0.3, extractor_lr=1e-3, recency=4, candidates=5)
     manager = method.companions[0].manager
-    own = manager.extractor
-    assert (own.decay, own.cooldown, own.clip, own.lr, own.batch, own.max_tokens) == (0.25, 3, 0.3, 1e-3, 4, 64)
+    own = manager.extractor.settings
+    assert (own.decay, own.cooldown, own.clip, own.lr, own.batch, own.tokens) == (0.25, 3, 0.3, 1e-3, 4, 64)
     assert (manager.diversity.recency, manager.diversity.candidates, manager.diversity.penalty) == (4, 5, 0.4)
 
 
 def test_what_was_handed_out_in_one_iteration_is_recent_in_it_alone():
-    method, _ = make(recency=1)
+    method, _ = make(recency=1, demotion=0.0)
     loop = loop_of(method)
     (experience,) = method.companions
     loop.iterate(1)
@@ -238,7 +241,7 @@ def test_an_updated_entry_says_what_it_was_made_from():
 
 def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
     call = Call(np.array([1]), np.array([2]), np.array([-0.1], np.float32))
-    extractor = Extractor(lambda: ScriptedPolicy(noting), "terse", batch=9)
+    extractor = Extractor(lambda: ScriptedPolicy(noting), ExtractorSettings(style="terse", batch=9))
     for sample in (Sample(1, 1.0, call, 3), Sample(2, -1.0, call), Sample(1, -1.0, call, 1)):
         extractor.add_sample(sample)
     assert [(s.entry, s.reward, s.episodes) for s in extractor.buffer] == [(1, 0.5, 4), (2, -1.0, 1)]
@@ -349,7 +352,9 @@ def test_a_merge_that_does_not_fit_is_counted():
 @pytest.mark.parametrize("name", ["bipace", "opid"])
 def test_together_with_others(name, tmp_path):
     extractor = ScriptedPolicy(noting)
-    settings = get_method(f"complementary+{name}")(**SMALL, extractor_style="terse", extractor_tokens=64, merge_every=0, kl=0.0)
+    settings = get_method(f"complementary+{name}")(
+        **SMALL, extractor=ExtractorSettings(style="terse", tokens=64), merge_every=0, kl=0.0
+    )
     more = {"layer": -1} if name == "bipace" else {}
     method = replace(settings, schedule=SCHEDULE, **more).build(WORLD, Kit(extractor, tmp_path))
     loop = loop_of(method)
@@ -370,6 +375,7 @@ def test_saved_and_found_again_it_goes_on_as_it_would_have(tmp_path):
             place.mkdir()
             method.companions[0].save(place)
             loop.iterate(3)  # and then the power goes
+            method.companions[0].close()
             method, extractor = make(place=tmp_path / "run-True", extractor_batch=5)
             method.companions[0].load(place)
             drawn = dict(loop.drawn)

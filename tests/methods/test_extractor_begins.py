@@ -9,8 +9,8 @@ from tacit.runs.directory import open_checkpoints, read_summary
 
 TRAIN = (
     "train --world errands --model tiny --method complementary --sft.steps 3 --sft.tasks 3 --sft.batch 4 --iterations 2 "
-    "--groups 1 --group-size 4 --tasks 4 --max-steps 2 --evaluation.tasks 1 --evaluation.every 0 --extractor-batch 999 "
-    "--extractor-tokens 6 --checkpoint-every 1 --keep 9 --tiny.layers 1 --tiny.hidden 32 --engine.device cpu "
+    "--groups 1 --group-size 4 --tasks 4 --max-steps 2 --evaluation.tasks 1 --evaluation.every 0 --extractor.batch 999 "
+    "--extractor.tokens 6 --checkpoint-every 1 --keep 9 --tiny.layers 1 --tiny.hidden 32 --engine.device cpu "
     "--engine.threads 1 --history 0"
 )
 

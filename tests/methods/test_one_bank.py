@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Kit, ScriptedPolicy, solve_countdown
+from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
 from tacit.cli.main import main
 from tacit.companions.experience.bank import Origin
@@ -35,6 +35,8 @@ SETTINGS = {
     "extractor_tokens": 64,
     "extractor_batch": 5,
     "merge_every": 3,
+    "search_scope": "bank",
+    "merge_scope": "bank",
     "schedule": Schedule(groups=4, group_size=4, lr=1e-3),
 }
 
@@ -54,7 +56,7 @@ def made(place: Path):
     """(loop over both worlds, their one companion, the extractor)"""
     extractor = ScriptedPolicy(noting)
     kit = Kit(extractor, place)
-    methods = [replace(get_method("complementary")(), **SETTINGS).build(world, kit) for world in WORLDS]
+    methods = [replace(get_method("complementary")(), **group_extractor(SETTINGS)).build(world, kit) for world in WORLDS]
     grounds = [
         Collector(method, world.tasks("train", 6, 0), InProcessPool(world.make), 12, 3, world.name, 0.5)
         for world, method in zip(WORLDS, methods, strict=True)
@@ -105,6 +107,7 @@ def test_saved_and_found_again_both_go_on_as_they_would_have(tmp_path):
             experience.save(tmp_path / "kept")
             drawn = dict(loop.drawn)
             loop.iterate(3)  # and then the power goes
+            experience.close()
             vocabulary = extractor._words, extractor._ids
             loop, experience, extractor = made(tmp_path / str(cut))
             extractor._words, extractor._ids = vocabulary  # a tokenizer is no other one after a kill
@@ -136,17 +139,16 @@ def test_worlds_cannot_have_it_made_differently(tmp_path):
 
 TRAIN = (
     "train --world guessing:SAME,guessing:NEXT --model tiny --method complementary --sft.steps 40 --sft.lr 1e-2 --iterations 3 "
-    "--groups 4 --group-size 8 --tasks 8 --evaluation.tasks 2 --no-evaluation.untrained --extractor-tokens 6 "
-    "--extractor-batch 3 --diversity 3 --extractor-lr 1e-2 --merge-every 2 --checkpoint-every 1 --keep 9 --lr 1e-2 "
+    "--groups 4 --group-size 8 --tasks 8 --evaluation.tasks 2 --no-evaluation.untrained --extractor.tokens 6 "
+    "--extractor.batch 5 --diversity 3 --extractor.lr 1e-2 --merge-every 2 "
+    "--extractor.cooldown 1 --checkpoint-every 1 --keep 9 --lr 1e-2 "
     "--tiny.layers 1 --tiny.hidden 32 --engine.device cpu --engine.threads 1"
 )
 
 
 def on_disk(run: Path) -> list:
-    """All but the `version` of calls: an engine counts the loading of a checkpoint among the changes of its weights."""
     base = sqlite3.connect(run / "experience" / "bank.sqlite")
-    calls = "(SELECT id, prompt, completion, logprobs FROM calls)"
-    found = [base.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in ("entries", "events", calls)]
+    found = [base.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in ("entries", "events", "calls")]
     base.close()
     return found
 
@@ -162,6 +164,7 @@ def taken_as_it_is():
     with pytest.MonkeyPatch.context() as patch:
         reading = "tacit.companions.experience.extractor.parse_operations"
         patch.setattr(reading, lambda answer, style, guided: (Operation("add", answer.strip() or "nothing"),))
+        patch.setattr("tacit.companions.experience.extractor.find_cut", lambda completion, prompt_end: "")
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Kit, ScriptedPolicy, solve_countdown
+from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
 from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
@@ -44,9 +44,9 @@ def asking_once(prompt: str, seed: int) -> str:
 def made(place: Path, extractor: Callable = advising_extractor, actor: Callable = asking_once, **settings):
     """(loop, companion, actor, extractor) with two entries in the bank."""
     helper, player = ScriptedPolicy(extractor), ScriptedPolicy(actor)
-    told = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, **settings}
+    told = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, "demotion": 0.0, **settings}
     schedule = Schedule(groups=2, group_size=4, lr=1e-3)
-    method = replace(get_method("complementary")(**told), schedule=schedule).build(WORLD, Kit(helper, place))
+    method = replace(get_method("complementary")(**group_extractor(told)), schedule=schedule).build(WORLD, Kit(helper, place))
     experience = method.companions[0]
     bank, embed = experience.manager.bank, experience.manager.embedding
     for text in ("which numbers go first: the largest", "nothing of the kind"):
@@ -100,7 +100,8 @@ def test_what_was_asked_for_is_rewarded(tmp_path):
         assert asked
         for entry in {int(trajectory.condition.entry), *asked}:
             earned.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
-    found = {sample.entry: sample.reward for sample in experience.manager.extractor.buffer}
+    buffer = experience.manager.extractor.buffer
+    found = {sample.entry: sample.reward for sample in buffer if not sample.refinement}
     assert found == {entry: pytest.approx(np.mean(rewards)) for entry, rewards in earned.items()}
     assert len({trajectory.success for trajectory in guided}) == 2, "there is something to tell apart"
 
@@ -210,6 +211,6 @@ def test_advice_is_read_or_refused():
 def test_a_method_that_is_only_looked_at_touches_no_bank(tmp_path, monkeypatch):
     """Built without tools it has no directory: what lies under that name where somebody stands is not its own."""
     monkeypatch.chdir(tmp_path)
-    method = get_method("complementary")(**TERSE).build(WORLD)
+    method = get_method("complementary")(**group_extractor(TERSE)).build(WORLD)
     assert {c.name for c in method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 4, 0)} == {"plain"}
     assert not list(tmp_path.iterdir())

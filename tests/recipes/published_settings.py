@@ -46,6 +46,7 @@ VERL_AGENT: Sourced = {
     "schedule.decay": ("none", "yaml: actor.optim.warmup_style=constant"),
     "schedule.temperature": (1.0, "yaml: rollout.temperature"),
     "schedule.top_p": (1.0, "yaml: rollout.top_p"),
+    "schedule.top_k": (0, "yaml: rollout.top_k"),
     "schedule.epochs": (1, "yaml: ppo_epochs"),
     "schedule.minibatches": (1, "by minibatch_rows"),
     "schedule.minibatch_rows": (256, "script: ppo_mini_batch_size, which counts environment steps"),
@@ -206,16 +207,26 @@ MIXTURE: Sourced = VERL_AGENT | {
     "method.capacity": (20_000, "code: first in, first out"),
     "method.candidates": (16, "code"),
     "method.diversity": (0.4, "code: λ of Eq. 6"),
-    "method.recency": (1, "instead of 300 s: a clock cannot be repeated"),
+    "method.recency": (3, "instead of 300 s: a clock cannot be repeated"),
+    "method.demotion": (0.5, "code: diversity_dropout_p"),
+    "method.retrieval": ("nearest", "§3.2.2"),
+    "method.search_scope": ("world", "code: multi_task_tabuler"),
     "method.merge_every": (5, "C.2"),
-    "method.extractor_style": ("json", "code: JSON in an answer"),
-    "method.extractor_tokens": (4096, "ours: not stated; a thought comes first"),
-    "method.extractor_batch": (64, "C.2: the training buffer"),
-    "method.extractor_lr": (1e-6, "C.2"),
-    "method.extractor_clip": (0.1, "C.2"),
-    "method.extractor_decay": (0.5, "code: α of Eq. 7"),
-    "method.extractor_cooldown": (1, "code: δ of Eq. 7"),
+    "method.merge_scope": ("world", "code: multi_task_tabuler"),
+    "method.extractor.style": ("json", "code: JSON in an answer"),
+    "method.extractor.tokens": (8192, "code: max_new_tokens"),
+    "method.extractor.temperature": (1.0, "code"),
+    "method.extractor.top_p": (0.99, "code"),
+    "method.extractor.top_k": (50, "code: the default of its generating arguments"),
+    "method.extractor.trace": ("full", "§3.2.1: the full interaction trace"),
+    "method.extractor.batch": (64, "C.2: the training buffer"),
+    "method.extractor.lr": (1e-6, "C.2"),
+    "method.extractor.clip": (0.1, "C.2"),
+    "method.extractor.decay": (0.5, "code: α of Eq. 7"),
+    "method.extractor.cooldown": (1, "code: δ of Eq. 7"),
+    "method.extractor.refinements": (True, "code: return_interaction"),
     "method.search_and_ask": ("refined", "§3.2.2"),
+    "method.questions": (2, "code: max_tool_uses"),
     "method.query_batch": (16, "C.2: B"),
     "method.query_wait": (0.001, "C.2: t_max"),
     "method.search_workers": (4, "C.2"),
@@ -231,8 +242,9 @@ MIXTURE: Sourced = VERL_AGENT | {
     "schedule.lr": (1e-6, "C.2: constant"),
     "schedule.warmup": (0.0, "C.2: constant"),
     "schedule.decay": ("none", "C.2: constant"),
-    "schedule.temperature": (1.0, "ours: not stated"),
-    "schedule.top_p": (1.0, "ours: not stated"),
+    "schedule.temperature": (0.99, "code"),
+    "schedule.top_p": (0.99, "code"),
+    "schedule.top_k": (100, "code"),
     "schedule.epochs": (1, "code"),
     "schedule.minibatches": (1, "ours: the micro-batch of 96 is how a step is computed"),
     "schedule.minibatch_rows": (0, "by minibatches"),
@@ -249,7 +261,7 @@ MIXTURE: Sourced = VERL_AGENT | {
     "evaluation.max_steps": (30, "C.2: as in training"),
     "engine.lora_rank": (0, "C.2: Megatron, all parameters"),
     "engine.clip_norm": (1.0, "ours: not stated"),
-    "engine.weight_decay": (0.01, "ours: not stated"),
+    "engine.weight_decay": (0.0, "code"),
     "engine.betas": ([0.9, 0.999], "ours: not stated; AdamW's own"),
     "worlds.webshop": (
         {"split": "published_train", "evaluation": {"split": "published_test", "tasks": 128}},
@@ -278,7 +290,7 @@ WITH_EXTRACTOR: Sourced = {
     "policies.extractor": (
         {
             "model": "Qwen/Qwen3-4B-Thinking-2507",
-            "engine": {"name": "local", **to_data(LocalSettings(gradient_checkpointing=True))},
+            "engine": {"name": "local", **to_data(LocalSettings(gradient_checkpointing=True, weight_decay=0.0))},
         },
         "§4.1; where and how it is held is ours",
     )
@@ -288,6 +300,62 @@ COMPLEMENTARY_ROWS: dict[str, Sourced] = {
     "static-online": WITH_EXTRACTOR | {"method.extraction": ("static", "Table 1: Static Online Exp.")},
     "experience-only": WITH_EXTRACTOR | {"method.actor": ("fixed", "Table 1: Exp. Only")},
     "complementary": WITH_EXTRACTOR,
+}
+
+
+LARGE_EXTRACTOR: Sourced = {
+    "policies.extractor": (
+        {**WITH_EXTRACTOR["policies.extractor"][0], "model": "Qwen/Qwen3-30B-A3B-Instruct-2507"},
+        "§4.3; where and how it is held is ours",
+    )
+}
+ALONE: Sourced = {place: own for place, own in MIXTURE.items() if not place.startswith("worlds.")} | {
+    "schedule.groups": (16, "C.2: 128 episodes in groups of 8"),
+    "evaluation.tasks": (128, "ours: not stated"),
+    "evaluation.every": (29, "ours: not stated"),
+}
+IN_THE_ROOM: Sourced = ALONE | {
+    "world": ("minihack", "Figure 3"),
+    "families": ("room", "C.1: Room-Ultimate-5x5"),
+    "tasks": (2320, "ours: 16 × 145, as many as are met"),
+    "evaluation.split": ("test", "ours: not stated"),
+    "schedule.iterations": (145, "C.2: 145 steps"),
+}
+ROOM_ROWS: dict[str, Sourced] = {
+    "baseline": COMPLEMENTARY_ROWS["baseline"],
+    "offline": {"method.extraction": ("offline", "Figure 3a: Offline Exp.; the bank is made by rule")},
+    "static-online": COMPLEMENTARY_ROWS["static-online"],
+    "complementary": WITH_EXTRACTOR,
+    "all-guided": WITH_EXTRACTOR | {"method.guided": (1.0, "Figure 3b")},
+    "joint": WITH_EXTRACTOR | {"method.advantage": ("joint", "Figure 3c")},
+    "no-merge": WITH_EXTRACTOR | {"method.merge_every": (0, "Figure 5a")},
+    "no-questions": WITH_EXTRACTOR | {"method.search_and_ask": ("none", "Figure 5b")},
+    "self-distillation": WITH_EXTRACTOR | {"method.internalise": (1e-6, "Figure 9b; the actor's learning rate")},
+    "actor-critic": WITH_EXTRACTOR | {"method.critic": (True, "Figure 14")},
+}
+SINGLE_TASKS: dict[str, Sourced] = {
+    "room": IN_THE_ROOM | {"tasks": (2048, "ours: not stated")},
+    "webshop": ALONE
+    | {
+        "world": ("webshop", "C.2"),
+        "split": ("published_train", "C.1; goals are ours"),
+        "evaluation.split": ("published_test", "C.1; goals are ours"),
+        "schedule.iterations": (256, "C.2"),
+        "schedule.groups": (8, "C.2: 64 episodes in groups of 8"),
+        "schedule.warmup": (0.0390625, "C.2: 10 of 256"),
+    },
+    "alfworld": ALONE
+    | {
+        "world": ("alfworld", "C.2"),
+        "split": ("published_train", "C.1"),
+        "tasks": (1466, "C.1"),
+        "max_steps": (40, "C.2"),
+        "max_tokens": (2048, "C.2"),
+        "evaluation.split": ("valid_unseen", "C.1: 134 held out"),
+        "evaluation.tasks": (134, "C.1"),
+        "evaluation.max_steps": (40, "C.2: as in training"),
+        "schedule.iterations": (128, "C.2"),
+    },
 }
 
 
@@ -513,6 +581,7 @@ CONSTANT_CONTEXT: Sourced = {
     "schedule.decay": ("none", "ours: stated for imitation only"),
     "schedule.temperature": (0.8, "Table 5"),
     "schedule.top_p": (0.95, "Table 5"),
+    "schedule.top_k": (0, "ours: not stated"),
     "schedule.epochs": (1, "Table 5: RL epochs"),
     "schedule.minibatches": (1, "ours: not stated"),
     "schedule.minibatch_rows": (0, "ours: not stated"),
@@ -635,6 +704,16 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         for method, row in (("grpo", {}), ("opid", OPID))
     },
     "complementary-table1": {("three-tasks", method): THREE_TASKS | own for method, own in COMPLEMENTARY_ROWS.items()},
+    "complementary-figure6": {
+        (world, method): task | COMPLEMENTARY_ROWS[method]
+        for world, task in SINGLE_TASKS.items()
+        for method in ("baseline", "complementary")
+    },
+    "complementary-figures3-5-9b-14": {("room", method): IN_THE_ROOM | own for method, own in ROOM_ROWS.items()},
+    "complementary-figure9a": {
+        ("three-tasks", "extractor-4b"): THREE_TASKS | WITH_EXTRACTOR,
+        ("three-tasks", "extractor-30b"): THREE_TASKS | LARGE_EXTRACTOR,
+    },
     "complementary-figure9d": {
         ("six-tasks", method): SIX_TASKS | COMPLEMENTARY_ROWS[method] for method in ("baseline", "complementary")
     },
@@ -675,6 +754,9 @@ SEEDS = {
     "opid-tables23": ([0], "ours: not stated"),
     "opid-tables78": ([0], "ours: not stated"),
     "complementary-table1": ([0], "ours: not stated"),
+    "complementary-figure6": ([0], "ours: not stated"),
+    "complementary-figures3-5-9b-14": ([0], "ours: not stated"),
+    "complementary-figure9a": ([0], "ours: not stated"),
     "complementary-figure9d": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),
     "constant-context-table1-webshop": ([42], "Table 5: training seed"),

@@ -23,11 +23,13 @@ CARRIED_OUT = {
 
 
 def flat(document: dict[str, Any]) -> dict[str, Any]:
-    return {
+    found = {
         f"{key}.{name}" if name else key: each
         for key, value in document.items()
         for name, each in (value.items() if isinstance(value, dict) else [("", value)])
     }
+    inner = {f"method.extractor.{name}": each for name, each in found.pop("method.extractor", {}).items()}
+    return found | inner
 
 
 def idle(told: dict[str, Any]) -> set[str]:

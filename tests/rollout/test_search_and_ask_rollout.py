@@ -46,12 +46,15 @@ class Recorded(Context, PromptReader):
         return {"progress": 1.0}
 
 
-def asking_of(inner=None, answer=lambda question: done(SearchResult(f"about {question}", 7)), **more):
+def asking_of(inner=None, answer=lambda question, task: done(SearchResult(f"about {question}", 7)), **more):
     return SearchAndAsk(inner or Recorded(), answer, (GUIDED,), **more)
 
 
 def done(told: SearchResult):
     class Now:
+        def done(self) -> bool:
+            return True
+
         def result(self) -> SearchResult:
             return told
 
@@ -102,7 +105,7 @@ def test_in_a_world_with_tags_of_its_own():
 
 def test_somebody_who_cannot_answer_costs_that_episode_and_a_refusal_the_run():
     def broken(error):
-        def ask(question):
+        def ask(question, task):
             raise error
 
         return ask

@@ -6,7 +6,7 @@ import io
 import threading
 
 import pytest
-from scripted import Kit, ScriptedPolicy, solve_countdown
+from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
@@ -21,7 +21,9 @@ from tacit.training.train import Trainer
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
-TERSE = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "extractor_style": "terse"}
+TERSE = group_extractor(
+    {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "extractor_style": "terse"}
+)
 
 
 def asking(prompt: str, seed: int) -> str:

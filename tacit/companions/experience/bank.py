@@ -1,12 +1,15 @@
 """The experience bank: entries with vectors and origins, durable in SQLite (`BankStore`), searched in memory (`EntryMatrix`).
 
-A write returns when it is committed and survives a killed process. Writers take turns; readers never wait and see each change
-completely or not at all.
+A write returns when it is committed and survives a killed process. Threads that write take turns; readers never wait and see
+each change completely or not at all. One process at a time may write; another may only remove entries (`remove_by_hand`), which
+the writer takes over before its next search or write.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import threading
 from bisect import bisect_left
@@ -16,6 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -23,7 +27,9 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 
 MAX_ENTRY_CHARS = 4000
-"""longer entries are rejected"""
+"""longer entries are rejected; a prompt shows them whole"""
+BY_HAND = "removed by hand"
+"""why an entry was retired, if a user did it"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class Origin:
     """entries it replaced"""
     call: int | None = None
     """the extractor call that wrote it, if any"""
+
+    def is_in(self, place: Sequence[str]) -> bool:
+        """Whether it belongs to a world, or to a world and a family. What has no world or family belongs to all of them."""
+        return all(own in ("", wanted) for own, wanted in zip((self.world, self.family), place, strict=False))
 
 
 @dataclass(frozen=True)
@@ -155,6 +165,16 @@ class BankStore:
     def retire(self, entry: int, why: str) -> None:
         self._base.execute("UPDATE entries SET retired = ?, vector = x'' WHERE id = ?", (why or "removed", entry))
 
+    def live_ids(self) -> set[int]:
+        return {number for (number,) in self._base.execute("SELECT id FROM entries WHERE retired IS NULL")}
+
+    def removed_by_hand(self) -> set[int]:
+        return {number for (number,) in self._base.execute("SELECT id FROM entries WHERE retired = ?", (BY_HAND,))}
+
+    def change_count(self) -> int:
+        """Changes whenever another connection has written."""
+        return self._base.execute("PRAGMA data_version").fetchone()[0]
+
     def retired_with_call(self) -> list[int]:
         rows = self._base.execute("SELECT id FROM entries WHERE retired IS NOT NULL AND call IS NOT NULL ORDER BY id")
         return [number for (number,) in rows]
@@ -228,6 +248,11 @@ class BankStore:
             with self.transaction():
                 self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", meta.items())
 
+    def write_capacity(self, capacity: int) -> None:
+        if self._meta().get("capacity") != str(capacity):
+            with self.transaction():
+                self._base.execute("INSERT OR REPLACE INTO meta VALUES ('capacity', ?)", (str(capacity),))
+
     def check_meta(self, wanted: Mapping[str, str]) -> None:
         found = self._meta()
         for key, value in wanted.items():
@@ -294,11 +319,21 @@ class Snapshot:
     def ids(self) -> tuple[int, ...]:
         return tuple(entry.id for entry in self.entries)
 
-    def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[Entry]]:
-        """For each query, the `count` nearest entries by cosine, nearest first; ties by age."""
+    def nearest(self, vectors_QD: np.ndarray, count: int, place: Sequence[str] = ()) -> list[list[Entry]]:
+        """For each query, the `count` nearest entries by cosine, nearest first; ties by age. `place` (a world, or a world and a
+        family) leaves out entries of other places."""
         if not self.entries or count < 1:
             return [[] for _ in vectors_QD]
         queries_QD = normalize(np.asarray(vectors_QD, np.float32))
+        found = self._nearest(queries_QD, count)
+        if not place or all(entry.origin.is_in(place) for near in found for entry in near):
+            return found
+        rows = [row for row, entry in enumerate(self.entries) if entry.origin.is_in(place)]
+        return Snapshot(self.vectors_ND[rows], tuple(self.entries[row] for row in rows))._nearest(queries_QD, count)
+
+    def _nearest(self, queries_QD: np.ndarray, count: int) -> list[list[Entry]]:
+        if not self.entries:
+            return [[] for _ in queries_QD]
         scores_QN = queries_QD @ self.vectors_ND.T
         others = max(0, len(self.entries) - count)
         found = []
@@ -363,21 +398,55 @@ class EntryRejected(TacitError):
     """An entry that cannot be stored."""
 
 
+_open_here: WeakValueDictionary[Path, Bank] = WeakValueDictionary()
+"""banks that this process writes to; the file lock does not tell one from another"""
+
+
 class Bank:
-    """`embedder`: name of the model that makes the vectors; opening a bank of another embedder raises."""
+    """`embedder`: name of the model that makes the vectors; opening a bank of another embedder raises. So does opening one that
+    somebody else writes to: each would keep `capacity` entries of its own."""
 
     def __init__(self, path: Path | None, embedder: str, dimensions: int, capacity: int = CAPACITY) -> None:
         self.path, self.embedder, self.dimensions, self.capacity = path, embedder, dimensions, capacity
+        self._lock = None if path is None else self._lock_file(path)
         self._store, self._matrix = BankStore(path), EntryMatrix(dimensions)
         self._writing = threading.RLock()
+        self._changes = self._store.change_count()
+        self._by_hand: set[int] = set()
+        """removed by hand before the last `clear`"""
         self.entries: dict[int, Entry] = {}
         """live entries, oldest first"""
         self.usage: dict[int, Usage] = {}
         self._retired: list[int] = []
         """retired since the last `drop_retired_calls`"""
         self._meta = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
-        self._store.write_meta(self._meta)
-        self._set_state(self._read(self._store))
+        try:
+            self._store.write_meta(self._meta)
+            self._set_state(self._read(self._store))
+            if path is not None:
+                self._store.write_capacity(capacity)
+            self._drop_surplus()
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock_file(self, path: Path) -> int:
+        """Become the only writer. The lock ends with the process, however that ends."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = path.resolve()
+        if known in _open_here:
+            raise _in_use(path, str(os.getpid()))
+        file = os.open(known.with_name(f"{known.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(file, 20, 0).decode()
+            os.close(file)
+            raise _in_use(path, owner) from error
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        _open_here[known] = self
+        return file
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -385,6 +454,29 @@ class Bank:
     def close(self) -> None:
         with self._writing:
             self._store.close()
+            if self._lock is not None and self.path is not None:
+                os.close(self._lock)
+                self._lock = None
+                _open_here.pop(self.path.resolve(), None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_lock", None) is not None:
+            os.close(self._lock)  # type: ignore[arg-type]
+
+    def refresh(self) -> None:
+        """Take over what another process removed. Does not wait for a thread that writes: it does the same."""
+        if self._writing.acquire(blocking=False):
+            try:
+                self._take_over()
+            finally:
+                self._writing.release()
+
+    def _take_over(self) -> None:
+        if (changes := self._store.change_count()) != self._changes:
+            self._changes = changes
+            if gone := self.entries.keys() - self._store.live_ids():
+                self._retired += gone
+                self._publish((), set(gone))
 
     def snapshot(self) -> Snapshot:
         return self._matrix.snapshot
@@ -406,21 +498,22 @@ class Bank:
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
             with self._store.transaction():
+                self._take_over()
                 for text, vector_D, origin, call in new:
                     vector_D = self._checked_vector(vector_D)
                     made.append((self._store.add(validate_text(text), vector_D, origin, call), vector_D))
-                leaving = set(old)
-                crowded = len(self.entries) - len(leaving & self.entries.keys()) + len(made) - self.capacity
+                leaving = {number: why for number in old if number in self.entries}
+                crowded = len(self.entries) - len(leaving) + len(made) - self.capacity
                 in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
                 oldest = islice(in_order, max(0, crowded))
-                gone = {**dict.fromkeys(old, why), **dict.fromkeys(oldest, "the bank was full")}
+                gone = leaving | dict.fromkeys(oldest, "the bank was full")
                 for number, reason in gone.items():
                     self._store.retire(number, reason)
             self._retired += gone
             self._publish(made, set(gone))
         return tuple(entry for entry, _ in made)
 
-    def remove(self, ids: Sequence[int], why: str = "removed by hand") -> None:
+    def remove(self, ids: Sequence[int], why: str = BY_HAND) -> None:
         for number in ids:
             if number not in self.entries:
                 raise TacitError(f"there is no entry {number} in the bank.")
@@ -464,8 +557,9 @@ class Bank:
             return self._store.explain(entry)
 
     def clear(self) -> None:
-        """Delete everything."""
+        """Delete everything. What was removed by hand stays removed if a copy with it is restored."""
         with self._writing:
+            self._by_hand |= self._store.removed_by_hand()
             with self._store.transaction():
                 self._store.clear()
             self._set_state(self._read(self._store))
@@ -476,11 +570,22 @@ class Bank:
             self._store.save_to(path)
 
     def restore_from(self, path: Path) -> None:
-        """Go back to such a copy. One that is unreadable or of another embedder raises, and nothing changes here."""
+        """Go back to such a copy, without entries that were removed by hand since. One that is unreadable or of another
+        embedder raises, and nothing changes here."""
         with self._writing, closing(BankStore(path, read_only=True)) as copy:
             self._read(copy)
+            self._by_hand |= self._store.removed_by_hand()
             self._store.restore_from(copy)
             self._set_state(self._read(self._store))  # again: another process may write to the copy
+            self._changes = self._store.change_count()
+            if removed := sorted(self._by_hand & self.entries.keys()):
+                self.replace(removed, (), BY_HAND)
+            self._drop_surplus()
+
+    def _drop_surplus(self) -> None:
+        """Retire the oldest of a bank that was filled with a larger capacity."""
+        if len(self.entries) > self.capacity:
+            self.replace((), (), "")
 
     def _read(self, store: BankStore) -> _BankState:
         store.check_meta(self._meta)
@@ -513,6 +618,25 @@ class Bank:
                 f"({self.embedder})."
             )
         return normalize(vector_D)
+
+
+def _in_use(path: Path, process: str) -> TacitError:
+    return TacitError(
+        f"the experience bank {path} is in use: process {process or 'unknown'} writes to it. Wait until that ends, or name "
+        "another bank."
+    )
+
+
+def remove_by_hand(path: Path, ids: Sequence[int]) -> int:
+    """Retire entries of a bank, also of one that a run writes to. Returns how many are left; removes nothing if one of them is
+    not there."""
+    with closing(BankStore(path)) as store, store.transaction():
+        live = store.live_ids()
+        for number in ids:
+            if number not in live:
+                raise TacitError(f"there is no entry {number} in the bank.")
+            store.retire(number, BY_HAND)
+        return len(live) - len(set(ids))
 
 
 class _BankState(NamedTuple):

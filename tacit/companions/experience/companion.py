@@ -24,12 +24,14 @@ from tacit.companions.experience.manager import (
     critic_reward,
     queried_entries,
 )
+from tacit.companions.experience.retrieval import Query
 from tacit.companions.imitation import Examples, ImitationCompanion
 from tacit.core.errors import TacitError
 from tacit.core.method import Companion, Conditions, Context
 from tacit.core.protocols import Policy
+from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, Group, IterationInfo, Task, Trajectory
-from tacit.prompts.search_and_ask import ASKED, ENTRY, SearchResult
+from tacit.prompts.search_and_ask import ASKED, ENTRY, SearchResult, parse_question
 from tacit.rollout.replay import iterate_trajectory, render_turns
 
 GUIDED = "experience"
@@ -74,12 +76,12 @@ class Experience(Companion):
             self._manager.abandon()
             self._manager.bank.close()
 
-    def ask(self, question: str) -> Future[SearchResult]:
+    def ask(self, question: str, task: Task) -> Future[SearchResult]:
         """search_and_ask."""
         if self._answerer is None:
             self._answerer = QueryAnswerer(self.manager, self._asked)
         self._answerer.step, self._answerer.seed = self.step, self.seed
-        return self._answerer.ask(question)
+        return self._answerer.ask(question, task)
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         """Record which entries guided which episodes, with what outcome, and submit all episodes for distillation."""
@@ -115,10 +117,25 @@ class Experience(Companion):
                 for entry in guiding_entries(trajectory):
                     if verdict is None or entry != verdict[0]:
                         rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
+        extractor = self.manager.extractor
         for entry, earned in rewards.items():
             call = self.manager.bank.call(entry)
             if call is not None:
-                self.manager.extractor.add_sample(Sample(entry, float(np.mean(earned)), call, len(earned)))
+                extractor.add_sample(Sample(entry, float(np.mean(earned)), call, len(earned)))
+        for (entry, _), (call, outcomes) in self._refined(groups).items():
+            extractor.add_sample(Sample(entry, float(np.mean(outcomes)), call, len(outcomes), refinement=True))
+
+    def _refined(self, groups: Sequence[Group]) -> dict[tuple[int, str], tuple[Call, list[float]]]:
+        """(entry, question) -> the call that refined the answer, and ±1 for each episode that read it."""
+        calls = {} if self._answerer is None else self._answerer.refinements
+        found: dict[tuple[int, str], tuple[Call, list[float]]] = {}
+        for trajectory in (t for group in groups for t in group.trajectories):
+            for step in trajectory.steps:
+                asked = int(step.signals.get(ENTRY, -1)), parse_question(step.action) or ""
+                if asked in calls:
+                    found.setdefault(asked, (calls[asked], []))[1].append(1.0 if trajectory.success else -1.0)
+        calls.clear()
+        return found
 
     def _trained(self, entry: int) -> Usage:
         """c_train and t_last of Eq. 7; for a retired entry, read from disk."""
@@ -134,12 +151,9 @@ class Experience(Companion):
         if self.writes:
             self._reward(groups)
             manager.work()
-            metrics, trained = manager.extractor.learn(self._trained, info.iteration)
-            if trained:
-                manager.bank.record("trained", trained, info.iteration)
+            metrics = manager.learn(self._trained, info.iteration)
             if self.merge_every and info.iteration % self.merge_every == 0:
-                manager.finish()
-                manager.merge(info)
+                manager.start_merge(info)
             manager.bank.drop_retired_calls()  # this iteration's rewards are in the buffer by now
         self.step = info.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
@@ -174,7 +188,8 @@ class Experience(Companion):
             }
         np.savez(directory / "buffer.npz", allow_pickle=False, **arrays)
         known = {
-            "buffer": [[s.entry, s.reward, s.call.version, s.episodes] for s in manager.extractor.buffer],
+            "buffer": [[s.entry, s.reward, s.call.version, s.episodes, s.refinement] for s in manager.extractor.buffer],
+            "updates": manager.extractor.updates,
             "counts": dict(manager.counts),
             "step": self.step,
             "seed": self.seed,
@@ -186,11 +201,11 @@ class Experience(Companion):
         manager = self.manager
         manager.bank.restore_from(directory / "bank.sqlite")
         known = json.loads((directory / "state.json").read_text(encoding="utf-8"))
-        manager.extractor.buffer = []
+        manager.extractor.buffer, manager.extractor.updates = [], known.get("updates", 0)
         with np.load(directory / "buffer.npz") as arrays:
-            for i, (entry, reward, version, *episodes) in enumerate(known["buffer"]):
+            for i, (entry, reward, version, *more) in enumerate(known["buffer"]):
                 call = Call(arrays[f"prompt{i}"], arrays[f"completion{i}"], arrays[f"logprobs{i}"], version)
-                manager.extractor.add_sample(Sample(entry, reward, call, *episodes))
+                manager.extractor.add_sample(Sample(entry, reward, call, *more))
         manager.counts.clear()
         manager.counts.update(known["counts"])
         self.step, self.seed = known["step"], known.get("seed", 0)
@@ -232,7 +247,8 @@ class GuidedHalf(Conditions):
         guided = round(size * self.share)
         if self.share == 0.5 and size % 2:
             raise TacitError(f"group_size = {size} cannot be halved; use an even number.")
-        found = self.experience.manager.search([task.goal] * guided, self.experience.step)
+        queries = [Query(task.goal, task.world, task.family, derive(seed, "demotion", i)) for i in range(guided)]
+        found = self.experience.manager.search(queries, self.experience.step)
         if self.actor is not None and self.experience.critic is not None:
             entries = [entry for entry in found if entry is not None]
             conditions = [
@@ -247,7 +263,8 @@ class GuidedHalf(Conditions):
 
     def condition(self, task: Task) -> Condition:
         """For an evaluation: retrieve an entry without recording it."""
-        (entry,) = self.experience.manager.search([task.goal], self.experience.step, count=False)
+        query = Query(task.goal, task.world, task.family)
+        (entry,) = self.experience.manager.search([query], self.experience.step, count=False)
         return PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id))
 
     @property

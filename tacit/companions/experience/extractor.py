@@ -5,8 +5,12 @@
     r̄(m) = mean over the episodes it guided since it was last trained on of +1 (success) or −1
 
 One entry is one sample of the buffer, however often it guides in between: c_train counts trainings and would not see that it is
-in a batch three times. ρ is relative to the log-probabilities stored when the entry was written: by the time an entry is used,
-the extractor has changed, and a ratio against its current self would always be one.
+in a batch three times. So an entry is in one batch of an iteration at most, and the cooldown applies from δ = 2 on. A sample of
+weight 0 is used up, but its entry does not count as trained. ρ is relative to the log-probabilities stored when the entry was
+written: by the time an entry is used, the extractor has changed, and a ratio against its current self would always be one.
+
+With `refinements`, an answer to an agent's question is a sample too, with the outcome of its episode as reward. It is trained
+on once, so w = 1.
 """
 
 from __future__ import annotations
@@ -15,22 +19,56 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from tacit.companions.answers import drop_middle_turns, quote_record, to_json_line
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Call, Usage
+from tacit.companions.experience.sampling import SamplingThread
+from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, PositiveShare
 from tacit.core.credit import Batch
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.types import IterationInfo, Trajectory
+from tacit.core.types import Completion, IterationInfo, Step, Trajectory
 from tacit.losses.surrogates import ClippedWeight
 
 OperationKind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
+Trace = Literal["full", "short"]
 KINDS: tuple[OperationKind, ...] = ("add", "update", "return")
 MAX_OPERATIONS = 3
+
+
+@dataclass(frozen=True)
+class ExtractorSettings:
+    """How the extractor writes and learns: `[method.extractor]`, `--extractor.tokens`."""
+
+    style: Style = "json"
+    """format of its operations: json, or terse lines for tiny models"""
+    tokens: AtLeastOne = 8192
+    """longest answer, in tokens; never more than half of its context"""
+    temperature: Positive = 1.0
+    """sampling temperature"""
+    top_p: PositiveShare = 0.99
+    """nucleus kept when sampling"""
+    top_k: Count = 50
+    """likeliest tokens kept when sampling; 0 keeps all"""
+    trace: Trace = "full"
+    """what it reads of an episode: all of it, or short (observations and actions, cut to 400 characters)"""
+    batch: AtLeastOne = 64
+    """samples per update"""
+    lr: NotNegative = 1e-6
+    """learning rate"""
+    clip: Positive = 0.1
+    """ε: clip range of the importance weights"""
+    decay: NotNegative = 0.5
+    """α: decay of an entry's weight with each update on it"""
+    cooldown: Count = 2
+    """δ: iterations before an entry is trained on again; below 2 there is no cooldown"""
+    refinements: bool = True
+    """also train on the refined answers to questions"""
 
 
 class MalformedAnswer(Exception):
@@ -113,14 +151,17 @@ def _from_lines(answer: str) -> list[Operation]:
     return found
 
 
-MAX_TURN_CHARS = 400
-"""of one observation or action"""
+SHORT_CHARS = 400
+"""of an observation or action in a short trace"""
 
 
-def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int) -> str:
+def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int, trace: Trace = "full") -> str:
     """The prompt to distill one episode, in about `room` characters; turns in the middle are dropped first."""
     outcome = "success" if trajectory.success else "failure"
-    turns = drop_middle_turns([(_terse if style == "terse" else _turn)(t, trajectory) for t in range(len(trajectory))], room)
+    turns = [(_terse if style == "terse" else _turn)(t, trajectory, trace) for t in range(len(trajectory))]
+    if style == "json" and trace == "full":
+        turns.append(to_json_line({"saw": trajectory.final.text}))
+    turns = drop_middle_turns(turns, room)
     if style == "terse":
         given = [f"entry: {entry}"] if entry else []
         return _lines([trajectory.task.goal, *turns, f"outcome: {outcome}", *given, "experience:"])
@@ -182,16 +223,29 @@ def _lines(lines: Sequence[str]) -> str:
     return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
-def _turn(t: int, trajectory: Trajectory) -> str:
-    step = trajectory.steps[t]
-    turn = {"step": t, "saw": step.observation.text[:MAX_TURN_CHARS], "did": step.action[:MAX_TURN_CHARS]}
+def _turn(t: int, trajectory: Trajectory, trace: Trace) -> str:
+    step, most = trajectory.steps[t], SHORT_CHARS if trace == "short" else None
+    turn: dict[str, Any] = {"step": t, "saw": step.observation.text[:most]}
+    if trace == "full" and (thought := find_thought(step)):
+        turn["thought"] = thought
+    turn["did"] = step.action[:most]
+    if trace == "full" and step.answer:
+        turn["answer"] = step.answer
     return to_json_line(turn if step.effective else turn | {"refused": True})
 
 
-def _terse(t: int, trajectory: Trajectory) -> str:
-    step = trajectory.steps[t]
+def _terse(t: int, trajectory: Trajectory, trace: Trace) -> str:
+    step, most = trajectory.steps[t], SHORT_CHARS if trace == "short" else None
     after = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
-    return f"{step.action[:MAX_TURN_CHARS]} > {one_line(after.text)[:MAX_TURN_CHARS]}"
+    said = step.answer if trace == "full" and step.answer else after.text
+    return f"{step.action[:most]} > {one_line(said)[:most]}"
+
+
+def find_thought(step: Step) -> str:
+    """What the agent wrote besides its action: its thought, or all of a completion that is not an action."""
+    if step.thought or not step.valid:
+        return (step.thought or step.completion.text).strip()
+    return step.completion.text.partition("<action>")[0].strip() if "<action>" in step.completion.text else ""
 
 
 @dataclass(frozen=True)
@@ -205,13 +259,15 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Sample:
-    """One entry in the training buffer."""
+    """One entry, or one refined answer, in the training buffer."""
 
     entry: int
     reward: float
     call: Call
     episodes: int = 1
     """episodes that `reward` is the mean of"""
+    refinement: bool = False
+    """`call` refined the entry for a question"""
 
     def combine(self, later: Sample) -> Sample:
         """One sample with the mean reward of both."""
@@ -220,100 +276,145 @@ class Sample:
         return Sample(self.entry, reward, self.call, episodes)
 
 
+def find_cut(completion: Completion, prompt_end: str) -> str:
+    """Why an answer is not finished; empty if it is. A chat template may open the thought at the end of the prompt."""
+    if completion.finish != "stop":
+        return f"an answer that was cut off after {len(completion.tokens)} tokens"
+    opened = prompt_end.rstrip().endswith("<think>") or completion.text.lstrip().startswith("<think>")
+    return "a thought that never ended" if opened and "</think>" not in completion.text else ""
+
+
 @dataclass
 class Extractor:
     """`policy` opens the model. One that is not `trained` (an endpoint) only writes."""
 
     policy: Callable[[], Policy]
-    style: Style = "json"
-    temperature: float = 1.0
-    max_tokens: int = 1024
-    clip: float = 0.1
-    """ε"""
-    lr: float = 1e-6
-    batch: int = 64
-    """entries per update"""
-    decay: float = 0.5
-    """α"""
-    cooldown: int = 1
-    """δ"""
+    settings: ExtractorSettings = field(default_factory=ExtractorSettings)
     trained: bool = True
     """False: static extraction"""
+    background: bool = False
+    """sample in a thread, for several threads at once"""
     buffer: list[Sample] = field(default_factory=list)
-    _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """serializes background distillation, answers to queries, and updates"""
+    updates: int = 0
+    """updates so far, in a resumed run too: the version of its weights"""
+    _thread: SamplingThread | None = field(default=None, repr=False)
+    _buffering: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distillation]:
         """(episode, the entry that guided it or an empty text) -> operations, in order. `place` seeds the sampling."""
         policy = self.policy()
-        room = 3 * max(64, policy.context_limit - self.max_tokens)
-        prompts = [policy.encode_prompt(render_distill_prompt(t, entry, self.style, room)) for t, entry in requests]
-        calls = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
+        prompts = [self._fit_distill_prompt(policy, trajectory, entry) for trajectory, entry in requests]
+        written = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
         found = []
-        for (_, entry), (text, call) in zip(requests, calls, strict=True):
-            if call is None:
-                found.append(Distillation(problem="the episode does not fit in the extractor's context"))
-                continue
+        for (_, entry), (text, call, problem) in zip(requests, written, strict=True):
             try:
-                found.append(Distillation(parse_operations(text, self.style, bool(entry)), call))
+                operations = () if problem else parse_operations(text, self.settings.style, bool(entry))
             except MalformedAnswer as error:
-                found.append(Distillation(call=call, problem=str(error)))
+                operations, problem = (), str(error)
+            found.append(Distillation(operations, call, problem))
         return found
+
+    def _fit_distill_prompt(self, policy: Policy, trajectory: Trajectory, entry: str) -> np.ndarray:
+        """With turns dropped from the middle until it fits; if two turns do not, it is refused later."""
+        limit = policy.context_limit - self._longest(policy)
+        room = 3 * max(64, limit)
+        prompt = np.zeros(0, np.int64)
+        for _ in range(4):
+            text = render_distill_prompt(trajectory, entry, self.settings.style, room, self.settings.trace)
+            prompt = policy.encode_prompt(text)
+            if len(prompt) <= limit:
+                break
+            room = int(0.9 * room * limit / len(prompt))
+        return prompt
 
     def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
         """Fewer entries with the same content; the old ones and no call if the answer is unusable."""
         policy = self.policy()
-        prompt = policy.encode_prompt(render_merge_prompt(texts, self.style))
-        ((text, call),) = self._write(policy, [prompt], [info.derive("extractor", place, 0)])
-        merged = parse_merged(text, self.style, len(texts)) if call is not None else None
+        prompt = policy.encode_prompt(render_merge_prompt(texts, self.settings.style))
+        ((text, call, problem),) = self._write(policy, [prompt], [info.derive("extractor", place, 0)])
+        merged = None if problem else parse_merged(text, self.settings.style, len(texts))
         return (list(texts), None) if merged is None else (merged, call)
 
-    def advise(self, asked: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[str]:
-        """(question, retrieved entry) -> advice; empty if the answer is unusable."""
-        policy = self.policy()
-        prompts = [policy.encode_prompt(render_advice_prompt(question, entry, self.style)) for question, entry in asked]
-        return [parse_advice(text, self.style) if call else "" for text, call in self._write(policy, prompts, seeds)]
+    def advise(self, asked: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[tuple[str, Call | None]]:
+        """(question, retrieved entry) -> (advice, the call that wrote it); empty if the answer is unusable."""
+        policy, style = self.policy(), self.settings.style
+        prompts = [policy.encode_prompt(render_advice_prompt(question, entry, style)) for question, entry in asked]
+        written = self._write(policy, prompts, seeds)
+        return [("" if problem else parse_advice(text, style), call) for text, call, problem in written]
 
-    def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None]]:
-        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
+    def _longest(self, policy: Policy) -> int:
+        """tokens of an answer"""
+        return min(self.settings.tokens, policy.context_limit // 2)
+
+    def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None, str]]:
+        """(answer, call, why it cannot be used) of each prompt."""
+        own = self.settings
+        sampling = Sampling(own.temperature, own.top_p, own.top_k, self._longest(policy))
+        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + sampling.max_tokens <= policy.context_limit]
         requests = [Request(prompts[i], seeds[i]) for i in fits]
-        with self._busy:
-            sampled = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
-        found: list[tuple[str, Call | None]] = [("", None)] * len(prompts)
+        sampled, version = list[Completion](), self.updates
+        if requests and self.background:
+            with self._buffering:
+                self._thread = self._thread or SamplingThread(policy, sampling, lambda: self.updates)
+            sampled, version = self._thread.sample(requests)
+        elif requests:
+            sampled = policy.sample(requests, sampling)
+        found: list[tuple[str, Call | None, str]] = [("", None, "a text that does not fit in the extractor's context")] * len(
+            prompts
+        )
         for i, completion in zip(fits, sampled, strict=True):
-            call = Call(prompts[i], completion.tokens, completion.logprobs, completion.version)
-            found[i] = completion.text, call
+            call = Call(prompts[i], completion.tokens, completion.logprobs, version)
+            found[i] = completion.text, call, find_cut(completion, policy.decode(prompts[i][-8:]))
         return found
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
 
     def add_sample(self, sample: Sample) -> None:
         """Add it to the training buffer; an entry that is already there stays one sample."""
-        if not self.trained:
+        if not self.trained or (sample.refinement and not self.settings.refinements):
             return
-        index = next((i for i, known in enumerate(self.buffer) if known.entry == sample.entry), None)
-        if index is None:
-            self.buffer.append(sample)
-        else:
-            self.buffer[index] = self.buffer[index].combine(sample)
+        with self._buffering:
+            alike = (i for i, known in enumerate(self.buffer) if known.entry == sample.entry and not known.refinement)
+            index = None if sample.refinement else next(alike, None)
+            if index is None:
+                self.buffer.append(sample)
+            else:
+                self.buffer[index] = self.buffer[index].combine(sample)
 
     def learn(self, usage: Callable[[int], Usage], step: int) -> tuple[dict[str, float], list[int]]:
-        """One update per `batch` entries in the buffer. Returns (mean metrics, the entries trained on). `usage` must also know
+        """One update per `batch` samples in the buffer. Returns (mean metrics, the entries trained on). `usage` must also know
         retired entries."""
-        metrics_of: dict[str, list[float]] = {}
-        trained: list[int] = []
-        while self.trained and len(self.buffer) >= self.batch:
-            taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
+        own, metrics_of, trained = self.settings, dict[str, list[float]](), list[int]()
+        while self.trained and (taken := self._take_batch()):
             rewards = np.array([sample.reward for sample in taken])
-            weights = np.array([training_weight(usage(sample.entry), step, self.decay, self.cooldown) for sample in taken])
-            batch = extractor_batch(taken, weights * (rewards - rewards.mean()), self.temperature)
-            with self._busy:
-                metrics = self.policy().update(batch, (ClippedWeight(self.clip, self.clip),), self.lr)
-            for name in ("loss", "grad_norm", "clipped"):
-                if name in metrics:
-                    metrics_of.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
+            weights = np.array(
+                [1.0 if s.refinement else training_weight(usage(s.entry), step, own.decay, own.cooldown) for s in taken]
+            )
+            if weights.any():
+                batch = extractor_batch(taken, weights * (rewards - rewards.mean()), own.temperature)
+                metrics = self._thread.run_update(partial(self._update, batch)) if self._thread else self._update(batch)
+                for name in ("loss", "grad_norm", "clipped"):
+                    if name in metrics:
+                        metrics_of.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
             metrics_of.setdefault("experience/extractor_reward", []).append(float(rewards.mean()))
-            trained += [sample.entry for sample in taken]
+            trained += [s.entry for s, weight in zip(taken, weights, strict=True) if weight > 0 and not s.refinement]
         means = {name: float(np.mean(values)) for name, values in metrics_of.items()}
         return {**means, "experience/buffer": float(len(self.buffer))}, trained
+
+    def _take_batch(self) -> list[Sample]:
+        with self._buffering:
+            if len(self.buffer) < self.settings.batch:
+                return []
+            taken, self.buffer = self.buffer[: self.settings.batch], self.buffer[self.settings.batch :]
+            return taken
+
+    def _update(self, batch: Batch) -> Mapping[str, float]:
+        clip = self.settings.clip
+        metrics = self.policy().update(batch, (ClippedWeight(clip, clip),), self.settings.lr)
+        self.updates += 1
+        return metrics
 
 
 def training_weight(usage: Usage, step: int, decay: float, cooldown: int) -> float:

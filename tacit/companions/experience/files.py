@@ -13,6 +13,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -116,10 +117,10 @@ def find_bank(place: Path) -> Path:
 
 
 def open_bank(path: Path) -> Bank:
-    """Open for writing, with its own embedder and without a capacity limit: only a run retires old entries."""
+    """Open for writing, with its own embedder and the capacity that it was made with."""
     embedder, dimensions = read_embedding_info(path)
     try:
-        return Bank(path, embedder, dimensions, capacity=sys.maxsize)
+        return Bank(path, embedder, dimensions, read_capacity(path))
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
 
@@ -148,6 +149,13 @@ def read_embedding_info(path: Path) -> tuple[str, int]:
         return found["embedder"], int(found["dimensions"])
     except (sqlite3.DatabaseError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
+
+
+def read_capacity(path: Path) -> int:
+    """The most entries that a bank keeps; banks from before this was recorded keep any number."""
+    with closing(connect_read_only(path)) as disk:
+        row = disk.execute("SELECT value FROM meta WHERE key = 'capacity'").fetchone()
+    return int(row[0]) if row else sys.maxsize
 
 
 def load_embedding(name: str, dimensions: int, sentences: Callable[[str], Encode]) -> Embedding:

@@ -3,10 +3,13 @@
     search     at the start of an episode: one entry near its task                         readers never wait
     submit     at its end: queue the episode for distillation
     work       the extractor distills queued episodes, and its operations are applied      under the bank's writer lock
+    learn      the extractor trains on full batches
     merge      periodically: entries in chunks, each chunk's result carried into the next
 
-With `background=False` everything happens in one thread on request, and runs are repeatable. With `background=True` a thread
-distills while episodes are played; its queue is bounded, and `submit` blocks when it is full.
+With `background=False` everything happens in one thread on request, and runs are repeatable. With `background=True` (§3.1)
+distilling, training and merging have a thread each, questions have W, and the extractor samples for all of them at once
+(`SamplingThread`). None of them waits for another, nor the rollouts for them. The distillation queue is bounded, and `submit`
+blocks when it is full.
 """
 
 from __future__ import annotations
@@ -18,11 +21,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, validate_text
-from tacit.companions.experience.extractor import Distillation, Extractor, Style, render_critic_prompt, strip_thinking
-from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, Embedding, retrieve
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, Usage, validate_text
+from tacit.companions.experience.extractor import (
+    Distillation,
+    Extractor,
+    Style,
+    find_cut,
+    render_critic_prompt,
+    strip_thinking,
+)
+from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, Embedding, Query, Scope, place_in, retrieve
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
@@ -55,9 +65,11 @@ class ExperienceManager:
         diversity: Diversity | None = None,
         background: bool = False,
         waiting: int = 1024,
+        merge_scope: Scope = "world",
     ) -> None:
         """`waiting`: capacity of the background queue; unbounded without a background thread."""
-        self.bank, self.extractor, self.diversity = bank, extractor, diversity or Diversity()
+        self.bank, self.extractor, self.diversity, self.merge_scope = bank, extractor, diversity or Diversity(), merge_scope
+        extractor.background = background
         self.embedding = CachedEmbedding(embedding)
         self.counts = Counter[str]()
         self.last_refusal = ""
@@ -66,14 +78,19 @@ class ExperienceManager:
         self._submitting = threading.Lock()
         self._closed = self._leaving = False
         self._failure: BaseException | None = None
+        self._jobs: dict[str, threading.Thread] = {}
+        """training and merging in the background, by name"""
+        self._learned: dict[str, float] = {}
+        """metrics of the last training"""
         self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
         if self._thread is not None:
             self._thread.start()
 
-    def search(self, queries: Sequence[str], step: int, count: bool = True) -> list[Entry | None]:
+    def search(self, queries: Sequence[Query], step: int, count: bool = True) -> list[Entry | None]:
         """One entry per query."""
         began = time.perf_counter()
+        self.bank.refresh()
         found = retrieve(self.bank, self.embedding, queries, step, self.diversity, count)
         self.search_seconds.append(time.perf_counter() - began)
         return found
@@ -95,25 +112,60 @@ class ExperienceManager:
             while batch := self._take():
                 self._distill(batch)
         elif self._failure is not None:
-            raise TacitError(f"distilling experience failed: {self._failure}") from self._failure
+            raise TacitError(f"the experience extractor failed in the background: {self._failure}") from self._failure
 
     def finish(self) -> None:
-        """Wait until all queued episodes are distilled."""
+        """Wait until all queued episodes are distilled, and for training and merging."""
         if self._thread is not None:
             self._queue.join()
+        for job in self._jobs.values():
+            job.join()
         self.work()
+
+    def learn(self, usage: Callable[[int], Usage], step: int) -> dict[str, float]:
+        """Train the extractor on full batches. In the background, returns the metrics of the last training that ended."""
+
+        def train() -> None:
+            self._learned, trained = self.extractor.learn(usage, step)
+            self.bank.record("trained", trained, step)
+
+        self._start("train", train)
+        learned, self._learned = self._learned, {}
+        return {**learned, "experience/buffer": float(len(self.extractor.buffer))}
+
+    def start_merge(self, info: IterationInfo) -> None:
+        self._start("merge", lambda: self.merge(info))
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        """Do it now or, with a background thread, in a thread of its own; not while the last one of this name runs."""
+        if not self.background:
+            return work()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # raised by the next `work`
+                self._failure = error
+
+        if name not in self._jobs or not self._jobs[name].is_alive():
+            self._jobs[name] = threading.Thread(target=run, name=f"experience-{name}", daemon=True)
+            self._jobs[name].start()
 
     def close(self) -> None:
         """Distill what is queued, and stop."""
         self._stop()
-        self.work()
+        self.finish()
+        self.extractor.close()
 
     def abandon(self, patience_s: float = 10.0) -> None:
         """Stop without distilling what is queued. Waits a while for the current batch and ignores errors."""
         self._leaving = True
         while self._take():  # makes room for the end marker
             pass
+        self.extractor.close()
         self._stop(patience_s)
+        for job in self._jobs.values():
+            job.join(patience_s)
 
     def _stop(self, patience_s: float | None = None) -> None:
         with self._submitting:
@@ -124,30 +176,43 @@ class ExperienceManager:
             self._thread.join(patience_s)
 
     def merge(self, info: IterationInfo, chunk: int = MERGE_CHUNK) -> None:
-        """Merge the whole bank, `chunk` entries at a time together with the result of the previous chunk."""
-        carried: list[int] = []
-        for number, first in enumerate(range(0, len(ids := list(self.bank.entries)), chunk)):
-            wanted = [i for i in (*carried, *ids[first : first + chunk]) if i in self.bank.entries]
-            if len(wanted) < 2:
-                carried = wanted
-                continue
-            texts = [self.bank.entries[i].text for i in wanted]
-            merged, call = self.extractor.merge(texts, info, f"merge/{number}")
-            if call is None:
-                self.count_refusal("a merge that is unusable, or does not fit in the extractor's context")
-            carried = (wanted if call is None else self._apply_merge(wanted, texts, merged, call, info))[-chunk:]
+        """Merge all entries of each world (`merge_scope`), `chunk` at a time with the result of the previous chunk."""
+        scopes: dict[tuple[str, ...], list[int]] = {}
+        for entry in list(self.bank.entries.values()):
+            place = place_in(self.merge_scope, entry.origin.world, entry.origin.family)
+            scopes.setdefault(place, []).append(entry.id)
+        number = 0
+        for ids in scopes.values():
+            carried: list[int] = []
+            for first in range(0, len(ids), chunk):
+                known = {i: self.bank.entries.get(i) for i in (*carried, *ids[first : first + chunk])}
+                wanted = {i: entry for i, entry in known.items() if entry is not None}
+                if len(wanted) > 1 and not self._leaving:
+                    carried = self._merge_chunk(wanted, info, number)[-chunk:]
+                else:
+                    carried = list(wanted)
+                number += 1
         self.counts["merges"] += 1
 
-    def _apply_merge(
-        self, old: Sequence[int], before: Sequence[str], after: Sequence[str], call: Call | None, info: IterationInfo
-    ) -> list[int]:
+    def _merge_chunk(self, old: Mapping[int, Entry], info: IterationInfo, number: int) -> list[int]:
+        """Returns the ids of the entries that it became."""
+        merged, call = self.extractor.merge([entry.text for entry in old.values()], info, f"merge/{number}")
+        if call is None:
+            self.count_refusal("a merge that is unusable, or does not fit in the extractor's context")
+            return list(old)
+        if any(i not in self.bank.entries for i in old):  # distilled or removed meanwhile
+            self.count_refusal("a merge of entries that have changed meanwhile")
+            return [i for i in old if i in self.bank.entries]
+        return self._apply_merge(old, merged, call, info)
+
+    def _apply_merge(self, old: Mapping[int, Entry], after: Sequence[str], call: Call, info: IterationInfo) -> list[int]:
         """Entries whose text is unchanged keep their id and history. Returns the resulting ids."""
-        kept = {text: i for i, text in zip(old, before, strict=True) if text in after}
+        kept = {entry.text: i for i, entry in old.items() if entry.text in after}
         fresh = [text for text in dict.fromkeys(after) if text not in kept]
         gone = [i for i in old if i not in kept.values()]
         if not fresh and not gone:
             return list(old)
-        origin = merge_origins([self.bank.entries[i].origin for i in old], info.iteration, gone)
+        origin = merge_origins([entry.origin for entry in old.values()], info.iteration, gone)
         try:
             vectors = self.embedding([validate_text(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
@@ -249,10 +314,11 @@ def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> 
     return replace(first, family=family, step=step, operation="merge", made_from=tuple(gone), call=None)
 
 
+Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
-class QueryQueue(Generic[Answer]):
+class QueryQueue(Generic[Question, Answer]):
     """Batches queries from any thread (§3.2.2): a worker gathers until B queries are queued or t_max has passed since the
     first, then calls `search` on them. W workers search in parallel. A failed batch raises for its own queries only; `close`
     answers everything queued before it. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4.
@@ -260,7 +326,7 @@ class QueryQueue(Generic[Answer]):
 
     def __init__(
         self,
-        search: Callable[[Sequence[str]], Sequence[Answer]],
+        search: Callable[[Sequence[Question]], Sequence[Answer]],
         size: int = 16,
         wait_s: float = 0.001,
         workers: int = 4,
@@ -268,7 +334,7 @@ class QueryQueue(Generic[Answer]):
     ) -> None:
         """`waiting`: capacity of the queue; `ask` blocks when it is full."""
         self._search, self._size, self._wait_s = search, size, wait_s
-        self._queue: queue.Queue[tuple[str, Future[Answer]] | None] = queue.Queue(waiting)
+        self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(waiting)
         self._asking, self._gathering = threading.Lock(), threading.Lock()
         self._closed = False
         self.batches: list[int] = []
@@ -277,7 +343,7 @@ class QueryQueue(Generic[Answer]):
         for worker in self._workers:
             worker.start()
 
-    def ask(self, query: str) -> Future[Answer]:
+    def ask(self, query: Question) -> Future[Answer]:
         future: Future[Answer] = Future()
         with self._asking:  # the end marker must come after the last query
             if self._closed:
@@ -310,7 +376,7 @@ class QueryQueue(Generic[Answer]):
             self._closed = True
             self._queue.put(None)
 
-    def __enter__(self) -> QueryQueue[Answer]:
+    def __enter__(self) -> QueryQueue[Question, Answer]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -320,9 +386,9 @@ class QueryQueue(Generic[Answer]):
         while batch := self._gather():
             _answer(self._search, [(query, future) for query, future in batch if future.set_running_or_notify_cancel()])
 
-    def _gather(self) -> list[tuple[str, Future[Answer]]]:
+    def _gather(self) -> list[tuple[Question, Future[Answer]]]:
         """The next batch; empty once the queue is closed and drained."""
-        batch: list[tuple[str, Future[Answer]]] = []
+        batch: list[tuple[Question, Future[Answer]]] = []
         with self._gathering:
             until = None
             while len(batch) < self._size:
@@ -340,15 +406,15 @@ class QueryQueue(Generic[Answer]):
         return batch
 
 
-class SyncQueryQueue(Generic[Answer]):
+class SyncQueryQueue(Generic[Question, Answer]):
     """The same without threads or a clock: batches depend on the order of queries alone. Queries are searched when a result is
     requested."""
 
-    def __init__(self, search: Callable[[Sequence[str]], Sequence[Answer]], size: int = 16) -> None:
+    def __init__(self, search: Callable[[Sequence[Question]], Sequence[Answer]], size: int = 16) -> None:
         self._search, self._size = search, size
-        self._waiting: list[tuple[str, Future[Answer]]] = []
+        self._waiting: list[tuple[Question, Future[Answer]]] = []
 
-    def ask(self, query: str) -> Future[Answer]:
+    def ask(self, query: Question) -> Future[Answer]:
         future = _LazyFuture(self)
         self._waiting.append((query, future))
         return future
@@ -367,16 +433,20 @@ class SyncQueryQueue(Generic[Answer]):
 
 
 class _LazyFuture(Future[Answer]):
-    def __init__(self, queries: SyncQueryQueue[Answer]) -> None:
+    def __init__(self, queries: SyncQueryQueue[Any, Answer]) -> None:
         super().__init__()
         self._queries = queries
+
+    def done(self) -> bool:
+        self._queries.answer_all()
+        return super().done()
 
     def result(self, timeout: float | None = None) -> Answer:
         self._queries.answer_all()
         return super().result(timeout)
 
 
-def _answer(search: Callable[[Sequence[str]], Sequence[Answer]], batch: Sequence[tuple[str, Future[Answer]]]) -> None:
+def _answer(search: Callable[[Sequence[Question]], Sequence[Answer]], batch: Sequence[tuple[Question, Future[Answer]]]) -> None:
     if not batch:
         return
     try:
@@ -414,25 +484,29 @@ class QueryAnswerer:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
         """current iteration and run seed"""
-        self.queries: QueryQueue[SearchResult] | SyncQueryQueue[SearchResult] = (
+        self.refinements: dict[tuple[int, str], Call] = {}
+        """(entry, question) -> the call that refined it, in this iteration"""
+        self.queries: QueryQueue[Query, SearchResult] | SyncQueryQueue[Query, SearchResult] = (
             QueryQueue(self._answer, settings.batch, settings.wait_s, settings.workers)
             if manager.background
             else SyncQueryQueue(self._answer, settings.batch)
         )
 
-    def ask(self, question: str) -> Future[SearchResult]:
-        return self.queries.ask(question)
+    def ask(self, question: str, task: Task) -> Future[SearchResult]:
+        seed = derive(self.seed, "question", self.step, question)
+        return self.queries.ask(Query(question, task.world, task.family, seed))
 
-    def _answer(self, questions: Sequence[str]) -> list[SearchResult]:
+    def _answer(self, questions: Sequence[Query]) -> list[SearchResult]:
         manager = self._manager
         found = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
         answers = {i: SearchResult(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
         if self._settings.refined and answers:
-            asked = [(questions[i], each.text) for i, each in answers.items()]
-            seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i]) for i, each in answers.items()]
-            for (i, each), advice in zip(list(answers.items()), manager.extractor.advise(asked, seeds), strict=True):
-                if advice:
+            asked = [(questions[i].text, each.text) for i, each in answers.items()]
+            seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i].text) for i, each in answers.items()]
+            for (i, each), (advice, call) in zip(list(answers.items()), manager.extractor.advise(asked, seeds), strict=True):
+                if advice and call and each.entry is not None:
                     answers[i] = SearchResult(advice, each.entry)
+                    self.refinements[each.entry, questions[i].text] = call
                 else:  # keep the entry itself
                     manager.count_refusal("empty advice")
         return [answers.get(i, SearchResult()) for i in range(len(questions))]
@@ -470,10 +544,11 @@ class Critic:
         """(verdict, the note to play with) for each entry."""
         asked = [render_critic_prompt(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
         prompts = [policy.encode_prompt(text) for text in asked]
-        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
+        longest = min(self.max_tokens, policy.context_limit // 2)
+        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + longest <= policy.context_limit]
         requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
-        answers = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
-        texts = dict(zip(fits, (answer.text for answer in answers), strict=True))
+        answers = policy.sample(requests, Sampling(self.temperature, max_tokens=longest)) if requests else []
+        texts = {i: "" if find_cut(answer, "") else answer.text for i, answer in zip(fits, answers, strict=True)}
         return [parse_verdict(texts.get(i, ""), entry.text) for i, entry in enumerate(entries)]
 
     def rate(self, task: Task) -> float:

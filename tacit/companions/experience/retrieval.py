@@ -1,6 +1,9 @@
 """Retrieval: which entry guides an episode; near in meaning, with diversity (Eq. 6). Also embeddings and rankings of entries.
 
 s(m) = s_rank(m) − λ log(1 + c(m)) − 1[recent(m)]          s_rank = −rank among the N · K nearest
+
+Rank outweighs the penalties: by Eq. 6 alone one entry gets most of the retrievals of a query. The authors' code therefore
+passes over the best entry with a probability of 0.5 if it is recent (`Diversity.demotion`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
+from random import Random
 from typing import Literal, Protocol
 
 import numpy as np
@@ -125,36 +129,73 @@ class CachedEmbedding:
         return np.stack([known[text] for text in texts]) if len(texts) else np.zeros((0, self.dimensions), np.float32)
 
 
+Scope = Literal["bank", "world", "family"]
+
+
+def place_in(scope: Scope, world: str, family: str) -> tuple[str, ...]:
+    """What a search or merge with this scope is limited to."""
+    return (world, family)[: ("bank", "world", "family").index(scope)]
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str
+    world: str = ""
+    family: str = ""
+    seed: int | None = None
+    """decides whether a recent entry is passed over; None never does"""
+
+
 @dataclass(frozen=True)
 class Diversity:
     candidates: int = 16
     """N: nearest entries considered per query"""
     penalty: float = 0.4
     """λ: penalty for earlier retrievals"""
-    recency: int = 1
+    recency: int = 3
     """iterations within which a retrieval counts as recent"""
+    demotion: float = 0.5
+    """probability that the best entry is passed over for the second if it is recent"""
+    scope: Scope = "world"
+    """whose entries a query finds: all, those of its world, or those of its family"""
+    shuffled: bool = False
+    """find any entry of the scope instead of a near one: the control for what the entries say"""
 
 
 def retrieve(
-    bank: Bank, embedding: Embedding, queries: Sequence[str], step: int, diversity: Diversity, count: bool = True
+    bank: Bank, embedding: Embedding, queries: Sequence[Query], step: int, diversity: Diversity, count: bool = True
 ) -> list[Entry | None]:
-    """One entry per query; None if the bank is empty. Each choice counts before the next, so that members of a group, who have
-    the same query, get different entries. `count=False` (evaluation) records nothing. Uses one snapshot, so concurrent writes
-    do not interfere."""
+    """One entry per query; None if there is none in its scope. Each choice counts before the next, so that members of a group,
+    who have the same query, get different entries. `count=False` (evaluation) records nothing. Uses one snapshot, so concurrent
+    writes do not interfere."""
     seen = bank.snapshot()
     if not seen.entries or not queries:
         return [None] * len(queries)
-    texts = list(dict.fromkeys(queries))
-    near = dict(zip(texts, seen.nearest(embedding(texts), diversity.candidates), strict=True))
+    places = [place_in(diversity.scope, query.world, query.family) for query in queries]
+    near: dict[tuple[tuple[str, ...], str], list[Entry]] = {}
+    if diversity.shuffled:
+        pools = {place: [entry for entry in seen.entries if entry.origin.is_in(place)] for place in dict.fromkeys(places)}
+        drawn = [Random(f"{query.seed} {query.text}") for query in queries]
+        found = [rng.choice(pools[place]) if pools[place] else None for rng, place in zip(drawn, places, strict=True)]
+        bank.record("retrieved", [entry.id for entry in found if entry is not None] if count else [], step)
+        return found
+    for place in dict.fromkeys(places):
+        texts = list(dict.fromkeys(query.text for query, own in zip(queries, places, strict=True) if own == place))
+        close = seen.nearest(embedding(texts), diversity.candidates, place)
+        near |= {(place, text): entries for text, entries in zip(texts, close, strict=True)}
     chosen: list[Entry | None] = []
     uncounted = Counter[int]()
-    for query in queries:
-        candidates = near[query]
-        scores = [score(bank, e.id, rank, step, diversity, uncounted[e.id]) for rank, e in enumerate(candidates)]
-        best = max(range(len(candidates)), key=lambda i: (scores[i], -candidates[i].id), default=None)
-        chosen.append(None if best is None else candidates[best])
-        if best is not None and count:
-            uncounted[candidates[best].id] += 1
+    for query, place in zip(queries, places, strict=True):
+        scored = [
+            (score(bank, entry.id, rank, step, diversity, uncounted[entry.id]), -entry.id, entry)
+            for rank, entry in enumerate(near[place, query.text])
+        ]
+        best = [entry for *_, entry in sorted(scored, reverse=True, key=lambda found: found[:2])[:2]]
+        if len(best) == 2 and query.seed is not None and is_recent(bank, best[0].id, step, diversity, uncounted[best[0].id]):
+            best = best[Random(query.seed).random() < diversity.demotion :]
+        chosen.append(best[0] if best else None)
+        if best and count:
+            uncounted[best[0].id] += 1
     if uncounted:  # one transaction for all queries
         bank.record("retrieved", list(uncounted.elements()), step)
     return chosen
@@ -162,7 +203,10 @@ def retrieve(
 
 def score(bank: Bank, number: int, rank: int, step: int, diversity: Diversity, uncounted: int = 0) -> float:
     """s(m). `rank` counts from 0; `uncounted`: retrievals in this step that the bank has not recorded yet."""
-    usage = bank.usage.get(number) or Usage()
-    last = step if uncounted else usage.last_retrieved
-    recent = step - last < diversity.recency
-    return -rank - diversity.penalty * log(1 + usage.retrieved + uncounted) - float(recent)
+    retrieved = (bank.usage.get(number) or Usage()).retrieved + uncounted
+    return -rank - diversity.penalty * log(1 + retrieved) - float(is_recent(bank, number, step, diversity, uncounted))
+
+
+def is_recent(bank: Bank, number: int, step: int, diversity: Diversity, uncounted: int = 0) -> bool:
+    last = step if uncounted else (bank.usage.get(number) or Usage()).last_retrieved
+    return step - last < diversity.recency

@@ -183,6 +183,16 @@ class LocalEngine:
                 self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
         return self.sampler
 
+    def copy_sampler(self, name: str) -> LocalSampler:
+        """A sampler with a copy of a member's trained weights, for use in another thread. Frozen weights are shared."""
+        self.activate(name)
+        hf = self.model.hf
+        trained = {id(p) for p in self.members[name].parameters.values()}
+        shared = {id(p): p for p in hf.parameters() if id(p) not in trained}
+        copied = retry_on_oom(partial(copy.deepcopy, hf, shared), self.device, "copying the model for sampling")
+        with fast_paths(self.settings.fast != "off"):
+            return LocalSampler(copied, self.tokenizer, self.device, max_batch=self.settings.max_batch)
+
     def _begin_sampling(self, name: str) -> int:
         """Activate an adapter for sampling. Returns the version of its weights."""
         self.enter_phase("sampling")

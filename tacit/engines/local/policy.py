@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tacit.engines.local.capacity import check_memory
 from tacit.engines.local.engine import LocalEngine, PolicyBase
 from tacit.engines.local.memory import retry_on_oom
 from tacit.engines.local.model import LanguageModel, enable_determinism, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.update import plan_token_budget
@@ -64,12 +66,27 @@ class LocalPolicy(PolicyBase):
         self.engine, self.name, self.codec = engine, name, engine.codec
         self._member = engine.member(name)
         self._scorer: ModelScorer = engine.scorer(name)
+        self._pinned: LocalSampler | None = None
+        self._pinned_version = 0
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
+        if self._pinned is not None:
+            return self._pinned.sample(requests, sampling, hidden, lambda: self._pinned_version)
         return self.engine.sample(self.name, requests, sampling, hidden)
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
+        if self._pinned is not None:
+            return self._pinned.open_scheduler(sampling, hidden, lambda: self._pinned_version)
         return self.engine.open_scheduler(self.name, sampling, hidden)
+
+    @contextmanager
+    def pin_weights(self) -> Iterator[None]:
+        """In this block, sample from a copy of the trained weights, so that another thread may update them."""
+        self._pinned, self._pinned_version = self.engine.copy_sampler(self.name), self.version
+        try:
+            yield
+        finally:
+            self._pinned = None
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self._scorer.hidden_states(prompts, layer, pooling)
