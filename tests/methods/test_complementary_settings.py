@@ -1,0 +1,162 @@
+"""Complementary RL's settings: the extractor's table, old keys, old runs, and the options of the released code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
+
+from tacit.api.arguments import parse_settings
+from tacit.companions.experience.bank import Origin
+from tacit.companions.experience.companion import GUIDED
+from tacit.config.checks import check_values
+from tacit.config.recipe import Recipe
+from tacit.core.credit import Batch
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.core.protocols import PinnedSampler, Request, Sampling
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TinySettings
+from tacit.losses.surrogates import ClippedSurrogate
+from tacit.methods import get_method
+from tacit.prompts.search_and_ask import ASK, ASKED, NONE_LEFT
+from tacit.prompts.settings import PromptSettings
+from tacit.rollout.worlds import InProcessPool
+from tacit.training.loop import Collector, Loop
+from tacit.worlds import get_environment
+
+OLD = {"style": "json", "tokens": 512, "batch": 8, "lr": 1e-5, "clip": 0.2, "decay": 0.25, "cooldown": 1}
+WORLD = get_environment("countdown")
+
+
+def document(**method):
+    return {"world": "countdown", "model": "owner/name", "method": {"name": "complementary", **method}}
+
+
+def test_old_keys_of_a_settings_file_load_with_a_note(tmp_path):
+    file = tmp_path / "old.toml"
+    file.write_text(
+        'world = "countdown"\nmodel = "owner/name"\n[method]\nname = "complementary"\nextractor-lr = 1e-4\ncapacity = 7\n'
+    )
+    recipe = Recipe.resolve(file, {})
+    assert recipe.settings.extractor.lr == 1e-4 and recipe.settings.extractor.tokens == 8192 and recipe.settings.demotion == 0.5
+    assert any("has extractor_lr in [method]; it is extractor.lr now" in note for note in recipe.notes)
+    same = Recipe.from_json(recipe.to_json()).settings
+    assert same == recipe.settings, "and settings.json has the new form"
+
+
+@pytest.mark.parametrize("name", ["complementary", "complementary+bipace"])
+def test_a_recorded_run_continues_as_it_was(name):
+    recorded = document(**{f"extractor_{key}": value for key, value in OLD.items()}, recency=1)
+    recorded["method"]["name"] = name
+    settings = Recipe.from_json(recorded).settings
+    extractor = settings.extractor
+    assert {key: getattr(extractor, key) for key in OLD} == OLD
+    assert (extractor.top_p, extractor.top_k, extractor.trace, extractor.refinements) == (1.0, 0, "short", False)
+    assert (settings.demotion, settings.search_scope, settings.merge_scope, settings.questions) == (0.0, "bank", "bank", 0)
+    assert Recipe.from_json(document()).settings.extractor.trace == "full"
+
+
+def test_the_extractors_settings_do_not_shadow_the_actors():
+    said = parse_settings({"lr": 1.0, "temperature": 0.5, "extractor": {"lr": 2.0}, "extractor_tokens": 9}, "complementary")
+    assert said == {
+        ("schedule", "lr"): 1.0, ("schedule", "temperature"): 0.5, ("method", "extractor", "lr"): 2.0,
+        ("method", "extractor_tokens"): 9,
+    }  # fmt: skip
+
+
+def test_a_bad_value_in_the_table_is_named():
+    with pytest.raises(TacitError, match=r"extractor.clip = 0.0 must be above 0"):
+        check_values(Recipe.from_json(document(extractor={"clip": 0.0})))
+    with pytest.raises(TacitError, match=r"unknown key `tokns` in \[method.extractor\]; did you mean `tokens`"):
+        Recipe.from_json(document(extractor={"tokns": 3}))
+
+
+# What the released code has and the paper does not say
+
+
+TERSE = {"prompt": PromptSettings(wording="terse", style="bare", admissible=False, history=0), "extractor_style": "terse"}
+
+
+def play(place, actor, **settings):
+    """(groups, companion, actor, extractor) after one iteration with an entry in the bank"""
+    extractor, player = (
+        ScriptedPolicy(lambda prompt, seed: "advice" if prompt.endswith("advice:") else "return"),
+        ScriptedPolicy(actor),
+    )
+    told = group_extractor({**TERSE, "merge_every": 0, "kl": 0.0, "extractor_batch": 4, **settings})
+    schedule = Schedule(groups=2, group_size=4, lr=1e-3, temperature=0.9, top_p=0.8, top_k=7)
+    method = replace(get_method("complementary")(**told), schedule=schedule).build(WORLD, Kit(extractor, place))
+    experience = method.companions[0]
+    text = "which numbers go first: the largest"
+    experience.manager.bank.add(text, experience.manager.embedding([text])[0], Origin(world="countdown"))
+    loop = Loop([Collector(method, WORLD.tasks("train", 6, 0), InProcessPool(WORLD.make), 24, 6)], player, iterations=3)
+    return loop.iterate(1).groups, experience, player, extractor
+
+
+def always_asking(prompt: str, seed: int) -> str:
+    return f"{ASK} and now?"
+
+
+def test_an_episode_has_two_questions(tmp_path):
+    groups, _, player, extractor = play(tmp_path, always_asking)
+    guided = [t for g in groups for t in g.trajectories if t.condition.name == GUIDED]
+    for trajectory in guided:
+        assert [step.answer for step in trajectory.steps] == ["advice", "advice", *[NONE_LEFT] * 4]
+        assert all(ASKED in step.signals for step in trajectory.steps)
+        invited = [f"ask: {ASK}" in step.prompt.text for step in trajectory.steps]
+        assert invited == [True, True, False, False, False, False]
+    assert (player.samplings[0].temperature, player.samplings[0].top_p, player.samplings[0].top_k) == (0.9, 0.8, 7)
+    assert {(s.temperature, s.top_p, s.top_k, s.max_tokens) for s in extractor.samplings} == {(1.0, 0.99, 50, 8192)}
+    groups, *_ = play(tmp_path / "more", always_asking, questions=0)
+    guided = [t for g in groups for t in g.trajectories if t.condition.name == GUIDED]
+    assert all(step.answer == "advice" for t in guided for step in t.steps)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_refined_answers_train_the_extractor(trained, tmp_path):
+    def actor(prompt: str, seed: int) -> str:
+        if f"ask: {ASK}" in prompt and "<note>\nwhat" not in prompt:
+            return f"{ASK} what {seed % 9}?"
+        return solve_countdown(next(line for line in prompt.splitlines() if " > " in line)) if seed % 2 else "hm"
+
+    groups, experience, _, extractor = play(tmp_path, actor, extractor_refinements=trained, extractor_batch=3)
+    guided = [t for g in groups for t in g.trajectories if t.condition.name == GUIDED]
+    rewards = {t.steps[0].action: [] for t in guided}
+    for t in guided:
+        rewards[t.steps[0].action].append(1.0 if t.success else -1.0)
+    buffer, updates = experience.manager.extractor.buffer, extractor.updates
+    if not trained:
+        assert not buffer and not updates, "the entry was put there by hand"
+        return
+    assert len(buffer) + 3 * len(updates) == len(rewards) and len(rewards) >= 3
+    means = np.array([np.mean(r) for r in rewards.values()])[:3]
+    np.testing.assert_allclose([a[0] for a in updates[0][0].advantages], means - means.mean())
+    assert not experience.manager.bank.usage[1].trained, "its own call was not trained on"
+
+
+# Sampling during an update
+
+
+@pytest.mark.slow
+def test_a_local_policy_samples_from_pinned_weights_while_they_change():
+    tiny = TinySettings(hidden=32, layers=1, heads=2, kv_heads=2)
+    policy = load_policy("tiny", EngineSettings(device="cpu", threads=1), 0, lambda: ["one two three four"] * 9, tiny)
+    assert isinstance(policy, PinnedSampler)
+    requests, sampling = [Request(policy.encode_prompt("one two"), 3)], Sampling(1.0, max_tokens=6)
+    (first,) = policy.sample(requests, sampling)
+    batch = Batch(
+        prompts=[requests[0].prompt], completions=[first.tokens], behaviour=[first.logprobs],
+        advantages=[np.full(len(first.tokens), -5.0)], group=np.zeros(1, np.int64), trajectory=np.zeros(1, np.int64),
+        step=np.zeros(1, np.int64), temperature=1.0,
+    )  # fmt: skip
+    with policy.pin_weights():
+        policy.update(batch, (ClippedSurrogate(0.2, 0.2),), 0.5)
+        (pinned,) = policy.sample(requests, sampling)
+        np.testing.assert_array_equal(pinned.logprobs, first.logprobs)
+        assert pinned.version == first.version and pinned.tokens.tolist() == first.tokens.tolist()
+    (after,) = policy.sample(requests, sampling)
+    assert after.version == first.version + 1 and not np.array_equal(after.logprobs, first.logprobs)
