@@ -110,12 +110,12 @@ class Checkpoints:
         path = self._directory / f"{stage}-{step:06d}"
 
         def fill(directory: Path) -> None:
+            for name, companion in (companions or {}).items():  # first: one may be training a policy in the background
+                (directory / COMPANIONS / name).mkdir(parents=True)
+                companion.save(directory / COMPANIONS / name)
             policy.save(directory / POLICY, optimizer=optimizer)
             for name, other in (beside or {}).items():
                 other.save(directory / POLICIES / name, optimizer=optimizer)
-            for name, companion in (companions or {}).items():
-                (directory / COMPANIONS / name).mkdir(parents=True)
-                companion.save(directory / COMPANIONS / name)
             write_json(directory / STATE, state)
 
         write_directory(path, fill)

@@ -22,9 +22,11 @@ from tacit.companions.experience.files import open_bank
 from tacit.companions.experience.manager import DistillRequest, ExperienceManager, QueryAnswerer, QuerySettings
 from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, Query, retrieve
 from tacit.core.errors import TacitError
+from tacit.core.method import Companion
 from tacit.core.types import Condition, IterationInfo, Observation, Task
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import SearchAndAsk, SearchResult
+from tacit.runs.checkpoints import Checkpoints
 from tacit.worlds import get_environment
 
 EMBED = NgramEmbedding(3, 64)
@@ -180,7 +182,7 @@ def test_a_search_stays_in_its_world_unless_told_otherwise():
     query = Query("open the red box or paint a wall", "here", "hard")
 
     def found(**told):
-        return [e and e.text for e in retrieve(bank, EMBED, [query], 1, Diversity(**told), count=False)][0]
+        return next(e and e.text for e in retrieve(bank, EMBED, [query], 1, Diversity(**told), count=False))
 
     assert found() == "paint a wall" and found(scope="bank") == "open the red box" and found(scope="family") == "quux"
     assert retrieve(bank_of(None, ["x"], world="there"), EMBED, [query], 1, Diversity()) == [None]
@@ -318,6 +320,21 @@ def test_a_failure_in_training_is_heard_of():
     with pytest.raises(TacitError, match="failed in the background: division by zero"):
         manager.finish()
     manager.abandon()
+
+
+def test_a_checkpoint_has_the_extractor_that_background_training_ended_with(tmp_path):
+    extractor = ScriptedPolicy(lambda prompt, seed: "")
+
+    class Training(Companion):
+        name = "training"
+
+        def save(self, directory):
+            extractor.weights = "trained"
+
+    saved = Checkpoints(tmp_path, ("rl",)).save(
+        "rl", 1, ScriptedPolicy(lambda *_: ""), {}, True, {"extractor": extractor}, {"t": Training()}
+    )
+    assert (saved.path / "policies" / "extractor" / "weights").read_text() == "trained"
 
 
 # One writer

@@ -346,17 +346,26 @@ class Extractor:
         """tokens of an answer"""
         return min(self.settings.tokens, policy.context_limit // 2)
 
+    def _open_thread(self) -> SamplingThread | None:
+        """None without a background."""
+        with self._buffering:
+            if self.background and self._thread is None:
+                policy = self.policy()
+                self._thread = SamplingThread(policy, self._sampling(policy), lambda: self.updates)
+        return self._thread
+
+    def _sampling(self, policy: Policy) -> Sampling:
+        own = self.settings
+        return Sampling(own.temperature, own.top_p, own.top_k, self._longest(policy))
+
     def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None, str]]:
         """(answer, call, why it cannot be used) of each prompt."""
-        own = self.settings
-        sampling = Sampling(own.temperature, own.top_p, own.top_k, self._longest(policy))
+        sampling = self._sampling(policy)
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + sampling.max_tokens <= policy.context_limit]
         requests = [Request(prompts[i], seeds[i]) for i in fits]
         sampled, version = list[Completion](), self.updates
-        if requests and self.background:
-            with self._buffering:
-                self._thread = self._thread or SamplingThread(policy, sampling, lambda: self.updates)
-            sampled, version = self._thread.sample(requests)
+        if requests and (thread := self._open_thread()):
+            sampled, version = thread.sample(requests)
         elif requests:
             sampled = policy.sample(requests, sampling)
         found: list[tuple[str, Call | None, str]] = [("", None, "a text that does not fit in the extractor's context")] * len(
@@ -394,7 +403,8 @@ class Extractor:
             )
             if weights.any():
                 batch = extractor_batch(taken, weights * (rewards - rewards.mean()), own.temperature)
-                metrics = self._thread.run_update(partial(self._update, batch)) if self._thread else self._update(batch)
+                thread = self._open_thread()
+                metrics = thread.run_update(partial(self._update, batch)) if thread else self._update(batch)
                 for name in ("loss", "grad_norm", "clipped"):
                     if name in metrics:
                         metrics_of.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
