@@ -142,9 +142,12 @@ def test_refined_answers_train_the_extractor(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_policy_samples_from_pinned_weights_while_they_change():
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_local_policy_samples_from_pinned_weights_while_they_change(rank):
     tiny = TinySettings(hidden=32, layers=1, heads=2, kv_heads=2)
-    policy = load_policy("tiny", EngineSettings(device="cpu", threads=1), 0, lambda: ["one two three four"] * 9, tiny)
+    policy = load_policy(
+        "tiny", EngineSettings(device="cpu", threads=1, lora_rank=rank), 0, lambda: ["one two three four"] * 9, tiny
+    )
     assert isinstance(policy, PinnedSampler)
     requests, sampling = [Request(policy.encode_prompt("one two"), 3)], Sampling(1.0, max_tokens=6)
     (first,) = policy.sample(requests, sampling)
@@ -159,4 +162,7 @@ def test_a_local_policy_samples_from_pinned_weights_while_they_change():
         np.testing.assert_array_equal(pinned.logprobs, first.logprobs)
         assert pinned.version == first.version and pinned.tokens.tolist() == first.tokens.tolist()
     (after,) = policy.sample(requests, sampling)
+    with policy.pin_weights():
+        (again,) = policy.sample(requests, sampling)
+        np.testing.assert_allclose(again.logprobs, after.logprobs, atol=1e-6)
     assert after.version == first.version + 1 and not np.array_equal(after.logprobs, first.logprobs)

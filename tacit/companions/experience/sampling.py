@@ -34,6 +34,8 @@ class SamplingThread:
 
     def __init__(self, policy: Policy, sampling: Sampling, count_updates: Callable[[], int]) -> None:
         self._policy, self._sampling, self._count_updates = policy, sampling, count_updates
+        self._pinned: PinnedSampler | None = policy if isinstance(policy, PinnedSampler) else None
+        """the policy, if it can sample during an update"""
         self._inbox: queue.Queue[SamplingJob | None] = queue.Queue()
         self._asking, self._weights = threading.Lock(), threading.Lock()
         """`_weights` is held while an update changes the weights, and while they are read"""
@@ -53,7 +55,7 @@ class SamplingThread:
         return job.future.result()
 
     def run_update(self, update: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
-        if not isinstance(self._policy, PinnedSampler):
+        if self._pinned is None:
             self._may_sample.clear()
         with self._weights:
             try:
@@ -74,8 +76,7 @@ class SamplingThread:
         while (job := self._inbox.get()) is not None:
             self._may_sample.wait()
             try:
-                if isinstance(self._policy, PinnedSampler):
-                    self._renew_copy(self._policy)
+                if self._pinned is not None and self._renew_copy(self._pinned):
                     self._sample_until_idle(job)
                 else:
                     with self._weights:
@@ -86,16 +87,20 @@ class SamplingThread:
                     job.future.set_exception(error)
         self._copy.close()
 
-    def _renew_copy(self, policy: PinnedSampler) -> None:
-        """Sample from the newest weights, unless they are being updated; the first time, wait for that."""
+    def _renew_copy(self, policy: PinnedSampler) -> bool:
+        """Sample from the newest weights, unless they are being updated; the first time, wait for that. False if the policy
+        cannot be pinned after all: a sharded one without servers."""
         is_first = self._version < 0
         if self._version != self._count_updates() and self._weights.acquire(blocking=is_first):
             try:
                 self._copy.close()
                 self._copy.enter_context(policy.pin_weights())
                 self._version = self._count_updates()
+            except TacitError:
+                self._pinned = None
             finally:
                 self._weights.release()
+        return self._pinned is not None
 
     def _sample_until_idle(self, first: SamplingJob) -> None:
         job: SamplingJob | None = first
@@ -119,7 +124,7 @@ class SamplingThread:
 
     def _next_job(self) -> SamplingJob | None:
         """The next job that can join the batch; none while the weights are to change."""
-        renewing = isinstance(self._policy, PinnedSampler) and self._version != self._count_updates()
+        renewing = self._pinned is not None and self._version != self._count_updates()
         return None if renewing or self._closed or not self._may_sample.is_set() else self._take()
 
     def _take(self) -> SamplingJob | None:

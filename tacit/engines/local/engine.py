@@ -100,6 +100,8 @@ class LocalEngine:
         self.adapters = LoraAdapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
         self.model = self.wrap_model(hf, packed=not settings.gradient_checkpointing)
         self.members: dict[str, AdapterState] = {}
+        self._copies: dict[str, tuple[Any, LocalSampler]] = {}
+        """by member: a copy of the model for sampling during updates"""
         self._digests: dict[tuple[str | None, bool], tuple[Any, str]] = {}
         self.member(MAIN)
 
@@ -187,11 +189,21 @@ class LocalEngine:
         """A sampler with a copy of a member's trained weights, for use in another thread. Frozen weights are shared."""
         self.activate(name)
         hf = self.model.hf
+        if name in self._copies:  # keep the caches and CUDA graphs
+            copied, sampler = self._copies[name]
+            with torch.no_grad():
+                for own, theirs in zip(hf.parameters(), copied.parameters(), strict=True):
+                    if own is not theirs:
+                        theirs.copy_(own)
+            sampler.weights_changed()
+            return sampler
         trained = {id(p) for p in self.members[name].parameters.values()}
         shared = {id(p): p for p in hf.parameters() if id(p) not in trained}
         copied = retry_on_oom(partial(copy.deepcopy, hf, shared), self.device, "copying the model for sampling")
         with fast_paths(self.settings.fast != "off"):
-            return LocalSampler(copied, self.tokenizer, self.device, max_batch=self.settings.max_batch)
+            sampler = LocalSampler(copied, self.tokenizer, self.device, max_batch=self.settings.max_batch)
+        self._copies[name] = copied, sampler
+        return sampler
 
     def _begin_sampling(self, name: str) -> int:
         """Activate an adapter for sampling. Returns the version of its weights."""
