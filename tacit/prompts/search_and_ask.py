@@ -140,8 +140,8 @@ class _AskingReader(PromptReader):
         found = {} if told.entry is None else {ENTRY: float(told.entry)}
         # reward terms expect both sums on every step
         signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
-        said = {"label": ASKED, "signals": signals, "answer": answer}
-        return replace(self._last, done=False, success=False, effective=True, reward=0.0, **said)
+        world = replace(self._last, done=False, success=False, effective=True, reward=0.0)
+        return replace(world, label=ASKED, signals=signals, answer=answer)
 
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
         if parse_question(action) is not None:
