@@ -2,6 +2,7 @@
 # make test        lint, types and tests that are not marked slow
 # make test-all    lint, types and all tests; what CI runs
 # make test-cluster  tests with Ray and vLLM in an environment of their own
+# make test-attack   load, malformed requests, hostile connections and kills; loopback only, 10 to 30 minutes
 # make docs        build the documentation site; fails on dead links and broken snippets
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,7 @@ QUICKSTART ?= runs/quickstart
 # Keep compiled bytecode between test processes, whatever the shell says.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: setup train test test-all test-cluster docs lint clean
+.PHONY: setup train test test-all test-cluster test-attack docs lint clean
 
 setup: $(READY)
 
@@ -39,6 +40,9 @@ test-all: $(READY) lint
 
 test-cluster:
 	@PYTHON=$(PYTHON) .ci/test-cluster
+
+test-attack: $(READY)
+	$(BIN)/python tests/attack.py
 
 docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1

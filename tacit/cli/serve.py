@@ -12,7 +12,7 @@ from tacit.config.flags import Parser, options_of, section_options
 from tacit.core.errors import TacitError, install_command
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import PackagedDraft
-from tacit.serving.settings import ServingSettings
+from tacit.serving.settings import LOOPBACK, ServingSettings
 
 SUMMARY_LINE = "Serve skill modules: sessions over HTTP, an OpenAI-compatible door, metrics and a page; or tools over MCP."
 ENGINE = ("device", "dtype", "threads", "max_batch")
@@ -20,10 +20,12 @@ ENGINE = ("device", "dtype", "threads", "max_batch")
 
 def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser().parse(argv)
-    settings = ServingSettings(**{place[-1]: value for place, value in said.items() if place[0] == "serving"})
+    serving = {place[-1]: value for place, value in said.items() if place[0] == "serving"}
+    local = serving.get("host", ServingSettings.host) in LOOPBACK
+    settings = ServingSettings(**{"worlds": local, **serving})
     engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
     try:
-        from tacit.serving.server import find_token, serve
+        from tacit.serving.server import find_tokens, serve
         from tacit.serving.service import Service
     except ImportError as error:
         raise TacitError(f"`tacit serve` needs {error.name}: {install_command('serve')}.") from error
@@ -43,15 +45,19 @@ def run(argv: Sequence[str]) -> int:
         from tacit.serving.mcp_tools import serve_tools
 
         return serve_tools(service, remark)
-    token = find_token(arguments.token_file, arguments.no_token, settings.host)
+    tokens, made = find_tokens(arguments.token_file, arguments.no_token, settings.host)
     console = make_console()
 
     def announce(address: str) -> None:
-        key = f"#token={token}" if token else ""
+        key = f"#token={tokens['']}" if tokens and made else ""
         say(console, f"serving {', '.join(service.catalog.modules)}\n{address}/{key}")
         say(console, "^C stops; kill -HUP looks for new modules", style="dim")
+        if not local:
+            remark(
+                f"warning: {settings.host} is served over plain HTTP; put a TLS proxy in front of it (docs/guides/serving.md)"
+            )
 
-    return serve(service, token, announce, remark)
+    return serve(service, tokens, announce, remark)
 
 
 def make_parser() -> Parser:
@@ -59,11 +65,13 @@ def make_parser() -> Parser:
         "serve",
         SUMMARY_LINE,
         usage="tacit serve MODULES [MODULES …] [--port N] [--token-file FILE] [settings]",
-        epilog="The token is read from the file, else from $TACIT_SERVE_TOKEN; else a new one is made and shown.",
+        epilog="Tokens are read from the file, else from $TACIT_SERVE_TOKEN; else a new one is made and shown.",
     )
     parser.add_argument("modules", type=Path, nargs="+", metavar="MODULES", help="skill modules, or directories of them")
     parser.add_argument("--mcp", action="store_true", help="speak MCP over standard input and output instead of HTTP")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the bearer token")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file of bearer tokens: a line each, or lines of CLIENT TOKEN"
+    )
     parser.add_argument("--no-token", action="store_true", help="let any program on this machine ask; loopback only")
     parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
     parser.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -19,7 +20,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.report.page import environment
 from tacit.serving import chat
-from tacit.serving.guard import App, Guard, NamedRoute, make_error
+from tacit.serving.guard import CLIENT, App, Guard, NamedRoute, make_error
 from tacit.serving.requests import Actions, Name, Number, RequestBody, RequestError, Seed, Temperature, Text, read_body
 from tacit.serving.service import Service, current_turn, play_turn, score_alternatives
 from tacit.serving.sessions import Session, Turn
@@ -86,11 +87,11 @@ class End(RequestBody):
     note: Name = ""
 
 
-def make_app(service: Service, token: str | None) -> App:
-    """`service` must be running while requests are answered."""
+def make_app(service: Service, tokens: Mapping[str, str] | None) -> App:
+    """`service` must be running while requests are answered. See `Guard` for `tokens`."""
     routes = [*_general_routes(service), *_session_routes(service), *chat.routes(service)]
     app = Starlette(routes=routes, exception_handlers=_error_handlers())
-    return Guard(app, token, service.settings, service.metrics)
+    return Guard(app, tokens, service.settings, service.metrics)
 
 
 def _general_routes(service: Service) -> list[NamedRoute]:
@@ -132,18 +133,20 @@ def _session_routes(service: Service) -> list[NamedRoute]:
             raise RequestError(
                 422, "a task of the module's world has its own goal and data; leave them out, or leave play out."
             )
-        session = await service.begin(asked.goal, seed=asked.seed, temperature=asked.temperature, **more)
+        more |= {"seed": asked.seed, "temperature": asked.temperature, "client": request.scope[CLIENT]}
+        session = await service.begin(asked.goal, **more)
         return JSONResponse(session.to_json(turns=True), 201)
 
     async def show_all(request: Request) -> Response:
-        return JSONResponse({"sessions": [session.to_json() for session in sessions]})
+        return JSONResponse({"sessions": [session.to_json() for session in sessions.of(request.scope[CLIENT])]})
 
     async def show(request: Request) -> Response:
-        return JSONResponse(sessions.find(request.path_params["name"]).to_json(turns=True))
+        session = sessions.find(request.path_params["name"], request.scope[CLIENT])
+        return await service.run(lambda: JSONResponse(session.to_json(turns=True)))  # it may have megabytes
 
     async def observe(request: Request) -> Response:
         asked = await read_body(request, Observe)
-        session = sessions.find_open(request.path_params["name"])
+        session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
         turn = await sessions.observe(session, asked.transition(), asked.turn)
         if turn is not None and asked.alternatives:
             await score_alternatives(session, turn, asked.alternatives, service)
@@ -151,7 +154,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
 
     async def step(request: Request) -> Response:
         asked = await read_body(request, Step)
-        session = sessions.find_open(request.path_params["name"])
+        session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
         if asked.alternatives and session.world is not None:
             await score_alternatives(session, current_turn(session), asked.alternatives, service)
         turn = await play_turn(session, sessions, asked.action)
@@ -159,7 +162,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
 
     async def end(request: Request) -> Response:
         asked = await read_body(request, End)
-        session = sessions.find_open(request.path_params["name"])
+        session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
         sessions.end(session, asked.outcome, asked.note)
         return JSONResponse(session.to_json())
 

@@ -8,6 +8,7 @@ on its own request.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import queue
 import sys
@@ -186,10 +187,13 @@ class SchedulerPool:
         self._routes = {key: route for key, route in self._routes.items() if route.opened is not opened}
 
 
-# Worker threads for slow calls. They are daemons, so they block neither the event loop nor the end of the process.
+# Worker threads for slow calls and for code of others. They are daemons, so they block neither the event loop nor the end of
+# the process.
 
 Result = TypeVar("Result")
 THREAD_PREFIX = "tacit"
+MAX_HUNG = 4
+"""threads of one worker that could not be interrupted"""
 EXIT_S = 1.0
 """how long `exit_process` waits for threads"""
 
@@ -197,12 +201,26 @@ EXIT_S = 1.0
 class WorkerThread:
     """A daemon thread that does one call after another. (The process waits for threads of an executor at exit.)"""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """`name` is for error messages."""
+        self._name, self._hung = name, list[threading.Thread]()
         self._inbox: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"{THREAD_PREFIX} worker", daemon=True).start()
+        self._start()
 
-    async def do(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.wrap_future(self._submit(work))
+    async def do(self, work: Callable[[], Result], limit_s: float) -> Result:
+        """Wait at most `limit_s`. A call that hangs is interrupted, and another thread goes on with the next."""
+        if len(self._hung) >= MAX_HUNG and all(thread.is_alive() for thread in self._hung):
+            raise RequestError(503, f"{self._name} hangs; replace it, or restart the server.")
+        answer = asyncio.wrap_future(self._submit(work))
+        try:
+            await asyncio.wait([answer], timeout=limit_s)
+        finally:
+            answer.cancel()
+        if not answer.cancelled():
+            return answer.result()
+        if self._since is not None and time.monotonic() - self._since > limit_s / 2:
+            self._replace()
+        raise RequestError(504, f"{self._name} did not answer within {limit_s:g} s.")
 
     def close(self, last: Callable[[], Any] = lambda: None) -> None:
         """End after all submitted calls, and `last` after them."""
@@ -214,22 +232,52 @@ class WorkerThread:
         self._inbox.put((work, answer))
         return answer
 
+    def _start(self) -> None:
+        self._since: float | None = None
+        """when the current call began"""
+        self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} worker", daemon=True)
+        self._thread.start()
+
+    def _replace(self) -> None:
+        """An exception ends a loop in Python; a call in native code goes on, and its thread ends after it."""
+        hung = self._thread
+        self._start()
+        self._hung = [thread for thread in (*self._hung, hung) if thread.is_alive()]
+        if hung.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(hung.ident), ctypes.py_object(SystemExit))
+
     def _run(self) -> None:
+        result: Any = None
         while (item := self._inbox.get()) is not None:
             work, answer = item
             if not answer.set_running_or_notify_cancel():
                 continue
+            self._since = time.monotonic()
+            error: Exception | None = None
             try:
-                answer.set_result(work())
-            except BaseException as error:
+                result = work()
+            except StopIteration as raised:  # a future cannot hold it
+                error = RuntimeError(repr(raised))
+            except Exception as raised:
+                error = raised
+            except BaseException as raised:  # sys.exit() in a tracker ends no server
+                error = RuntimeError(repr(raised))
+            if self._thread is not threading.current_thread():  # it hung, and was replaced
+                return
+            self._since = None
+            if error is not None:
                 answer.set_exception(error)
+            else:
+                answer.set_result(result)
+            del item, work, answer  # held until the next call otherwise
+            result = None
 
 
-async def run_in_thread(work: Callable[[], Result]) -> Result:
+async def run_in_thread(work: Callable[[], Result], limit_s: float) -> Result:
     """Run one call in its own thread."""
-    worker = WorkerThread()
+    worker = WorkerThread("the server")
     try:
-        return await worker.do(work)
+        return await worker.do(work, limit_s)
     finally:
         worker.close()
 
@@ -290,7 +338,7 @@ class BatchingThread:
         """Refuse all pending requests. A model step cannot be interrupted; a long one is left behind."""
         if self._thread is not None:
             self._inbox.put(None)
-            await run_in_thread(partial(self._thread.join, STOP_S))
+            await run_in_thread(partial(self._thread.join, STOP_S), 2 * STOP_S)
             self._thread = None
             self._refuse_all(RequestError(503, STOPPING))
 

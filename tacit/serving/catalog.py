@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.config.checks import open_world
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
+from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import PackagedDraft, package_draft
@@ -23,11 +24,16 @@ from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import Module, find_module_directories, make_context, read_module
 from tacit.modules.router import Router, adapter_shape, find_modules_directory
 from tacit.modules.verify import find_problems
-from tacit.serving.batching import BatchingThread, WorkerThread, run_in_thread
+from tacit.serving.batching import BatchingThread, Result, WorkerThread, run_in_thread
 from tacit.serving.requests import invalid, not_found
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
+
+
+CODE_S = 15.0
+"""timeout of a module's own code; a drafted tracker may take 12 s to start"""
+REFRESH_S = 300.0
 
 
 class ServedModule:
@@ -39,12 +45,16 @@ class ServedModule:
         """running sessions and requests"""
         self.draft = find_draft(context)
         """the tracker, if it was drafted"""
-        self.thread = WorkerThread() if self.draft is not None else None
-        """for calls of a draft, which may take seconds"""
+        self._thread = WorkerThread(f"module {name}")
+        self.tasks: dict[tuple[str, int, str], Task] = {}
+        """the last tasks of its world that were played, by split, number and family"""
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Run the module's own code (tracker, wording, chat template, tokenizer) off the event loop, one call at a time."""
+        return await self._thread.do(work, CODE_S)
 
     def close(self) -> None:
-        if self.thread is not None and self.draft is not None:
-            self.thread.close(self.draft.close)
+        self._thread.close(self.draft.close if self.draft is not None else lambda: None)
 
     def to_json(self) -> dict[str, Any]:
         return describe_module(self.module, self.world)
@@ -161,7 +171,7 @@ class Catalog:
     async def refresh(self) -> Changes:
         """Read the directories again: add new modules, replace changed ones, remove missing ones."""
         async with self._refreshing:
-            found, refused = await run_in_thread(self._read)
+            found, refused = await run_in_thread(self._read, REFRESH_S)
             changes = Changes(refused=refused)
             served_modules = {name: served for name, served in self.modules.items() if name in refused}
             for name, (module, world) in found.items():

@@ -98,7 +98,8 @@ def routes(service: Service) -> list[NamedRoute]:
         asked = await read_body(http, ChatRequest)
         served, policy = _find(service, asked.model)
         with service.catalog.use(served) if served else nullcontext():
-            prompt = _read(policy, asked)
+            run = served.run if served else service.run
+            prompt = await run(lambda: _read(policy, asked))
             sampling = _sampling(asked, served, service.settings.max_tokens)
             seed = asked.seed if asked.seed is not None else secrets.randbits(62)
             requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(asked.n)]
@@ -111,15 +112,17 @@ def routes(service: Service) -> list[NamedRoute]:
         service.metrics.tokens(asked.model if not served else served.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
-        choices = [
-            {
-                "index": i,
-                "message": {"role": "assistant", "content": _text(completion, asked.stops)},
-                "logprobs": _logprobs(policy, completion) if asked.logprobs else None,
-                "finish_reason": "length" if completion.finish == "length" else "stop",
-            }
-            for i, completion in enumerate(completions)
-        ]
+        choices = await service.run(
+            lambda: [
+                {
+                    "index": i,
+                    "message": {"role": "assistant", "content": _text(completion, asked.stops)},
+                    "logprobs": _logprobs(policy, completion) if asked.logprobs else None,
+                    "finish_reason": "length" if completion.finish == "length" else "stop",
+                }
+                for i, completion in enumerate(completions)
+            ]
+        )
         if asked.stream:
             counted = usage if (asked.stream_options or {}).get("include_usage") else None
             return StreamingResponse(_stream(head, choices, counted), media_type="text/event-stream")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import hmac
 import json
+import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,7 +26,7 @@ from starlette.routing import Match, Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tacit.serving.requests import STOPPING
-from tacit.serving.settings import LOOPBACK, ServingSettings
+from tacit.serving.settings import ServingSettings
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -74,10 +77,13 @@ class Metrics:
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-MAX_DISCARDED = 1 << 24
-"""bytes of an oversized request that are still read: most clients look for an answer only after sending everything"""
+MAX_DISCARDED, REFUSED_S = 1 << 24, 2.0
+"""how many bytes of a refused request are still read, and for how long"""
 PUBLIC_PATHS = ("/", "/health")
 """readable without a token"""
+CLIENT = "tacit.client"
+SINGLE_HEADERS = (b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding")
+LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
 class NamedRoute(Route):
@@ -89,17 +95,19 @@ class NamedRoute(Route):
 
 
 class Guard:
-    def __init__(self, app: App, token: str | None, settings: ServingSettings, metrics: Metrics) -> None:
-        """Without a token, only requests to a local host name from the server's own page are answered."""
-        self._app, self._token, self._metrics = app, token, metrics
-        self._max_bytes, self._timeout_s = settings.request_bytes, settings.answer_s
+    def __init__(self, app: App, tokens: Mapping[str, str] | None, settings: ServingSettings, metrics: Metrics) -> None:
+        """`tokens`: client -> token. None: only requests to a local host name from the server's own page are answered.
+
+        The client's name is put into the scope (CLIENT).
+        """
+        self._app, self._metrics, self._max_bytes = app, metrics, settings.request_bytes
+        self._clients = None if tokens is None else [(token.encode(), client) for client, token in tokens.items()]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began, status, begun = time.perf_counter(), 500, False
-        headers = {name.lower(): value for name, value in scope["headers"]}
 
         async def sending(message: Message) -> None:
             nonlocal status, begun
@@ -108,19 +116,25 @@ class Guard:
             await send(message)
 
         try:
-            if (refusal := self._check_headers(scope, headers)) is not None:
-                await send_error(sending, *refusal)
+            refusal, body, ended = self._check_headers(scope), bytearray(), False
+            # Most clients look for an answer only after sending everything, so a refused body is read, for a while.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFUSED_S if refusal else None):
+                    size = 0
+                    while not ended and size <= MAX_DISCARDED:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            status = 499
+                            return
+                        size, ended = size + len(message.get("body", b"")), not message.get("more_body")
+                        if size > self._max_bytes:
+                            refusal = refusal or (413, f"the request is too large; the limit is {self._max_bytes} bytes.")
+                        if refusal is None:
+                            body += message["body"]
+            if refusal is not None:
+                await send_error(sending, *refusal, close=not ended)
                 return
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    body = await self._read_body(receive)
-            except TimeoutError:
-                await send_error(sending, 408, f"the request did not arrive within {self._timeout_s:g} s.")
-                return
-            if body is None:
-                await send_error(sending, 413, f"the request is too large; the limit is {self._max_bytes} bytes.")
-                return
-            await self._app(scope, _replay_body(body, receive), sending)
+            await self._app(scope, _replay_body(bytes(body), receive), sending)
         except asyncio.CancelledError:  # uvicorn cancels running requests when the server stops
             if begun:
                 raise
@@ -130,36 +144,31 @@ class Guard:
             path = getattr(route, "path", "other")
             self._metrics.request(f"{scope['method']} {path}"[:80] if route else "other", status, time.perf_counter() - began)
 
-    async def _read_body(self, receive: Any) -> bytes | None:
-        """The body; None if it is too large, whatever the headers said."""
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            piece = message.get("body", b"")
-            size += len(piece)
-            if size <= self._max_bytes:
-                pieces.append(piece)
-            if not message.get("more_body") or size > MAX_DISCARDED:
-                return b"".join(pieces) if size <= self._max_bytes else None
-
-    def _check_headers(self, scope: Any, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def _check_headers(self, scope: Any) -> tuple[int, str] | None:
         """(status, message) of a request that is refused."""
-        if self._token is None:
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in headers and name in SINGLE_HEADERS:
+                return 400, f"the header {name.decode()} is sent twice."
+            headers[name] = value
+        if self._clients is None:
             host = headers.get(b"host", b"").decode("latin-1")
-            if _without_port(host) not in LOOPBACK:
+            if not LOCAL_HOST.fullmatch(host):
                 return 403, f"without a token only local requests are answered, not requests to host {host[:80]!r}."
             origin = headers.get(b"origin", b"").decode("latin-1")
-            if origin and origin.partition("://")[2] != host:
+            if origin and origin != f"{scope['scheme']}://{host}":
                 return 403, f"without a token only this server's own page is answered, not a page of {origin[:80]!r}."
+            scope[CLIENT] = ""
         elif scope["path"] not in PUBLIC_PATHS:
             kind, _, token = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not token:
                 return 401, "a token is needed: send the header `Authorization: Bearer TOKEN`."
-            if not hmac.compare_digest(token.strip(), self._token.encode()):
+            known = [client for expected, client in self._clients if hmac.compare_digest(token.strip(), expected)]
+            if not known:
                 return 401, "the token is wrong."
+            scope[CLIENT] = known[0]
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > MAX_DISCARDED:
+        if not length.isdigit() or len(length) > 12 or int(length) > MAX_DISCARDED:
             return 413, f"the request has {length.decode('latin-1')[:20]} bytes; the limit is {self._max_bytes} bytes."
         return None
 
@@ -178,12 +187,12 @@ def _replay_body(body: bytes, receive: Any) -> Any:
     return receiving
 
 
-async def send_error(send: Any, status: int, message: str) -> None:
+async def send_error(send: Any, status: int, message: str, close: bool = False) -> None:
     body = json.dumps(make_error(status, message)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (408, 413):  # the rest of the request is not read
+    if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -198,129 +207,155 @@ def make_error(status: int, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
-def _without_port(host: str) -> str:
-    """
-    >>> _without_port("[::1]:8765"), _without_port("localhost:80")
-    ('::1', 'localhost')
-    """
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
-
-
-# Limits per connection: size and duration of a request's headers, number of connections. They apply before authentication.
+# Limits per connection. They apply before authentication.
 
 MAX_HEADERS = 65_536
 """bytes"""
-TOO_LARGE = f"the request headers are too large; the limit is {MAX_HEADERS} bytes."
-MAX_CONNECTIONS = 2048
+MAX_UNREAD = 1 << 26
+"""bytes of answers that clients have not read yet, over all connections"""
 OTHER_FILES = 64
 """open files reserved for anything but connections"""
 
 
 def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
     class Bounded(BoundedConnection):
-        timeout_s, limit = settings.answer_s, max_connections()
+        timeout_s, client_limit, limit = settings.answer_s, settings.client_connections, max_connections(settings.connections)
+        counts: ClassVar[collections.Counter[str]] = collections.Counter()
 
     return Bounded
 
 
-def max_connections() -> int:
+def max_connections(most: int) -> int:
     """Stay below the limit of open files: at that limit the server can neither accept nor refuse a connection, and spins."""
     try:
         import resource
     except ImportError:
-        return MAX_CONNECTIONS
+        return most
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
+    return most if files == resource.RLIM_INFINITY else max(1, min(most, files - OTHER_FILES))
 
 
 class BoundedConnection(HttpToolsProtocol):
+    """One request at a time, which must arrive within `timeout_s` and whose answer must be read within `timeout_s`.
+
+    At the limit of connections a new one takes the place of the one that has waited longest for its client, first among
+    those that never sent a valid token.
+    """
+
     timeout_s = 60.0
-    limit = MAX_CONNECTIONS
+    limit, client_limit = 2048, 512
+    counts: ClassVar[collections.Counter[str]] = collections.Counter()
+    """open connections by address"""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._in_head, self._heads, self._bytes, self._head = True, 0, 0, 0
-        self._deadline: asyncio.TimerHandle | None = None
+        self._in_head, self._head_bytes, self._known, self._active = True, 0, False, self.loop.time()
+        self._reading: float | None = self._active
+        """since when the current request is awaited; None: there is none, or it is complete"""
+        self._writing: float | None = None
+        """since when an answer is not read"""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limit:
-            self._refuse(503, f"{self.limit} connections are open, which is the limit; try again later.")
-        else:
-            self._start_timer()
+        self._address = self.client[0] if self.client else ""
+        self.counts[self._address] += 1
+        for count, limit, own in (
+            (self.counts[self._address], self.client_limit, True),
+            (len(self.connections), self.limit, False),
+        ):
+            if count <= limit:
+                continue
+            others = [other for other in self._all() if other is not self and (not own or other._address == self._address)]
+            waiting = [other for other in others if other._reading is not None or not other.answering]
+            if not waiting:
+                self.refuse(503, f"{limit} connections are open, which is the limit; try again later.")
+                return
+            oldest = min(waiting, key=lambda other: (other._known, other._active))
+            oldest.transport.abort()
+            self.connections.discard(oldest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
         super().connection_lost(exc)
+        self.counts[self._address] -= 1
+        if not self.counts[self._address]:
+            del self.counts[self._address]
+
+    def check(self) -> None:
+        """Close the connection if its client takes too long. Call this regularly."""
+        now = self.loop.time()
+        unread = self.transport.get_write_buffer_size() > 0
+        self._writing = (self._writing or now) if unread else None
+        if self._writing is not None and now - self._writing > self.timeout_s:
+            self.transport.abort()
+        elif self._reading is not None and now - self._reading > self.timeout_s:
+            self.refuse(408, f"the request did not arrive within {self.timeout_s:g} s.")
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        heads, in_head = self._heads, self._in_head
+        if self._reading is None and not self.answering:
+            self._reading = self.loop.time()
+        self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
-        if self._in_head and self._heads == heads and not self.transport.is_closing():
-            self._bytes += len(data) if in_head else 0  # the end of a body does not count
-            if self._bytes > MAX_HEADERS:
-                self._refuse(431, TOO_LARGE)
-            elif self._deadline is None:
-                self._start_timer()
+        if self._in_head and self._head_bytes > MAX_HEADERS:
+            self._refuse_headers()
 
     def on_message_begin(self) -> None:
-        self._head = 0
+        if self.answering:
+            raise ValueError("a request before the last one was answered")  # stops the parser: send_400_response
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._grow(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._grow(len(name) + len(value) + len(b": \r\n"))
-        super().on_header(name, value)
-
-    def _grow(self, size: int) -> None:
-        """Headers may arrive in a single piece; count them while they are parsed."""
-        self._head += size
-        if self._head > MAX_HEADERS:
-            raise ValueError(TOO_LARGE)  # stops the parser, which then calls send_400_response
-
-    def send_400_response(self, msg: str) -> None:
-        if self._head > MAX_HEADERS:
-            self._refuse(431, TOO_LARGE)
-        else:
-            self._refuse(400, "this is not a valid HTTP/1.1 request.")
-
     def on_headers_complete(self) -> None:
-        self._stop_timer()
-        self._in_head, self._bytes = False, 0
-        self._heads += 1
+        if len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers) > MAX_HEADERS:
+            self._refuse_headers()
+            raise ValueError("headers are too large")
+        self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._in_head = True
+        self._in_head, self._reading = True, None
         super().on_message_complete()
 
-    def _start_timer(self) -> None:
-        self._deadline = self.loop.call_later(self.timeout_s, self._on_timeout)
-
-    def _stop_timer(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _on_timeout(self) -> None:
-        if self._answering:
-            self._start_timer()  # a pipelined request is read only after the current answer
+    def send_400_response(self, msg: str) -> None:
+        if self.answering and self._reading is None:  # a pipelined request, which the client repeats after the connection ends
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
         else:
-            self._refuse(408, f"the request headers did not arrive within {self.timeout_s:g} s.")
+            self.refuse(400, "this is not a valid HTTP/1.1 request.")
+
+    def on_response_complete(self) -> None:
+        self._known, self._active = self._known or CLIENT in self.cycle.scope, self.loop.time()
+        if self._reading is not None:  # the rest of a refused request is not read
+            self.transport.close()
+        super().on_response_complete()
+        if self.flow.write_paused:
+            self.flow.pause_reading()  # until this answer is read
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writing = self._writing or self.loop.time()
+        writing = [other for other in self._all() if other._writing is not None]
+        if sum(other.transport.get_write_buffer_size() for other in writing) > MAX_UNREAD:
+            min(writing, key=lambda other: other._writing or 0.0).transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.flow.resume_reading()
+
+    def _all(self) -> list[BoundedConnection]:
+        return cast(list[BoundedConnection], list(self.connections))
 
     @property
-    def _answering(self) -> bool:
+    def answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _refuse(self, status: int, message: str) -> None:
-        if not self._answering:
+    def _refuse_headers(self) -> None:
+        self.refuse(431, f"the request headers are too large; the limit is {MAX_HEADERS} bytes.")
+
+    def refuse(self, status: int, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        if not (self.answering and self.cycle.response_started):
             body = json.dumps(make_error(status, message))
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())

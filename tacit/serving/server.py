@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import secrets
 import signal
@@ -11,8 +12,9 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -20,7 +22,7 @@ from tacit.core.errors import TacitError
 from tacit.serving.app import make_app
 from tacit.serving.batching import exit_process
 from tacit.serving.catalog import Changes
-from tacit.serving.guard import App, make_connection_class
+from tacit.serving.guard import App, BoundedConnection, make_connection_class
 from tacit.serving.service import Service
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
@@ -68,22 +70,40 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+CLOSE_S = 2.8
+"""for everything after `--stop-s`; then the process exits, with a traceback"""
+
+
 class _Server(uvicorn.Server):
     def __init__(
         self, config: uvicorn.Config, ready: Callable[[], None], hang_up: Callable[[], Awaitable[None]] | None
     ) -> None:
         super().__init__(config)
         self._ready, self._hang_up = ready, hang_up
+        self._exit_s = (config.timeout_graceful_shutdown or 0) + CLOSE_S
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Like uvicorn's, but a server that was stopped by a signal exits with status 0."""
-        before = {sign: signal.signal(sign, self.handle_exit) for sign in (signal.SIGINT, signal.SIGTERM)}
+        """Like uvicorn's, but a server that was stopped by a signal exits with status 0, and one that cannot stop exits."""
+
+        def stop(sign: int, frame: Any) -> None:
+            if not self.should_exit:  # the watchdog's thread needs no other one to cooperate
+                faulthandler.dump_traceback_later(self._exit_s, exit=True, file=2)
+            self.handle_exit(sign, frame)
+
+        before = {sign: signal.signal(sign, stop) for sign in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for sign, handler in before.items():
                 signal.signal(sign, handler)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second."""
+        if counter % 5 == 0:
+            for connection in list(self.server_state.connections):
+                cast(BoundedConnection, connection).check()
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -106,41 +126,54 @@ def on_sighup(work: Callable[[], Awaitable[None]]) -> None:
 
 
 TOKEN = "TACIT_SERVE_TOKEN"
-MIN_TOKEN_LENGTH = 8
+Tokens = dict[str, str] | None
+MIN_LENGTH, MIN_DISTINCT = 16, 8
+"""of a token: its characters, and how many of them and of their distances differ"""
 SWITCH_S = 2e-4
 """Python's thread switch interval. With the default of 5 ms the batching thread would wait that long for the GIL after each
 operation while requests are handled; an operation of a small model takes 0.1 ms"""
 
 
-def find_token(file: Path | None, without: bool, host: str) -> str | None:
-    """The token from a file, from the environment, or a new one; None with `without`, which needs a local host."""
+def find_tokens(file: Path | None, without: bool, host: str) -> tuple[Tokens, bool]:
+    """(client -> token, whether it was made here), from a file, the environment, or new. None with `without`: any local client.
+
+    Each line of a file is a token, or the name of a client and its token. `#` begins a comment.
+    """
     if without:
         if host not in LOOPBACK:
             raise TacitError(f"--no-token needs a local host, but --host is {host!r}; leave one of them out.")
-        return None
-    if file is not None:
-        try:
-            token = file.expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise TacitError(f"cannot read the token from {file}: {error}.") from error
-        source = str(file)
-    else:
-        token, source = os.environ.get(TOKEN, "").strip(), f"${TOKEN}"
-        if not token:
-            return secrets.token_urlsafe(24)
-    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
-        raise TacitError(f"the token in {source} must have at least {MIN_TOKEN_LENGTH} printable characters and no space.")
-    return token
+        return None, False
+    if file is None and not os.environ.get(TOKEN, "").strip():
+        return {"": secrets.token_urlsafe(24)}, True
+    source = f"${TOKEN}" if file is None else str(file)
+    try:
+        text = os.environ[TOKEN] if file is None else file.expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise TacitError(f"cannot read the token from {file}: {error}.") from error
+    tokens: dict[str, str] = {}
+    for line in filter(None, (line.partition("#")[0].split() for line in text.splitlines())):
+        client, token = line[0] if len(line) > 1 else "", line[-1]
+        if len(line) > 2 or client in tokens or token in tokens.values():
+            raise TacitError(f"each line of {source} needs a client and its token, both different from the others'.")
+        steps = {ord(b) - ord(a) for a, b in pairwise(token)}
+        if not token.isascii() or len(token) < MIN_LENGTH or min(len(set(token)), len(steps)) < MIN_DISTINCT:
+            raise TacitError(
+                f"the token in {source} is weak; it needs {MIN_LENGTH} random characters: try `openssl rand -hex 16`."
+            )
+        tokens[client] = token
+    if not tokens:
+        raise TacitError(f"{source} holds no token.")
+    return tokens, False
 
 
-def serve(service: Service, token: str | None, announce: Callable[[str], None], remark: Callable[[str], None]) -> int:
+def serve(service: Service, tokens: Tokens, announce: Callable[[str], None], remark: Callable[[str], None]) -> int:
     """Serve until stopped. `announce` gets the address, `remark` the changes after each SIGHUP."""
 
     async def refresh() -> None:
         remark(describe_changes(await service.refresh()))
 
     sys.setswitchinterval(SWITCH_S)
-    app = make_app(service, token)
+    app = make_app(service, tokens)
     return exit_process(run_server(app, service.settings, announce, service.running(), refresh))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,11 @@ from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.worlds import InProcessPool, WorldFailure
-from tacit.serving.batching import BatchingThread, WorkerThread, run_in_thread
+from tacit.serving.batching import BatchingThread, Result, WorkerThread
 from tacit.serving.catalog import ApproveDraft, Catalog, Changes, ServedModule
 from tacit.serving.guard import Metrics
 from tacit.serving.requests import RequestError, conflict, gone, invalid, not_found
-from tacit.serving.sessions import Session, Sessions, Turn, wait_for_answer
+from tacit.serving.sessions import Session, Sessions, Turn, count_bytes, wait_for_answer
 from tacit.serving.settings import ServingSettings
 
 MAX_TASKS = 512
@@ -35,13 +35,19 @@ class HostedWorld:
 
     def __init__(self, world: Environment) -> None:
         self._pool = InProcessPool(world.make, WORLD_S)
-        self._thread = WorkerThread()
+        self._thread = WorkerThread(f"world {world.name}")
 
     async def reset(self, task: Task) -> Observation | WorldFailure:
-        return (await self._thread.do(partial(self._pool.reset, [task])))[0]
+        return await self._do("reset", partial(self._pool.reset, [task]))
 
     async def step(self, action: str) -> Transition | WorldFailure:
-        return (await self._thread.do(partial(self._pool.step, [(0, action)])))[0]
+        return await self._do(repr(action), partial(self._pool.step, [(0, action)]))
+
+    async def _do(self, what: str, work: Callable[[], list[Result]]) -> Result | WorldFailure:
+        try:
+            return (await self._thread.do(work, WORLD_S))[0]
+        except RequestError:
+            return WorldFailure(StopReason.WORLD_HANG, f"no answer to {what} within {WORLD_S:g} s")
 
     def close(self) -> None:
         self._thread.close(self._pool.close)
@@ -54,12 +60,17 @@ def find_task(served: ServedModule, split: str, number: int, family: str) -> Tas
         raise not_found(f"module {served.name} is for {', '.join(served.module.families)}, not for family {family!r}.")
     if not 0 <= number < MAX_TASKS:
         raise invalid(f"task {number}: task numbers are 0 to {MAX_TASKS - 1}.")
+    if (split, number, family) in served.tasks:
+        return served.tasks[split, number, family]
     try:
         tasks = world.tasks_of(world.split_to_measure(split), number + 1, 0, (family,) if family else served.module.families)
     except TacitError as error:
         raise invalid(str(error)) from error
     if number >= len(tasks):
         raise not_found(f"split {split!r} of world {world.name!r} has {len(tasks)} such tasks, numbered from 0.")
+    if len(served.tasks) >= MAX_TASKS:
+        served.tasks.clear()
+    served.tasks[split, number, family] = tasks[number]
     return tasks[number]
 
 
@@ -67,10 +78,7 @@ async def start_world(session: Session, sessions: Sessions) -> None:
     """Reset the session's world and begin the first turn."""
     session.world = HostedWorld(session.served.world)
     with sessions.lock(session):
-        try:
-            first = await asyncio.wait_for(session.world.reset(session.episode.task), WORLD_S)
-        except TimeoutError:
-            first = WorldFailure(StopReason.WORLD_HANG, f"no answer to reset within {WORLD_S:g} s")
+        first = await session.world.reset(session.episode.task)
         if not session.open:
             raise gone(f"session {session.name!r} was ended while its world started.")
         if isinstance(first, WorldFailure):
@@ -92,11 +100,7 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
     current_turn(session)
     with sessions.lock(session):
         turn = await sessions.act(session) if action is None else sessions.act_by_hand(session, action)
-        try:
-            answer = await asyncio.wait_for(session.world.step(turn.action), WORLD_S)
-        except TimeoutError:
-            sessions.end(session, "world_hang", f"no answer to {turn.action!r} within {WORLD_S:g} s")
-            return turn
+        answer = await session.world.step(turn.action)
         if isinstance(answer, WorldFailure):
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
@@ -135,7 +139,13 @@ class Service:
         self.metrics.add_gauge("sessions_open", "sessions open now", lambda: len(self.sessions))
         self.metrics.add_gauge("requests_waiting", "requests that wait for the model", lambda: self.batching.waiting)
         self.metrics.add_gauge("modules", "modules served", lambda: len(self.catalog.modules))
+        self.metrics.add_gauge("session_bytes", "memory of all sessions' texts", lambda: self.sessions.bytes)
+        self._task_thread, self._thread = WorkerThread("the world"), WorkerThread("the server")
         self.ready = False
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Run slow work that belongs to no module outside the event loop, one call at a time."""
+        return await self._thread.do(work, self.settings.answer_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
@@ -156,6 +166,8 @@ class Service:
                 await cleanup
             self.sessions.end_all("the server was stopped")
             self.catalog.close()
+            self._task_thread.close()
+            self._thread.close()
             await self.batching.stop()
 
     async def refresh(self) -> Changes:
@@ -165,6 +177,7 @@ class Service:
         self,
         goal: str = "",
         *,
+        client: str = "",
         skill: str = "",
         world: str = "",
         family: str = "",
@@ -178,17 +191,19 @@ class Service:
         served = self.catalog.choose(skill, world, family)
         if family and family not in served.module.families:
             raise RequestError(422, f"{served.module.skill!r} is for {', '.join(served.module.families)}, not for {family!r}.")
-        if number is None:
-            kind = family or (served.module.families[0] if len(served.module.families) == 1 else "")
-            if not kind:
-                raise RequestError(422, f"the goal needs a family, one of {', '.join(served.module.families)}.")
+        kind = family or (served.module.families[0] if len(served.module.families) == 1 else "")
+        if number is None and not kind:
+            raise RequestError(422, f"the goal needs a family, one of {', '.join(served.module.families)}.")
+        if number is not None and not self.settings.worlds:
+            raise RequestError(403, "this server was started without worlds (--worlds); use your own.")
+        # From here on, what is replaced meanwhile stays until the session is over.
+        with self.sessions.reserve(), self.catalog.use(served):
             task = Task(served.world.name, "", kind, "", 0, goal, data or {})
-            return self.sessions.begin(served, task, seed, temperature)
-        if not self.settings.worlds:
-            raise RequestError(403, "this server was started without worlds; use your own.")
-        with self.catalog.use(served):  # from here on: what is replaced meanwhile stays until the session is over
-            task = await run_in_thread(partial(find_task, served, split, number, family))
-            session = self.sessions.begin(served, task, seed, temperature)
+            if number is not None:
+                task = await self._task_thread.do(partial(find_task, served, split, number, family), WORLD_S)
+            session = await self.sessions.begin(client, served, task, seed, temperature)
+        if number is None:
+            return session
         try:
             await start_world(session, self.sessions)
         except BaseException:
@@ -222,7 +237,9 @@ async def score_alternatives(session: Session, turn: Turn, most: int, service: S
         return _scored(served, prompt, request, tuple(dict.fromkeys(meant)), temperature)
 
     found = await wait_for_answer(lambda: service.batching.call(work), service.settings, service.batching)
-    turn.alternatives = [{"action": action, "probability": value} for action, value in found[:most]]
+    alternatives = [{"action": action, "probability": value} for action, value in found[:most]]
+    service.sessions.grow(session, count_bytes(alternatives))
+    turn.alternatives = alternatives
 
 
 def _drawn(served: ServedModule, request: Request, seed: int, session: Session) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +29,18 @@ from tacit.serving.settings import ServingSettings
 
 MODULE, HAND = "module", "hand"
 """who chose an action"""
+TURN_BYTES = 2048
+"""of a turn besides its texts, about"""
+
+
+def count_bytes(*values: Any) -> int:
+    """Memory of JSON values and texts."""
+    size, left = 0, list(values)
+    while left:
+        value = left.pop()
+        size += sys.getsizeof(value)
+        left.extend((*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
+    return size
 
 
 @dataclass
@@ -64,13 +77,16 @@ class Turn:
 
 
 class Session:
-    def __init__(self, name: str, served: ServedModule, episode: Episode, release: Callable[[], None]) -> None:
-        self.name, self.served, self.episode, self._release = name, served, episode, release
+    def __init__(self, name: str, client: str, served: ServedModule, episode: Episode, release: Callable[[], None]) -> None:
+        self.name, self.client, self.served, self.episode, self._release = name, client, served, episode, release
         self.turns: list[Turn] = []
         self.outcome = ""
         """empty while it is open"""
         self.note = ""
-        self.began = self.touched = time.time()
+        self.began = time.time()
+        self.touch()
+        self.bytes = 0
+        """of its texts in memory"""
         self.final: Observation | None = None
         """the last observation"""
         self.request: Request | None = None
@@ -88,6 +104,10 @@ class Session:
     def unanswered(self) -> bool:
         """whether the last action's result was not recorded yet"""
         return self.episode.action is not None
+
+    def touch(self) -> None:
+        """Sessions expire by a clock that nobody sets."""
+        self.touched, self.active = time.time(), time.monotonic()
 
     def close(self, outcome: str, note: str = "") -> None:
         if self.open:
@@ -118,34 +138,71 @@ class Sessions:
         """prefix of session names, to recognize those of an earlier server process"""
         self._open: dict[str, Session] = {}
         self._over: OrderedDict[str, Session] = OrderedDict()
+        self._beginning = self.bytes = 0
 
-    def __iter__(self) -> Iterator[Session]:
-        """Open sessions, then ended ones, newest first."""
-        yield from self._open.values()
-        yield from reversed(self._over.values())
+    def of(self, client: str) -> list[Session]:
+        """A client's open sessions, then its ended ones, newest first."""
+        return [session for session in (*self._open.values(), *reversed(self._over.values())) if session.client == client]
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, served: ServedModule, task: Task, seed: int, temperature: float | None) -> Session:
-        if len(self._open) >= self._settings.sessions:
-            raise too_many(f"{len(self._open)} sessions are open, which is the limit: end one, or try again later.")
+    @contextmanager
+    def reserve(self) -> Iterator[None]:
+        """A place for a session that is about to begin."""
+        taken = len(self._open) + self._beginning
+        if taken >= self._settings.sessions:
+            raise too_many(f"{taken} sessions are open, which is the limit: end one, or try again later.")
+        self._beginning += 1
+        try:
+            yield
+        finally:
+            self._beginning -= 1
+
+    async def begin(self, client: str, served: ServedModule, task: Task, seed: int, temperature: float | None) -> Session:
+        """Call this with a place reserved."""
         sampling = playing_sampling(served.module, served.context, temperature)
         try:
-            episode = Episode(served.module, served.context, task, sampling, seed)
+            episode = await served.run(lambda: Episode(served.module, served.context, task, sampling, seed))
         except TacitError:
             raise
         except Exception as error:  # trackers and wordings may be third-party code
             raise invalid(f"module {served.name} cannot begin with this goal: {type(error).__name__}: {error}") from error
-        session = Session(f"{self._life}-{secrets.token_urlsafe(12)}", served, episode, self._catalogue.hold(served))
+        name = f"{self._life}-{secrets.token_urlsafe(12)}"
+        session = Session(name, client, served, episode, self._catalogue.hold(served))
         self._open[session.name] = session
         self._metrics.begun(served.name)
+        try:
+            self.grow(session, count_bytes(task.goal, task.data))
+        except RequestError as error:
+            self.end(session, "limit", str(error))
+            raise
         return session
 
-    def find(self, name: str) -> Session:
+    def grow(self, session: Session, size: int) -> None:
+        """Count what is about to be kept. A session above its limit ends; a full server drops ended sessions, then refuses."""
+        if session.bytes + size > self._settings.session_bytes:
+            self.end(session, "limit", f"{self._settings.session_bytes} bytes")
+            limit = self._settings.session_bytes
+            raise RequestError(
+                413, f"the session would take {session.bytes + size} bytes; the limit is {limit} (--session-bytes)."
+            )
+        while self.bytes + size > self._settings.total_bytes and self._over:
+            self._forget()
+        if self.bytes + size > self._settings.total_bytes:
+            raise too_many(
+                f"the sessions of this server take {self.bytes} bytes, which is the limit: end one, or try again later."
+            )
+        session.bytes += size
+        self.bytes += size
+
+    def _forget(self) -> None:
+        self.bytes -= self._over.popitem(last=False)[1].bytes
+
+    def find(self, name: str, client: str = "") -> Session:
         """An open session, or an ended one that is still kept."""
         session = self._open.get(name) or self._over.get(name)
-        if session is not None:
+        if session is not None and session.client == client:
             return session
         life, dash, _ = name.partition("-")
         if dash and len(life) == len(self._life) and life != self._life:
@@ -154,12 +211,12 @@ class Sessions:
             )
         raise not_found(f"there is no session {name[:80]!r}; it never existed, or ended long ago.")
 
-    def find_open(self, name: str) -> Session:
-        session = self.find(name)
+    def find_open(self, name: str, client: str = "") -> Session:
+        session = self.find(name, client)
         if not session.open:
             note = f" ({session.note})" if session.note else ""
             raise gone(f"session {name!r} has ended: {session.outcome}{note}. Begin a new one.")
-        session.touched = time.time()
+        session.touch()
         return session
 
     async def observe(self, session: Session, transition: Transition, number: int | None) -> Turn | None:
@@ -204,7 +261,7 @@ class Sessions:
             yield
         finally:
             session.acting = False
-            session.touched = time.time()
+            session.touch()
 
     async def record(self, session: Session, transition: Transition) -> None:
         """Record the result of the last action, if there is one, and end the session if the episode ended."""
@@ -237,21 +294,18 @@ class Sessions:
         assert session.episode.prompt is not None
         turn.prompt, turn.state, turn.prompt_tokens = session.episode.prompt.text, session.episode.block, len(request.prompt)
         if session.turns:  # drop the previous list of actions, which takes most of the memory
-            session.turns[-1].observation = Observation(session.turns[-1].observation.text)
+            before = session.turns[-1]
+            self.grow(session, -count_bytes(*before.observation.actions))
+            before.observation = Observation(before.observation.text)
+        self.grow(session, TURN_BYTES + count_bytes(turn.prompt, turn.state, observation.text, *observation.actions))
         session.turns.append(turn)
         return turn
 
     async def _run_episode_code(self, session: Session, work: Callable[[], Answer]) -> Answer:
-        """Run a wording or tracker; a drafted one in its thread. Their exceptions become errors of this request."""
+        """Run a wording or tracker. Their exceptions become errors of this request."""
         name = session.served.name
         try:
-            if session.served.thread is None:
-                return work()
-            try:
-                async with asyncio.timeout(self._settings.answer_s):
-                    result = await session.served.thread.do(work)
-            except TimeoutError:
-                raise RequestError(504, f"the drafted tracker did not answer within {self._settings.answer_s:g} s.") from None
+            result = await session.served.run(work)
             if not session.open:
                 raise gone(f"session {session.name!r} was ended meanwhile.")
             return result
@@ -298,11 +352,11 @@ class Sessions:
         del self._open[session.name]
         self._over[session.name] = session
         while len(self._over) > self._settings.kept:
-            self._over.popitem(last=False)
+            self._forget()
 
     def end_idle(self) -> None:
-        before = time.time() - self._settings.idle_s
-        for session in [s for s in self._open.values() if s.touched < before and not s.acting]:
+        before = time.monotonic() - self._settings.idle_s
+        for session in [s for s in self._open.values() if s.active < before and not s.acting]:
             self.end(session, "expired", f"no request for {self._settings.idle_s:g} s")
 
     def end_all(self, why: str) -> None:

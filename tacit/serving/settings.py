@@ -22,6 +22,10 @@ class ServingSettings:
     """maximum number of open sessions"""
     turns: int = 500
     """maximum number of turns per session"""
+    connections: int = 2048
+    """maximum number of connections, at most the limit of open files less 64"""
+    client_connections: int = 512
+    """maximum number of connections from one address"""
     waiting: int = 512
     """maximum number of requests waiting for the model; more get status 429"""
     idle_s: float = 600.0
@@ -34,13 +38,20 @@ class ServingSettings:
     """maximum max_tokens of a chat completion"""
     request_bytes: int = 262_144
     """maximum size of a request body"""
+    session_bytes: int = 4_194_304
+    """maximum memory of a session's texts"""
+    total_bytes: int = 268_435_456
+    """maximum memory of all sessions' texts"""
     kept: int = 64
     """ended sessions to keep for inspection"""
     worlds: bool = True
-    """allow episodes in the modules' own worlds on this server"""
+    """allow episodes in the modules' own worlds on this server; off on other hosts than this one"""
 
     def __post_init__(self) -> None:
-        for name in ("sessions", "turns", "waiting", "stop_s", "max_tokens", "request_bytes"):
+        for name in (
+            "sessions", "turns", "connections", "client_connections", "waiting", "stop_s", "max_tokens", "request_bytes",
+            "session_bytes", "total_bytes",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise TacitError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1.")
         for name in ("idle_s", "answer_s"):

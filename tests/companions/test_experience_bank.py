@@ -271,9 +271,14 @@ def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
 def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path):
     """Killed while it is opened, written into or at rest, the bank comes back as it was after the last write that was
     acknowledged, or after the one that was under way: nothing between, nothing lost."""
-    rng, path, model, written = random.Random(0), tmp_path / "bank.sqlite", bank_writer.opened(None), 0
+    assert kill_writers(tmp_path / "bank.sqlite", 100, random.Random(0)) > 100
+
+
+def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
+    """How many writes there were."""
+    model, written = bank_writer.opened(None), 0
     with Nursery() as nursery:
-        for _ in range(100):
+        for _ in range(kills):
             said = nursery.killed_after(rng.randrange(8), rng.uniform(0.0, 0.002), str(path), written)
             numbers = [int(line) for line in said.split(b"\n")[:-1] if line != b"open"]
             for number in numbers:
@@ -287,7 +292,7 @@ def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path)
             assert bank_writer.contents(bank) == bank_writer.contents(model)
             assert bank.snapshot().ids == tuple(bank.entries)
             bank.close()
-    assert written > 100
+    return written
 
 
 def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_path):

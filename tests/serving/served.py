@@ -25,7 +25,8 @@ class Served:
         words = ("serve", modules, "--port", port, "--engine.device", "cpu", *flags)
         self.process = start(*words, TACIT_SERVE_TOKEN=token, NO_COLOR="1", COLUMNS="200")
         self.address = self.process.address().split("/#")[0].rstrip("/")
-        self.port = int(self.address.rpartition(":")[2])
+        self.host, _, port = self.address.removeprefix("http://").rpartition(":")
+        self.port = int(port)
 
     @property
     def complaints(self) -> str:
@@ -34,7 +35,7 @@ class Served:
     def send(
         self, method: str, path: str, body: bytes | str | None = None, token: str | None = TOKEN, **headers: str
     ) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         told = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **headers}
         try:
             connection.request(method, path, body, told)

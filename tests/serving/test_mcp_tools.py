@@ -122,7 +122,7 @@ def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why:
                 async with asyncio.timeout(10):
                     while len(service.sessions):
                         await asyncio.sleep(0.02)
-                assert [session.outcome for session in service.sessions] == ["abandoned"]
+                assert [session.outcome for session in service.sessions.of("")] == ["abandoned"]
 
     asyncio.run(run())
 

@@ -32,7 +32,7 @@ from tacit.worlds.alfworld.house_tables import UNLIKELY, likelihood
 from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, OPPOSITE_TREATMENT, Goal
 
 # Parsing of goals and feedback. Feedback names every command that changes the state, so the feedback of an episode determines
-# the state of the game, whoever acted.
+# the state of the game, whoever acted. Names have a limit: a pattern must read any text in linear time.
 
 _GOALS: Sequence[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern + r"\.?\s*"), family)
@@ -52,18 +52,18 @@ _GOALS: Sequence[tuple[re.Pattern[str], str]] = [
 _COMMANDS: Sequence[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern), command)
     for pattern, command in (
-        (r"You arrive at ([\w ]+)\. ", r"go to \1"),
-        (r"You open the ([\w ]+)\. ", r"open \1"),
-        (r"You close the ([\w ]+)\.$", r"close \1"),
-        (r"You pick up the ([\w ]+) from the ([\w ]+)\.$", r"take \1 from \2"),
-        (r"You move the ([\w ]+) to the ([\w ]+)\.$", r"move \1 to \2"),
-        (r"You (clean|heat|cool) the ([\w ]+) using the ([\w ]+)\.$", r"\1 \2 with \3"),
-        (r"You turn on the ([\w ]+)\.$", r"use \1"),
-        (r"You sliced the ([\w ]+) with the ([\w ]+)\.$", r"slice \1 with \2"),
+        (r"You arrive at ([\w ]{1,80})\. ", r"go to \1"),
+        (r"You open the ([\w ]{1,80})\. ", r"open \1"),
+        (r"You close the ([\w ]{1,80})\.$", r"close \1"),
+        (r"You pick up the ([\w ]{1,80}) from the ([\w ]{1,80})\.$", r"take \1 from \2"),
+        (r"You move the ([\w ]{1,80}) to the ([\w ]{1,80})\.$", r"move \1 to \2"),
+        (r"You (clean|heat|cool) the ([\w ]{1,80}) using the ([\w ]{1,80})\.$", r"\1 \2 with \3"),
+        (r"You turn on the ([\w ]{1,80})\.$", r"use \1"),
+        (r"You sliced the ([\w ]{1,80}) with the ([\w ]{1,80})\.$", r"slice \1 with \2"),
     )
 ]
 
-_VIEW = re.compile(r"(?:On the ([\w ]+)|The ([\w ]+) is open\. In it), you see ([^.]*)\.")
+_VIEW = re.compile(r"(?:On the ([\w ]{1,80})|The ([\w ]{1,80}) is open\. In it), you see ([^.]{0,4000})\.")
 _NAME = re.compile(r"\ba (\w+ \d+)")
 
 
@@ -477,7 +477,7 @@ def _rank(hints: Sequence[str], kind: str) -> int:
     return hints.index(kind) if kind in hints else len(hints)
 
 
-_FACING = re.compile(r"^You are facing the (.*)\. Next to it, you see")
+_FACING = re.compile(r"^You are facing the ([^.]*)\. Next to it, you see")
 _FIELD_NAME = re.compile(r"[a-z]+ \d+")
 _LAST_NAME = re.compile(r"(?:to|from|with|open) ([a-z]+ \d+)$")
 

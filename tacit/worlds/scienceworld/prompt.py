@@ -49,17 +49,17 @@ class TerseWording(Brief):
 _BRIEF = tuple(
     (re.compile(pattern), short)
     for pattern, short in (
-        (r"This (?:room|outside location) is called the ([\w ]+)\. (?:In it|Here),? you see:? ?", r"\1: "),
+        (r"This (?:room|outside location) is called the ([\w ]{1,80})\. (?:In it|Here),? you see:? ?", r"\1: "),
         (r"; You also see:", " |"),
         (r"; (?:the agent|a substance called air)(?=;|$)", ""),
-        (r"A door to the ([\w ]+) \(that is closed\)", r"\1?"),
-        (r"A door to the ([\w ]+) \(that is open\)", r"\1"),
+        (r"A door to the ([\w ]{1,80}) \(that is closed\)", r"\1?"),
+        (r"A door to the ([\w ]{1,80}) \(that is open\)", r"\1"),
         (r"\ba substance called ", ""),
         (r", which is (?:turned )?(?:on|activated)\b", " on"),
         (r", which is (?:turned off|deactivated|off)\b", " off"),
-        (r"\. The [\w ]+ door is (closed|open)\.", r" \1"),
-        (r"\.? (?:On|In) the [\w ]+ is: nothing\.?", ""),
-        (r"\.? (?:On|In) the [\w ]+ is: ", ": "),
+        (r"\. The [\w ]{1,80} door is (closed|open)\.", r" \1"),
+        (r"\.? (?:On|In) the [\w ]{1,80} is: nothing\.?", ""),
+        (r"\.? (?:On|In) the [\w ]{1,80} is: ", ": "),
         (r" \(containing nothing\)", ""),
         (r"\(containing ", "("),
         (r"In your inventory, you see:", "have"),

@@ -60,26 +60,39 @@ class Milestone(NamedTuple):
     optional: bool = False
 
 
-_BOX = re.compile(r"(\w+ box)\b")
-_ROOMS = (r"in the '?(\w+(?: \w+)?)'? location", r"box in the ([\w ]+?)\.", r"boxes are located around the ([\w ]+?)\.")
-_SOUGHT = (
-    r"Seeds can be found in the ([\w ]+?)\.",
-    r"found near the ([\w ]+?)\.",
-    r"located around the ([\w ]+?)[.,]",
-    r"located (outside)\.",
+_BOX = re.compile(r"\b(\w+ box)\b")
+_ROOMS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"in the '?(\w+(?: \w+)?)'? location",
+        r"box in the ([\w ]{1,80}?)\.",
+        r"boxes are located around the ([\w ]{1,80}?)\.",
+    )
 )
-_TARGETS = (
-    r"find a\(n\) ([\w -]+?)\.",
-    r"(?:temperature|melting point) of ([\w ]+?), which",
-    r"determine if (.+?) is electrically",
-    r"turn on the ([\w ]+?)(?: by powering it using a (?:non)?renewable power source)?\.",
-    r"grow a ([\w ]+?)(?: plant from seed)?\.",
-    r"create (?:the substance '(.+?)'|([\w-]+ paint))",
-    r"stages of the ([\w ]+?),",
-    r"animal with the ((?:longest|shortest) life span(?:, then the shortest life span)?)",
-    r"(?:boil|melt|freeze|matter of) ([\w ]+?)\.",
-    r"whether ([\w ]+?) is a dominant",
-    r"planes \((.+?)\)",
+_SOUGHT = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"Seeds can be found in the ([\w ]{1,80}?)\.",
+        r"found near the ([\w ]{1,80}?)\.",
+        r"located around the ([\w ]{1,80}?)[.,]",
+        r"located (outside)\.",
+    )
+)
+_TARGETS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"find a\(n\) ([\w -]{1,80}?)\.",
+        r"(?:temperature|melting point) of ([\w ]{1,80}?), which",
+        r"determine if (.{1,80}?) is electrically",
+        r"turn on the ([\w ]{1,80}?)(?: by powering it using a (?:non)?renewable power source)?\.",
+        r"grow a ([\w ]{1,80}?)(?: plant from seed)?\.",
+        r"create (?:the substance '(.{1,80}?)'|([\w-]+ paint))",
+        r"stages of the ([\w ]{1,80}?),",
+        r"animal with the ((?:longest|shortest) life span(?:, then the shortest life span)?)",
+        r"(?:boil|melt|freeze|matter of) ([\w ]{1,80}?)\.",
+        r"whether ([\w ]{1,80}?) is a dominant",
+        r"planes \((.{1,80}?)\)",
+    )
 )
 
 
@@ -90,9 +103,9 @@ def read_goal(sentence: str) -> Goal:
     return Goal(target, boxes, room)
 
 
-def _first(patterns: tuple[str, ...], sentence: str) -> str:
+def _first(patterns: tuple[re.Pattern[str], ...], sentence: str) -> str:
     for pattern in patterns:
-        found = re.search(pattern, sentence)
+        found = pattern.search(sentence)
         if found:
             return next(group for group in found.groups() if group)
     return ""

@@ -259,7 +259,7 @@ def find_java() -> str:
     return shutil.which(str(Path(home) / "bin" / "java") if home else "java") or ""
 
 
-# Parsing of the simulator's answers.
+# Parsing of the simulator's answers, in linear time: names have a limit.
 
 REFUSED = re.compile(
     r"^(?:No known action|Unknown action|It'?s not clear|I'm not sure how|You must |You can't |That can't |Connections must "
@@ -274,17 +274,17 @@ _EVENTS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
         ("went", r"^You move (?:through the door )?to the (.+)\.$"),
-        ("took", r"^(?:\(.*?\))?You move the (.+?) to the inventory\.$"),
-        ("moved", r"^(?:\(.*?\))?You move the (.+?) to the (.+)\.$"),
-        ("poured", r"^You pour the contents of the (.+?) into the (.+)\.$"),
+        ("took", r"^(?:\(.{0,200}?\))?You move the (.{1,200}?) to the inventory\.$"),
+        ("moved", r"^(?:\(.{0,200}?\))?You move the (.{1,200}?) to the (.{1,200})\.$"),
+        ("poured", r"^You pour the contents of the (.{1,200}?) into the (.{1,200})\.$"),
         ("focused", r"^You focus on the (.+)\.$"),
         ("opened", r"^The (.+) is now open\.$"),
         ("started", r"^The (.+) is now activated\.$"),
         ("stopped", r"^The (.+) is now deactivated\.$"),
-        ("connected", r"^.+? on (.+) is now connected to .+? on (.+?)\.?$"),
+        ("connected", r"^.{1,80}? on (.{1,80}) is now connected to .{1,80}? on (.{1,80}?)\.?$"),
         ("measured", r"^the (?:.+) measures a temperature of (-?\d+) degrees celsius"),
         ("timed", r"^a stopwatch.*The time reads (\d+) ticks"),
-        ("mixed", r"^(.+) mix to produce (.+)\.$"),
+        ("mixed", r"^(.{1,300}) mix to produce (.{1,300})\.$"),
         ("read", r"^The (.+) reads:"),
         ("waited", r"^You decide to wait for (\d+)"),
     )

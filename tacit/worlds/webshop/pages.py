@@ -126,7 +126,7 @@ class ParsedPage:
     """the text of a detail page or of the done page"""
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def read_page(observation: Observation) -> ParsedPage:
     clickables = tuple(action[6:-1] for action in observation.actions if action.startswith("click["))
     return read_parts(parts_of(observation.text), clickables)
@@ -193,7 +193,9 @@ DETAIL_CLICKS = tuple(name.lower() for name in DETAILS)
 # Find me easy clean backpacks with color: navy, and size: large, and price lower than 40.00 dollars
 #         thing --------------      options ---------------------                      limit
 
-_PRICE_WORDS = re.compile(r"[, ]*(?:and )?price lower than \$?([\d.]+) dollars?\s*$", re.I)
+MAX_REQUEST = 4000
+"""characters of a sentence; those of WebShop have up to 500"""
+_PRICE_WORDS = re.compile(r"[, ]{0,20}(?:and )?price lower than \$?([\d.]+) dollars?\s*$", re.I)
 _OPTION = re.compile(r"((?:(?! with )[^:,])+): (.+)")
 _BEGINNING = re.compile(r"^(?:find|get|show|buy) (?:me )?", re.I)
 _PARTING = re.compile(r", (?:and )?| with | for | and ")
@@ -237,8 +239,9 @@ class ShoppingRequest:
         return found
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def parse_request(sentence: str) -> ShoppingRequest:
+    sentence = sentence[:MAX_REQUEST]
     price = _PRICE_WORDS.search(sentence)
     rest = sentence[: price.start()] if price else sentence
     thing, options = _options(rest)

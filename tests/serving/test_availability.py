@@ -1,0 +1,329 @@
+"""Clients that send too little, read too little or ask for too much, and a server that stays available."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from served import TOKEN, Served, served
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.settings import EngineSettings
+from tacit.serving import guard
+from tacit.serving.app import make_app
+from tacit.serving.batching import WorkerThread
+from tacit.serving.requests import RequestError
+from tacit.serving.server import TOKEN as VARIABLE
+from tacit.serving.server import find_tokens
+from tacit.serving.service import Service
+from tacit.serving.sessions import count_bytes
+from tacit.serving.settings import ServingSettings
+
+BEGIN = {"goal": "put a hot mug in cabinet.", "family": "heat"}
+SEEN = "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a microwave 1, and a fridge 1."
+KNOWN = f"authorization: Bearer {TOKEN}\r\n"
+CLIENTS = {"ada": "5f2c1b7e9a3d4c68", "ben": "0d9e8f7a6b5c4132"}
+
+
+@pytest.fixture(scope="module")
+def bounded(modules: Path):
+    flags = ("--answer-s", "2", "--client-connections", "24", "--session-bytes", "30000", "--total-bytes", "50000")
+    with served(modules, *flags) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared(modules: Path, tmp_path_factory: pytest.TempPathFactory):
+    file = tmp_path_factory.mktemp("tokens") / "tokens"
+    file.write_text("# who may ask\n" + "".join(f"{client} {token}\n" for client, token in CLIENTS.items()))
+    with served(modules, "--host", "127.0.0.2", "--token-file", str(file), token="") as found:
+        yield found
+
+
+def connect(server: Served, words: str) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    made.sendall(words.encode())
+    return made
+
+
+def read_to_end(made: socket.socket) -> bytes:
+    told = b""
+    try:
+        while piece := made.recv(65536):
+            told += piece
+    except ConnectionResetError:
+        pass
+    return told
+
+
+def memory(server: Served) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+
+
+@pytest.mark.parametrize("length", ["content-length: 100", "transfer-encoding: chunked"])
+def test_a_refused_request_whose_body_does_not_end_is_closed(bounded: Served, length: str) -> None:
+    made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
+    told = read_to_end(made)
+    assert told.startswith(b"HTTP/1.1 401 ") and b"connection: close" in told
+
+
+def test_a_refused_request_whose_body_ends_keeps_its_connection(bounded: Served) -> None:
+    made = connect(bounded, "POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+    assert b" 401 " in made.recv(65536)
+    made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b" 200 " in made.recv(65536)
+
+
+@pytest.mark.parametrize("words", [f"POST /sessions HTTP/1.1\r\n{KNOWN}transfer-encoding: chunked\r\n\r\nff\r\n{{", "\r\n"])
+def test_a_request_that_arrives_byte_by_byte_has_a_deadline(bounded: Served, words: str) -> None:
+    made, told = connect(bounded, words), b""
+    made.settimeout(0.2)
+    deadline = time.monotonic() + 30
+    while b"\r\n\r\n" not in told and time.monotonic() < deadline:
+        try:
+            told += made.recv(65536)
+        except TimeoutError:
+            made.sendall(b"\n" if words == "\r\n" else b" ")
+    assert told.startswith(b"HTTP/1.1 408 ")
+
+
+def test_pipelined_requests_are_not_queued(bounded: Served) -> None:
+    before = memory(bounded)
+    made = connect(bounded, "GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
+    answers = read_to_end(made)
+    assert answers.count(b"HTTP/1.1 ") == 1 and b"connection: close" in answers
+    for _ in range(4):  # each 26 MB of requests, and nobody reads the answers
+        made = connect(bounded, "")
+        made.settimeout(1)
+        try:
+            for _ in range(100):
+                made.sendall(b"GET / HTTP/1.1\r\n\r\n" * (1 << 14))
+        except OSError:
+            pass
+    assert bounded.send("GET", "/health")[0] == 200
+    assert memory(bounded) - before < 100e6
+
+
+def test_a_client_that_does_not_read_is_dropped(bounded: Served) -> None:
+    """With small buffers on both sides, a few pages fill them."""
+    page = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    made.settimeout(20)
+    made.connect(("127.0.0.1", bounded.port))
+    with pytest.raises(OSError):
+        for _ in range(400):
+            made.sendall(page)
+            time.sleep(0.05)
+    assert bounded.send("GET", "/health")[0] == 200
+
+
+def test_unread_answers_are_bounded_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit, the connection that has been unread for longest is dropped."""
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    monkeypatch.setattr(guard, "MAX_UNREAD", 20 << 20)
+    size = 8 << 20
+
+    async def app(scope, receive, send) -> None:
+        headers = [(b"content-length", str(size).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    async def run() -> None:
+        config, state = uvicorn.Config(app, lifespan="off", log_level="error", proxy_headers=False), ServerState()
+        make = lambda: guard.BoundedConnection(config, state, {})  # noqa: E731
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        sockets = []
+        for _ in range(8):
+            made = socket.socket()
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            made.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(made, server.sockets[0].getsockname())
+            await asyncio.get_running_loop().sock_sendall(made, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            sockets.append(made)
+            await asyncio.sleep(0.05)
+        unread = [connection.transport.get_write_buffer_size() for connection in state.connections]
+        assert len(unread) < 8 and sum(unread) <= 20 << 20
+        for made in sockets:
+            made.close()
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_connections_of_one_address_take_each_others_place(bounded: Served) -> None:
+    known = connect(bounded, f"GET /modules HTTP/1.1\r\nhost: x\r\n{KNOWN}\r\n")
+    assert b" 200 " in known.recv(65536)
+    hostile = [connect(bounded, "POST /sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n") for _ in range(60)]
+    assert bounded.send("GET", "/health", token=None)[0] == 200
+    known.sendall(f"GET /modules HTTP/1.1\r\nhost: x\r\n{KNOWN}\r\n".encode())
+    assert b" 200 " in known.recv(65536), "a client that has sent its token is the last to go"
+    for made in hostile:
+        made.close()
+
+
+@pytest.mark.slow
+def test_many_tasks_at_once_leave_the_server_available_and_stoppable(modules: Path) -> None:
+    server = Served(modules, "--sessions", "16", "--stop-s", "1")
+    body = json.dumps({"skill": "heat", "play": {"number": 511}})
+    with ThreadPoolExecutor(64) as pool:
+        asked = [pool.submit(server.send, "POST", "/sessions", body) for _ in range(64)]
+        assert server.send("GET", "/health")[0] == 200
+        statuses = Counter(answer.result()[0] for answer in asked)
+        assert statuses[429] >= 1 and statuses[201] <= 16 and set(statuses) <= {201, 429}
+        more = [pool.submit(server.send, "POST", "/sessions", body) for _ in range(8)]
+        assert server.stop() == 0
+        for answer in more:
+            answer.exception()
+
+
+def test_work_that_hangs_is_interrupted_and_the_next_goes_on() -> None:
+    released = threading.Event()
+
+    def loop() -> None:
+        while True:
+            pass
+
+    async def run() -> None:
+        worker = WorkerThread("module x")
+        hung = worker._thread
+        waiting = asyncio.create_task(worker.do(loop, 0.3))
+        await asyncio.sleep(0.05)
+        queued = asyncio.create_task(worker.do(lambda: 7, 60))
+        with pytest.raises(RequestError, match=r"module x did not answer within 0\.3 s"):
+            await waiting
+        assert await queued == 7
+        hung.join(30)
+        assert not hung.is_alive()
+        for _ in range(4):  # native code cannot be interrupted
+            with pytest.raises(RequestError, match="did not answer"):
+                await worker.do(lambda: released.wait(60), 0.05)
+        with pytest.raises(RequestError, match="module x hangs"):
+            await worker.do(lambda: 7, 60)
+        released.set()
+        for thread in list(worker._hung):
+            thread.join(30)
+        assert await worker.do(lambda: 8, 60) == 8
+        with pytest.raises(RuntimeError, match="SystemExit"):
+            await worker.do(lambda: exit(1), 60)
+        worker.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_has_a_budget_of_bytes_and_so_has_the_server(bounded: Served) -> None:
+    status, message = bounded.refusal("/sessions", {**BEGIN, "data": {"x": [[]] * 1000}})
+    assert status == 413 and "the limit is 30000 (--session-bytes)" in message
+    path = bounded.begin(BEGIN["goal"], "heat")
+    for turn in range(1, 40):
+        status, told = bounded.ask("POST", f"{path}/observe", {"observation": SEEN, "turn": turn})
+        if status != 200:
+            break
+    assert status == 413 and bounded.get(path)["outcome"] == "limit", told
+    refused = [bounded.ask("POST", "/sessions", {**BEGIN, "data": {"x": "y" * 20_000}})[0] for _ in range(5)]
+    assert refused == [201, 201, 429, 429, 429]
+    assert "tacit_session_bytes" in bounded.send("GET", "/metrics")[1]
+
+
+def test_bytes_are_counted_at_any_depth() -> None:
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert count_bytes(deep) > 5_000_000 and count_bytes({"a": ["b" * 1000]}) > 1000
+
+
+def test_each_client_sees_its_own_sessions_only(shared: Served) -> None:
+    def ask(client: str, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
+        status, text = shared.send(method, path, body and json.dumps(body), token=CLIENTS[client])
+        return status, json.loads(text)
+
+    begun = ask("ada", "POST", "/sessions", BEGIN)[1]["session"]
+    assert [told["session"] for told in ask("ada", "GET", "/sessions")[1]["sessions"]] == [begun]
+    assert ask("ben", "GET", "/sessions")[1]["sessions"] == []
+    for path, body in ((f"/sessions/{begun}", None), (f"/sessions/{begun}/observe", {"observation": SEEN})):
+        status, told = ask("ben", "POST" if body else "GET", path, body)
+        assert status == 404 and "there is no session" in told["error"]["message"]
+    assert ask("ada", "POST", f"/sessions/{begun}/observe", {"observation": SEEN})[0] == 200
+
+
+def test_beyond_this_machine_worlds_are_off_and_plain_http_is_warned_of(shared: Served) -> None:
+    status, text = shared.send("POST", "/sessions", '{"skill": "heat", "play": {}}', token=CLIENTS["ada"])
+    assert status == 403 and "without worlds (--worlds)" in text
+    assert "plain HTTP; put a TLS proxy in front" in shared.complaints
+    assert not any(token in shared.process.out for token in CLIENTS.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("password", "weak"),
+        ("passwordpassword", "weak"),
+        ("1234567890123456", "weak"),
+        ("aaaaaaaaaaaaaaaaaaaaaaaa", "weak"),
+        ("ada bob 5f2c1b7e9a3d4c68", "needs a client and its token"),
+        ("ada 5f2c1b7e9a3d4c68\nada 0d9e8f7a6b5c4132", "different from the others"),
+        ("ada 5f2c1b7e9a3d4c68\nben 5f2c1b7e9a3d4c68", "different from the others"),
+        ("# nothing\n", "holds no token"),
+    ],
+)
+def test_weak_and_unclear_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    (tmp_path / "tokens").write_text(text)
+    with pytest.raises(TacitError, match=says):
+        find_tokens(tmp_path / "tokens", False, "127.0.0.1")
+    tokens, made = find_tokens(None, False, "127.0.0.1")
+    assert made and tokens is not None and len(tokens[""]) >= 32
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("host", "127.0.0.1:80")], 200),
+        ([("host", "[::1]:80")], 200),
+        ([("host", "LOCALHOST")], 200),
+        ([("host", "[::1]evil.com")], 403),
+        ([("host", "localhost:80.evil.com")], 403),
+        ([("host", "localhost:80@evil.com")], 403),
+        ([("host", "evil.com:127.0.0.1")], 403),
+        ([("host", "127.0.0.1"), ("host", "evil.com")], 400),
+        ([("host", "127.0.0.1"), ("origin", "http://127.0.0.1"), ("origin", "http://evil.com")], 400),
+        ([("host", "127.0.0.1"), ("origin", "https://127.0.0.1")], 403),
+        ([], 403),
+    ],
+)
+def test_the_host_header_is_parsed_strictly(headers: list[tuple[str, str]], status: int) -> None:
+    sent = [(name.encode(), value.encode()) for name, value in headers]
+    scope = {"type": "http", "method": "GET", "path": "/modules", "scheme": "http", "headers": sent}
+    refused = guard.Guard(None, None, ServingSettings(), guard.Metrics())._check_headers(scope)  # type: ignore[arg-type]
+    assert (refused[0] if refused else 200) == status
+
+
+def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        service = Service([modules], ServingSettings(), EngineSettings(device="cpu"))
+        transport = httpx.ASGITransport(make_app(service, None))
+        async with service.running(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            path = f"/sessions/{(await client.post('/sessions', json=BEGIN)).json()['session']}"
+            real = time.time
+            monkeypatch.setattr(time, "time", lambda: real() + 3600)
+            service.sessions.end_idle()
+            assert (await client.get(path)).json()["open"]
+            steady = time.monotonic
+            monkeypatch.setattr(time, "monotonic", lambda: steady() + 3600)
+            service.sessions.end_idle()
+            monkeypatch.undo()
+            assert (await client.get(path)).json()["outcome"] == "expired"
+
+    asyncio.run(run())
