@@ -26,6 +26,8 @@ from tacit.serving.settings import ServingSettings
 
 MAX_TASKS = 512
 """largest task number plus one; a world makes all earlier tasks of a split, about 1 ms each"""
+MAX_STARTING = 8
+"""worlds that start at once"""
 WORLD_S = 30.0
 """timeout of a world's reset and step"""
 
@@ -74,11 +76,12 @@ def find_task(served: ServedModule, split: str, number: int, family: str) -> Tas
     return tasks[number]
 
 
-async def start_world(session: Session, sessions: Sessions) -> None:
+async def start_world(session: Session, sessions: Sessions, places: asyncio.Semaphore) -> None:
     """Reset the session's world and begin the first turn."""
     session.world = HostedWorld(session.served.world)
     with sessions.lock(session):
-        first = await session.world.reset(session.episode.task)
+        async with places:
+            first = await session.world.reset(session.episode.task)
         if not session.open:
             raise gone(f"session {session.name!r} was ended while its world started.")
         if isinstance(first, WorldFailure):
@@ -141,6 +144,7 @@ class Service:
         self.metrics.add_gauge("modules", "modules served", lambda: len(self.catalog.modules))
         self.metrics.add_gauge("session_bytes", "memory of all sessions' texts", lambda: self.sessions.bytes)
         self._task_thread, self._thread = WorkerThread("the world"), WorkerThread("the server")
+        self._starting_worlds = asyncio.Semaphore(MAX_STARTING)
         self.ready = False
 
     async def run(self, work: Callable[[], Result]) -> Result:
@@ -205,7 +209,7 @@ class Service:
         if number is None:
             return session
         try:
-            await start_world(session, self.sessions)
+            await start_world(session, self.sessions, self._starting_worlds)
         except BaseException:
             self.sessions.end(session, "world_error", "its world did not start")
             raise
