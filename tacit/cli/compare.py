@@ -17,6 +17,7 @@ from tacit.comparison.pages import cells_of, columns, grid_text, missing_runs
 from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.comparison.results import Results
 from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_of
+from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
 from tacit.core.progress import format_duration, pluralize
@@ -47,6 +48,7 @@ def run(argv: Sequence[str]) -> int:
 
     plan = make_plan(read_document(arguments.file), arguments.file.stem)
     directory = arguments.out or Path("runs") / f"compare-{plan.name}"
+    check_output_directory(directory)
     wanted = plan.choose(arguments.only)
     check_stored(plan, directory)
     console, command = make_console(), ["tacit", "compare", *argv]

@@ -33,6 +33,7 @@ from tacit.cli.terminal import (
 )
 from tacit.cli.train import can_redraw, pack_lines
 from tacit.config.agents import Endpoint, Target, open_endpoint
+from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.measuring import EvaluationResult, PanelEvaluation, check_tokens, with_panel
 from tacit.config.recipe import Overrides
@@ -116,7 +117,7 @@ Pairs = list[tuple[str, str]]
 def show(console: Console, target: Target, measured: EvaluationResult) -> None:
     score, how = measured.score, measured.behaviour
     say(console, f"success {score}", style="bold")
-    pairs = [*_what(target, score), *_outcomes(score), *_turns(score, how), *_tokens(score), *_failures(how)]
+    pairs = [*_what(target, score), *_outcomes(score), *_turns(measured), *_tokens(score), *_failures(how)]
     pairs += [*_crashes(measured), *_unparsed(measured), *_broken(target, score), *_the_run(target, measured)]
     say_pairs(console, pairs)
     if len(score.families) > 1:
@@ -150,6 +151,7 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
 def _what(target: Target, score: PanelScore) -> Pairs:
     sampling = score.sampling
     pairs = [("of", target.label), ("panel", f"{score.panel} (version {score.panel_version}, hash {score.panel_hash})")]
+    pairs += [("checkpoint", str(target.checkpoint))] if target.checkpoint else []
     pairs += [("seed", str(score.seed))]
     if not score.completion_tokens:
         return pairs
@@ -159,7 +161,7 @@ def _what(target: Target, score: PanelScore) -> Pairs:
 
 
 def _outcomes(score: PanelScore) -> Pairs:
-    pairs = [("score", f"{score.score:.3f}")] if score.score != score.success else []
+    pairs = [("score", f"{score.score:.3f}, the mean graded outcome")]
     if len(score.families) > 1:
         pairs += [
             ("macro", f"{percent(score.macro)} {interval(score.macro_interval)}, the mean over {len(score.families)} families")
@@ -178,10 +180,15 @@ def _outcomes(score: PanelScore) -> Pairs:
     return pairs
 
 
-def _turns(score: PanelScore, how: Behaviour) -> Pairs:
+def _turns(measured: EvaluationResult) -> Pairs:
+    score, how = measured.score, measured.behaviour
     of_successes = f", {score.success_steps:.1f} where it succeeded" if score.successes else ""
     pairs = [("steps", f"{score.steps:.1f} per episode{of_successes}")]
-    pairs += [("actions", f"{percent(score.invalid)} did not parse, {percent(score.ineffective)} were refused by the world")]
+    steps = [s for t in measured.played for s in t.steps]
+    ran = sum(not s.valid and s.effective for s in steps) / max(1, len(steps))
+    loose = f" ({percent(ran)} ran all the same)" if ran else ""
+    refused = f"{percent(score.ineffective)} were refused by the world"
+    pairs += [("actions", f"{percent(score.invalid)} not in the full format{loose}, {refused}")]
     if how.all_repeats is not None:
         again = f"{percent(how.all_repeats)} of all actions"
         again += f", {percent(how.repeats)} in successes" if how.repeats is not None else ""
@@ -220,11 +227,13 @@ def _crashes(measured: EvaluationResult) -> Pairs:
 
 
 def _unparsed(measured: EvaluationResult) -> Pairs:
-    """An example completion, if none parsed."""
+    """An example completion, if none was in the full format."""
     written = [s for t in measured.played for s in t.steps if s.completion.finish != "unusable"]
     if not written or any(s.valid for s in written):
         return []
-    return [("unparsed", describe_completion("no completion parses; this is one", written[0].completion, valid=True))]
+    ran = next((s for s in written if s.effective), None)
+    label, why = ("format", "no completion has the full format") if ran else ("unparsed", "no completion parses")
+    return [(label, describe_completion(f"{why}; this is one", (ran or written[0]).completion, valid=True))]
 
 
 def _broken(target: Target, score: PanelScore) -> Pairs:
@@ -387,6 +396,8 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"--timeout {arguments.timeout:g} must be above 0.")
     if arguments.out and (arguments.out.suffix == ".json" or arguments.out.is_file()):
         raise TacitError(f"--out {arguments.out} must be a directory; --json FILE writes the result to a file of your own.")
+    if arguments.out:
+        check_output_directory(arguments.out)
 
 
 def _open(arguments: Namespace, said: Overrides) -> Target:

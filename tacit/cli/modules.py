@@ -15,7 +15,7 @@ from rich.console import Console
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
 from tacit.cli.terminal import add_panel_options, ask_yes, interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
-from tacit.config.checks import open_world
+from tacit.config.checks import check_output_directory, open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
 from tacit.config.recipe import Overrides, Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError, unknown
@@ -143,6 +143,7 @@ def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "
         said,
         lambda module: _agreed(console, module, arguments.yes),
     )
+    check_output_directory(arguments.out.expanduser())
     for found in install(source, arguments.out.expanduser(), options):
         where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
         say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
@@ -384,6 +385,7 @@ def export(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--world", default="", metavar="NAME", help="of a run in several worlds: the one it is a module for")
     arguments, _ = parser.parse(argv)
+    check_output_directory(arguments.out)
     made = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill, arguments.world)
     say(make_console(), f"{made.path}: {made.run['checkpoint']} of {arguments.run}, for {', '.join(made.families)}")
     return 0

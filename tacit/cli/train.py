@@ -44,9 +44,10 @@ from tacit.config.recipe import (
     run_recipe,
 )
 from tacit.core.errors import TacitError
-from tacit.core.progress import format_duration, pluralize
+from tacit.core.progress import format_duration, format_stage, pluralize
 from tacit.core.types import PLAIN
 from tacit.evaluation.panels import panel_name
+from tacit.evaluation.scores import final_and_peak
 from tacit.methods import get_method
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import read_settings, read_summary
@@ -240,6 +241,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         here = f" --world {next(iter(worlds))}" if worlds else ""
         again = "repeats the last number" + (f" of one world; the others are {', '.join(list(worlds)[1:])}" if worlds else "")
         say(console, f"\nNext: tacit eval {path}{here}        {again}\n      tacit play --policy {path}{here}")
+        final, peak = final_and_peak(summary["evaluations"])
+        if peak["success"] > final["success"]:
+            best = f"the best checkpoint, {format_stage(peak)}"
+            say(console, f"      tacit eval {path}{here} --checkpoint best        {best}")
 
 
 def panel_label(score: Mapping[str, Any]) -> str:

@@ -260,16 +260,21 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
 def check_new_run(out: Path) -> None:
     if (out / SETTINGS).exists():
         raise TacitError(f"{out} already holds a run. Continue it with `tacit train --resume {out}`, or name another --out.")
+    check_output_directory(out)
+
+
+def check_output_directory(out: Path) -> None:
+    """Refuse an --out that cannot be made or written to."""
     if out.exists() and not out.is_dir():
         raise TacitError(f"--out {out} is a file, not a directory; name another.")
     place = next((p for p in (out, *out.absolute().parents) if p.exists()), Path("/"))
     if not place.is_dir():
-        raise TacitError(f"cannot make the run directory {out}: {place} is a file. Name another --out.")
+        raise TacitError(f"cannot make the directory {out}: {place} is a file. Name another --out.")
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        raise TacitError(f"cannot make the run directory {out}: {place} is not writable. Name another --out.") from error
+        raise TacitError(f"cannot make the directory {out}: {place} is not writable. Name another --out.") from error
 
 
 def check_model(model: str) -> None:

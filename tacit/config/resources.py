@@ -250,6 +250,6 @@ def prefix_errors(name: str) -> Iterator[None]:
 
 def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) -> Policy:
     """The untrained policy. A tiny model trains its tokenizer on the worlds' text."""
-    makers = [world.example_texts for world in worlds if world.example_texts is not None]
-    texts = (lambda: [text for make in makers for text in make(TEXTS_SEED)]) if makers else None
+    told = [world for world in worlds if world.example_texts is not None]
+    texts = (lambda: [text for world in told for text in world.texts(TEXTS_SEED)]) if told else None
     return get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)

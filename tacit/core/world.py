@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
-from tacit.core.errors import TacitError, install_command, unknown
+from tacit.core.errors import TacitError, describe_error, install_command, unknown
 from tacit.core.hindsight import Skills
 from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
 
@@ -278,6 +278,10 @@ class Alphabet:
         return sequence
 
 
+FUNCTIONS = ("make", "tasks", "reader", "failure", "hindsight", "example_texts", "questions", "family_tasks", "place", "lacks")
+"""fields of an Environment that must be callable"""
+
+
 @dataclass(frozen=True)
 class Environment:
     """A world and everything that comes with it. One per folder, found by name."""
@@ -379,13 +383,24 @@ class Environment:
         published split than there are."""
         self.check_families(families)
         count = min(count, self.published.get(split, count))
-        if not families:
-            found = self.tasks(split, count, seed)
-        elif self.family_tasks is not None:
-            found = self.family_tasks(split, count, seed, tuple(families))
-        else:
-            found = _pick_out(self.tasks, split, count, seed, families)
-        return _checked(found, self.name, split)[:count]
+        try:
+            if not families:
+                found = self.tasks(split, count, seed)
+            elif self.family_tasks is not None:
+                found = self.family_tasks(split, count, seed, tuple(families))
+            else:
+                found = _pick_out(self.tasks, split, count, seed, families)
+            if not isinstance(found, Iterable):
+                raise TacitError(
+                    f"tasks({split!r}, {count}, {seed}) of world {self.name!r} gave {found!r}, not a list of Task."
+                )
+            return _checked(found, self.name, split)[:count]
+        except TacitError:
+            raise
+        except Exception as error:
+            raise TacitError(
+                f"tasks({split!r}, {count}, {seed}) of world {self.name!r} failed: {describe_error(error)}"
+            ) from error
 
     def panel_size(self, split: str, usual: int = USUAL_PANEL) -> int:
         """How many tasks of a split are measured on where no number is named: all that was published, or `usual`."""
@@ -409,7 +424,25 @@ class Environment:
             raise unknown(f"split of world {self.name!r}", named, self.splits)
         return named or self.panel_split
 
+    def texts(self, seed: int) -> Sequence[str]:
+        """The `example_texts`, checked."""
+        try:
+            found = list(self.example_texts(seed)) if self.example_texts else []
+        except Exception as error:
+            raise TacitError(
+                f"example_texts({seed}) of world {self.name!r} must give a list of strings: {describe_error(error)}"
+            ) from error
+        if wrong := [text for text in found if not isinstance(text, str)]:
+            raise TacitError(f"example_texts({seed}) of world {self.name!r} must give a list of strings, and has {wrong[0]!r}.")
+        return found
+
     def __post_init__(self) -> None:
+        for name in FUNCTIONS:
+            if (given := getattr(self, name)) is not None and not callable(given):
+                raise TacitError(
+                    f"{name} of world {self.name!r} is a {type(given).__name__}, not a function; for a fixed value write "
+                    f"{name}=lambda *_: value."
+                )
         for name, wording in self.wordings.items():
             if not isinstance(wording, Wording):
                 raise TacitError(

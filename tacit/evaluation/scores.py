@@ -222,9 +222,9 @@ def score_families(played: Sequence[Trajectory], size: int) -> dict[str, FamilyS
 
 
 def final_and_peak(evaluations: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(last evaluation, best RL evaluation) of a run."""
-    practised = [e for e in evaluations if e["stage"] == "rl"]
-    return evaluations[-1], max(practised or evaluations, key=lambda e: e["success"])
+    """(last, best) of a run's evaluations: the best after imitation or in RL, of equals the latest, as `--checkpoint best`."""
+    trained = [e for e in evaluations if e.get("stage") != "untrained"]
+    return evaluations[-1], max(reversed(trained or list(evaluations)), key=lambda e: e["success"])
 
 
 def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -72,8 +72,9 @@ class Base:
         """The checkpoint's directory, or a hub id."""
         from tacit.engines.models.sources import TEXTS_SEED, find_checkpoint
 
-        texts = world.example_texts
-        return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
+        return find_checkpoint(
+            self.model, self.seed, (lambda: world.texts(TEXTS_SEED)) if world.example_texts is not None else None, self.tiny
+        )
 
     def fingerprint(self, world: Environment) -> str:
         directory = checkpoint_directory(self.source(world))

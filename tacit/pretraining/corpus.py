@@ -280,7 +280,7 @@ def sample_texts(worlds: Iterable[str], seed: int, each: int = 4000) -> list[str
     for name in worlds:
         world = get_environment(name)
         texts += [f"{d.prompt} {d.answer}" for d in islice(make_documents(world, each, derive(seed, "tokenizer")), each)]
-        texts += list(world.example_texts(0))[:each] if world.example_texts else []
+        texts += world.texts(0)[:each]
     return texts
 
 

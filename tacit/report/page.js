@@ -133,14 +133,14 @@ function liven(root) {
     legend.append(listed([
       turns.some((turn) => "credit" in turn) ? "underline: credit above (blue) or below (orange) zero" : "evaluations have no reward or credit on record",
       turns.some((turn) => turn.valid && !turn.effective) && "amber: refused by the world",
-      turns.some((turn) => !turn.valid) && "struck out: did not parse",
+      turns.some((turn) => !turn.valid) && "struck out: not in the full format",
     ], "; ") + ".");
   }
 
   function renderStep(episode, turn) {
     where.append(`step ${state.step + 1} of ${episode.turns.length}`);
     const facts = make("dl", { class: "facts" },
-      fact("completion", turn.valid ? "parses" : "does not parse", turn.valid ? "good" : "bad"),
+      fact("completion", turn.valid ? "in the full format" : "not in the full format", turn.valid ? "good" : "bad"),
       fact("action", turn.effective ? "accepted" : "refused", turn.effective ? "good" : "warn"));
     const known = ["saw", "wrote", "action", "valid", "effective", "prompt", "skills", "shift_by_token", ...TOLD.keys()];
     for (const key of [...TOLD.keys(), ...Object.keys(turn).filter((name) => !known.includes(name))]) {

@@ -16,6 +16,7 @@ from tacit.core.progress import pluralize
 from tacit.core.types import PLAIN, Step, Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour, behaviour_from_labels, describe_ending
 from tacit.evaluation.plots import COLOURS, Point, Series
+from tacit.evaluation.scores import final_and_peak
 from tacit.report.charts import draw_chart
 from tacit.report.method_sections import (
     draw_diagnostics,
@@ -68,7 +69,7 @@ STATISTICS: tuple[tuple[str, str, Shown], ...] = (
 )
 """(label, field of Behaviour, format)"""
 OF_ALL_STEPS: dict[str, Callable[[Step], bool]] = {
-    "of all steps: completion does not parse": lambda step: not step.valid,
+    "of all steps: completion not in the full format": lambda step: not step.valid,
     "of all steps: action refused by the world": lambda step: step.valid and not step.effective,
 }
 BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
@@ -174,7 +175,7 @@ class Panel:
     final: Record | None
     """the last of `training` in a finished run"""
     peak: Record | None
-    """the best during RL, or of all if there was no RL"""
+    """the best after imitation or in RL"""
 
     @property
     def name(self) -> str:
@@ -207,9 +208,8 @@ def group_panels(run: RunFiles) -> list[Panel]:
     panels = []
     for scores in groups.values():
         training = [e for e in scores if any(e is own for own in run.evaluations)]
-        practised = [e for e in training if e.get("stage") == "rl"] or training
-        peak = max(practised, key=lambda e: e["success"], default=None)
-        panels.append(Panel(scores, training, training[-1] if run.finished and training else None, peak))
+        last, peak = final_and_peak(training) if training else (None, None)
+        panels.append(Panel(scores, training, last if run.finished else None, peak))
     return panels
 
 
@@ -363,7 +363,7 @@ CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
     "steps": ("Turns per episode", FROM_ZERO),
     "completion_tokens": ("Completion tokens per turn", FROM_ZERO),
     "prompt_tokens": ("Prompt tokens per turn", FROM_ZERO),
-    "valid": ("Completions that parse", SHARE),
+    "valid": ("Completions in the full format", SHARE),
     "effective": ("Actions the world accepts", SHARE),
     "repeated": ("Actions taken before in the episode", SHARE),
     "mixed_groups": ("Groups with both outcomes", SHARE),

@@ -1,7 +1,7 @@
 """Alarms of a policy that does not learn or is collapsing, or of credit that tells no step from another: pure functions over
 the numbers of a run's iterations. They warn, say what helps, and stop nothing.
 
-    unparsed     no completion of an iteration parses
+    unparsed     no completion of an iteration has the full format
     uncredited   no episode is better or worse than the others of its task, and few succeed: nothing to learn from
     fall         success falls below what it was at the start, by more than the luck of which tasks were drawn
     measured_fall  an evaluation falls below the one before practice, their intervals apart
@@ -112,8 +112,10 @@ def _unparsed(records: Sequence[Record], t: Thresholds) -> str:
     now = records[-1]
     if not now.get("turns") or now.get("valid", 1.0) > 0:
         return ""
+    ran = now.get("effective") or 0.0
+    what = f"no completion has the full format, though {ran:.0%} of the actions run" if ran else "no completion parses"
     return (
-        "no completion parses, so no action is ever taken: imitation first, or more of it (--sft.steps), teaches the format; a "
+        f"{what}: imitation first, or more of it (--sft.steps), teaches the format; a "
         "longer --max-tokens lets an answer come to its end, --style bare asks for less, and a larger model may know how"
     )
 

@@ -32,6 +32,9 @@ class Checkpoint:
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
             ) from error
 
+    def __str__(self) -> str:
+        return f"{self.path.name}, from {'imitation' if self.stage == 'sft' else 'RL'}"
+
     @property
     def policy(self) -> Path:
         """Directory of the trained policy."""
@@ -89,8 +92,9 @@ class Checkpoints:
 
     def find(self, name: str) -> Checkpoint:
         """`best`, `newest`, `sft`, `rl`, or a directory name such as `rl-000020`."""
-        if name == "best":
-            return self._named(self.best_name())
+        if name == "best" and (best := self._best()) is not None:
+            return best
+        name = "newest" if name == "best" else name
         matching = [c for c in self.all() if name in ("newest", c.stage, c.path.name)]
         if not matching:
             there = ", ".join(c.path.name for c in self.all())
@@ -122,25 +126,17 @@ class Checkpoints:
         self._prune()
         return Checkpoint(path, stage, step)
 
-    def mark_best(self, checkpoint: Checkpoint) -> None:
-        write_json(self._directory / "best.json", {"checkpoint": checkpoint.path.name})
-        self._prune()
-
-    def best_name(self) -> str:
-        try:
-            return json.loads((self._directory / "best.json").read_text())["checkpoint"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
-
-    def _named(self, name: str) -> Checkpoint:
-        return next((c for c in self.all() if c.path.name == name), None) or self.find("newest")
+    def _best(self) -> Checkpoint | None:
+        """The saved checkpoint with the best success in the run's own evaluations, of imitation or RL; of equals the latest."""
+        found = self.all()
+        measured = {(e["stage"], e["step"]): e["success"] for e in found[-1].state().get("evaluations", ())} if found else {}
+        evaluated = [c for c in reversed(found) if (c.stage, c.step) in measured]
+        return max(evaluated, key=lambda c: measured[c.stage, c.step], default=None)
 
     def _prune(self) -> None:
         """Delete all but the newest `keep`, the best, and the last of every stage."""
-        found = self.all()
-        wanted = {c.path for c in found[max(0, len(found) - self._keep) :]} | {
-            c.path for c in found if c.path.name == self.best_name()
-        }
+        found, best = self.all(), self._best()
+        wanted = {c.path for c in found[max(0, len(found) - self._keep) :]} | ({best.path} if best else set())
         wanted |= {[c for c in found if c.stage == stage][-1].path for stage in {c.stage for c in found}}
         for checkpoint in found:
             if checkpoint.path not in wanted:

@@ -23,7 +23,6 @@ from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.rollout.episodes import describe_completion
 from tacit.rollout.worlds import describe_crashes, first_crash, refuse_if_all_crashed
 from tacit.runs.alarms import AlarmMonitor
-from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
 from tacit.runs.trajectories import add_prompts, batch_records, iteration_records, trajectory_record, write_records
@@ -59,11 +58,6 @@ class Progress:
     wall_s: float = 0.0
     stopped: str = ""
     """why the run ended early: `callback` or `patience`"""
-
-    def is_best(self, step: int) -> bool:
-        """True if RL was evaluated at this step, with the best success so far."""
-        scores = {e["step"]: e["success"] for e in self.evaluations if e["stage"] == "rl"}
-        return step in scores and scores[step] >= max(scores.values())
 
     def best_before(self, patience: int) -> float | None:
         """The best success, if the last `patience` RL evaluations did not exceed it; else None."""
@@ -232,9 +226,7 @@ class Trainer:
                 if last or self.progress.stopped:
                     self._evaluate_further("rl", step)
             if evaluated or step % self.settings.checkpoint_every == 0:
-                saved = self._save()
-                if self.progress.is_best(step):
-                    self.run.checkpoints.mark_best(saved)
+                self._save()
 
     def _log(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)
@@ -361,10 +353,10 @@ class Trainer:
 
     # Checkpoints and the summary.
 
-    def _save(self) -> Checkpoint:
+    def _save(self) -> None:
         self._add_wall_time()
         state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
-        return self.run.checkpoints.save(
+        self.run.checkpoints.save(
             self.progress.stage,
             self.progress.step,
             self.policy,
@@ -386,8 +378,6 @@ class Trainer:
             names = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]
             self.progress = Progress(**{name: state[name] for name in names})
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
-            if self.progress.is_best(newest.step):  # the run may have been killed before it marked it
-                self.run.checkpoints.mark_best(newest)
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
         self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
 

@@ -352,6 +352,13 @@ def test_endpoints_that_cannot_be_asked(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_out_is_checked_before_anything_is_loaded(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("tacit.cli.eval.open_agent", lambda *_, **__: pytest.fail("it was loaded"))
+    (tmp_path / "note").write_text("")
+    assert main(["eval", "tiny-base", "--world", "countdown", "--out", str(tmp_path / "note" / "here")]) == 2
+    assert f"{tmp_path / 'note'} is a file. Name another --out." in capsys.readouterr().err
+
+
 def full_disk(*args) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -33,6 +33,11 @@ def solving(body: dict) -> tuple[int, dict]:
     return 200, says(f"<think>so</think><action>{solve(tuple(task.data['numbers']), task.data['target'])[0]}</action>")
 
 
+def without_thought(body: dict) -> tuple[int, dict]:
+    status, answer = solving(body)
+    return status, json.loads(json.dumps(answer).replace("<think>so</think>", ""))
+
+
 def evaluate(server, out, *more: str) -> int:
     words = ["eval", "--endpoint", server.url, "--model", "m", "--world", "countdown", "--tasks", "4", "--max-steps", "3"]
     return main([*words, "--out", str(out), "--json", *more])
@@ -72,6 +77,15 @@ def test_unusable_answers_are_counted_and_their_episodes_played_again(capsys, tm
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
     out = capsys.readouterr().out
     assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "played before: 3 episodes" in out
+
+
+def test_actions_that_run_without_a_thought_are_not_called_unparsed(capsys, tmp_path):
+    with serving(without_thought) as server:
+        assert evaluate(server, tmp_path) == 0
+    out = capsys.readouterr().out
+    (actions,) = [line for line in out.splitlines() if line.startswith("  actions ")]
+    assert re.search(r"100\.0% not in the full format \([1-9][0-9.]*% ran all the same\)", actions)
+    assert "parse" not in actions and "no completion has the full format; this is one" in out
 
 
 def test_where_nothing_parses_one_completion_is_shown(capsys, tmp_path):
@@ -125,7 +139,7 @@ def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and
     time.sleep(0.2)
     progress.close()
     first, *rest = console.file.getvalue().splitlines()
-    assert first == "first completion, of 3 tokens, which does not parse, cut off at the longest completion: 'I think I'"
+    assert first == "first completion, of 3 tokens, not in the full format, cut off at the longest completion: 'I think I'"
     assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turn, ")
     assert all(line.endswith("left; 500 out of memory; asked again after 0.5 s, 1 of 3 times") for line in rest)
     quick = make_console(io.StringIO())

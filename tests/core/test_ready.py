@@ -58,3 +58,37 @@ def test_it_is_listed_with_what_it_is_and_what_would_help(not_ready, capsys):
 def test_the_commands_refuse_it_with_the_remedy(not_ready, capsys, command):
     assert main([*command, "--world", "countdown"]) == 2
     assert "pip install 'tacit-agents[engine]'" in " ".join(capsys.readouterr().err.split())
+
+
+def raise_key_error(split, count, seed):
+    raise KeyError("secret")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        (lambda *_: None, r"tasks\('test', 2, 0\) of world 'countdown' gave None, not a list of Task"),
+        (
+            raise_key_error,
+            r"tasks\('test', 2, 0\) of world 'countdown' failed: KeyError: 'secret' \(test_ready\.py, line \d+\)",
+        ),
+        (lambda *_: (1 / 0 for _ in "a"), "failed: ZeroDivisionError"),
+    ],
+)
+@pytest.mark.parametrize("families", [(), ("three_numbers",)])
+def test_broken_tasks_are_one_line(tasks, message, families):
+    with pytest.raises(TacitError, match=message if tasks is raise_key_error or not families else "of world 'countdown'"):
+        replace(HERE, tasks=tasks).tasks_of("test", 2, 0, families)
+
+
+def test_example_texts_must_be_a_function_that_gives_strings():
+    world = HERE
+    with pytest.raises(
+        TacitError, match="example_texts of world 'countdown' is a list, not a function; .*example_texts=lambda"
+    ):
+        replace(world, example_texts=["a"])
+    for wrong, message in ((lambda seed: None, "not iterable"), (lambda seed: [3], "and has 3"), (lambda: [], "positional")):
+        with pytest.raises(
+            TacitError, match=rf"example_texts\(0\) of world 'countdown' must give a list of strings.*{message}"
+        ):
+            replace(world, example_texts=wrong).texts(0)

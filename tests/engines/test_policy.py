@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -250,14 +251,20 @@ def test_models_that_do_not_exist(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch) -> None:
+    import huggingface_hub
     import transformers
 
-    def fail(*_, **__):
-        raise OSError("We couldn't connect to the hub\nmore lines")
+    asked = []
 
+    def fail(*_, **options):
+        asked.append(options)
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub.utils, "get_session", lambda: SimpleNamespace(head=fail))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fail)
-    with pytest.raises(TacitError, match=r"(?s)'someone/model'.*couldn't connect.*path of a downloaded checkpoint"):
+    with pytest.raises(TacitError, match=r"'someone/model'.*does not answer \(OSError: Name .*path of a downloaded checkpoint"):
         load_policy("someone/model")
+    assert asked == [{"timeout": 10.0}], "one request, and no retries"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -96,6 +96,8 @@ def test_thresholds_can_be_others():
 def test_completions_none_of_which_parses_ring_at_once():
     (alarm,) = check_alarms([{"step": 1, "valid": 0.0, "turns": 40}])
     assert alarm.name == "unparsed" and "--sft.steps" in alarm.message and "--max-tokens" in alarm.message
+    (loose,) = check_alarms([{"step": 1, "valid": 0.0, "effective": 0.6, "turns": 40}])
+    assert "no completion has the full format, though 60% of the actions run" in loose.message
     assert names([{"step": 1, "valid": 0.05, "turns": 40}]) == [] == names([{"step": 1, "valid": 0.0, "turns": 0}])
 
 

@@ -75,7 +75,8 @@ def test_final_and_peak_are_two_numbers():
 
     evaluations = [at("sft", 9, 0.9), at("rl", 5, 0.7), at("rl", 10, 0.4)]
     final, peak = final_and_peak(evaluations)
-    assert (final["step"], peak["step"]) == (10, 5), "the peak is of practice"
+    assert (final["step"], peak["step"]) == (10, 9), "imitation counts, as for --checkpoint best"
+    assert final_and_peak([at("untrained", 0, 0.9), *evaluations[1:]])[1]["step"] == 5
     assert final_and_peak(evaluations[:1]) == (evaluations[0], evaluations[0])
 
 

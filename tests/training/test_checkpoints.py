@@ -53,13 +53,29 @@ def test_the_newest_few_and_the_last_of_each_stage_are_kept(tmp_path, policy, ke
     assert names(checkpoints) == ["sft-000100", *(f"rl-{n:06d}" for n in kept)]
 
 
+def save_measured(checkpoints, policy, *measured):
+    """(stage, step, success) in the order of the run; each state has all evaluations so far, as a run's has."""
+    evaluations = []
+    for stage, step, success in measured:
+        evaluations.append({"stage": stage, "step": step, "success": success})
+        checkpoints.save(stage, step, policy, {"stage": stage, "step": step, "evaluations": list(evaluations)})
+
+
 def test_the_best_is_kept_until_there_is_a_better(tmp_path, policy):
     checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
-    checkpoints.mark_best(save(checkpoints, policy, "rl", 1))
-    save(checkpoints, policy, "rl", 2, 3)
+    measured = [("rl", 1, 0.5), ("rl", 2, 0.4), ("rl", 3, 0.3)]
+    save_measured(checkpoints, policy, *measured)
     assert names(checkpoints) == ["rl-000001", "rl-000003"] and checkpoints.find("best").step == 1
-    checkpoints.mark_best(checkpoints.newest())
-    assert names(checkpoints) == ["rl-000003"] and checkpoints.best_name() == "rl-000003"
+    save_measured(checkpoints, policy, *measured, ("rl", 4, 0.5))
+    assert names(checkpoints) == ["rl-000004"], "of equals the latest"
+
+
+def test_imitation_is_the_best_where_practice_lost_what_it_taught(tmp_path, policy):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
+    save_measured(checkpoints, policy, ("sft", 40, 0.4), ("sft", 80, 0.352), ("rl", 10, 0.18), ("rl", 20, 0.1))
+    assert names(checkpoints) == ["sft-000040", "sft-000080", "rl-000020"]
+    best = checkpoints.find("best")
+    assert (best.stage, best.step) == ("sft", 40) and str(best) == "sft-000040, from imitation"
 
 
 def test_finding(tmp_path, policy):
@@ -91,15 +107,6 @@ def test_a_damaged_checkpoint_says_so_and_what_to_do(tmp_path, policy, damage):
     file.unlink() if damage is None else file.write_bytes(damage)
     with pytest.raises(TacitError, match=r"cannot read the checkpoint .*state\.json.*Delete .*rl-000001 to resume"):
         checkpoint.state()
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", ""])
-def test_a_damaged_mark_falls_back_to_the_newest(tmp_path, policy, damage):
-    checkpoints = Checkpoints(tmp_path, STAGES, keep=2)
-    save(checkpoints, policy, "rl", 1, 2)
-    (tmp_path / "best.json").write_text(damage)
-    assert checkpoints.find("best").step == 2
-    save(checkpoints, policy, "rl", 3)
 
 
 def test_a_failed_save_loses_nothing(tmp_path, policy):

@@ -240,5 +240,5 @@ def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
     told = [text for text in listener.said if text.startswith("now rl 1: ")]
     assert told[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
     shown = [text for text in listener.said if text.startswith("now first completion")]
-    assert shown == ["now first completion, of 2 tokens, which does not parse: '<action>reset</action>'"], "once in a run"
+    assert shown == ["now first completion, of 2 tokens, not in the full format: '<action>reset</action>'"], "once in a run"
     assert told[-1].startswith("now rl 1: learning from 8 turns, ")

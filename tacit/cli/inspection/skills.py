@@ -131,7 +131,7 @@ def _probe(arguments: Any, said: Any) -> int:
     target = open_target(arguments.target, said, arguments.checkpoint)
     if not hasattr(target.policy, "logprobs"):
         raise TacitError(f"{target.label} cannot score text, so what a hint does to it cannot be measured.")
-    tasks = target.world.tasks("train", arguments.tasks, target.seed)
+    tasks = target.world.tasks_of("train", arguments.tasks, target.seed)
     found = probe_turns(target.world, tasks, target.context, target.seed)
     results = probe(cast(Policy, target.policy), target.context, found, target.seed)
     if arguments.json:

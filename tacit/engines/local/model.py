@@ -29,7 +29,7 @@ from tacit.engines.local.packing import (
     to_device,
 )
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.models.bases import check_sizes
+from tacit.engines.models.bases import check_sizes, take_from_cache_if_offline
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
 
@@ -205,7 +205,7 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
     """A transformers model and its tokenizer, from a checkpoint directory or a hub id, in eval mode on the device."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source, trusted = find_pretrained(model), is_code_trusted()
+    source, trusted = take_from_cache_if_offline(find_pretrained(model)), is_code_trusted()
     if Path(source).is_dir():
         check_sizes(Path(source))
     try:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, describe_error
 from tacit.core.trust import require_trust
 from tacit.engines.models.tiny import TinySettings
 
@@ -164,8 +164,36 @@ def fingerprint(directory: Path) -> str:
         raise TacitError(f"cannot take the fingerprint of the model in {directory}: {error}. Its files are damaged.") from error
 
 
+HUB_TIMEOUT_S = 10.0
+"""how long the model hub may take to answer at all"""
+
+
+def take_from_cache_if_offline(source: str) -> str:
+    """A hub id becomes its directory in the cache if the hub does not answer; refused at once if it is not there either. The
+    libraries would retry every file, for more than a minute."""
+    if Path(source).is_dir():
+        return source
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.utils import get_session
+
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
+        return source
+    except Exception as offline:
+        try:
+            return snapshot_download(source, local_files_only=True)
+        except Exception:
+            raise TacitError(
+                f"cannot load model {source!r}: it is not a local directory, and the model hub {constants.ENDPOINT} does not "
+                f"answer ({describe_error(offline)}). Check the name and the network, or give the path of a downloaded "
+                "checkpoint (`tacit prepare smollm2` makes one without a hub)."
+            ) from offline
+
+
 def checkpoint_directory(source: str) -> Path:
     """Where a model's files lie: the directory itself, or where the library keeps what it took from the hub."""
+    source = take_from_cache_if_offline(source)
     if Path(source).is_dir():
         return Path(source)
     from transformers.utils import cached_file
