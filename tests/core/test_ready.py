@@ -82,13 +82,16 @@ def test_broken_tasks_are_one_line(tasks, message, families):
 
 
 def test_example_texts_must_be_a_function_that_gives_strings():
-    world = HERE
     with pytest.raises(
-        TacitError, match="example_texts of world 'countdown' is a list, not a function; .*example_texts=lambda"
+        TacitError, match=r"example_texts of world 'countdown' is a list, not a function; .*example_texts=lambda"
     ):
-        replace(world, example_texts=["a"])
-    for wrong, message in ((lambda seed: None, "not iterable"), (lambda seed: [3], "and has 3"), (lambda: [], "positional")):
+        replace(HERE, example_texts=["a"])
+    for wrong, message in (
+        (lambda seed: None, "not iterable"),
+        (lambda seed: [3], "and has 3"),
+        (dict.fromkeys, "not iterable"),
+    ):
         with pytest.raises(
             TacitError, match=rf"example_texts\(0\) of world 'countdown' must give a list of strings.*{message}"
         ):
-            replace(world, example_texts=wrong).texts(0)
+            replace(HERE, example_texts=wrong).texts(0)
