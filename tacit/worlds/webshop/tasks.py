@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tacit.core.errors import TacitError, check_split_and_count, unknown
 from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
-from tacit.worlds.webshop.catalogue import Catalogue, Goal, Instruction, Product, Review, judge
+from tacit.worlds.webshop.catalogue import Catalogue, Goal, Instruction, Product, Review
 from tacit.worlds.webshop.published import HUMAN_FILE, PUBLISHED, load_published
 
 OPTION_COLORS = ("black", "white", "red", "blue", "green", "navy", "pink", "brown", "purple", "yellow")
@@ -252,7 +252,7 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
 def winnable(catalogue: Catalogue, goal: Goal) -> bool:
     """Whether the target product with the requested options scores 1."""
     chosen = {name or str(place): value for place, (name, value) in enumerate(goal.options)}
-    return judge(catalogue.by_id[goal.product], chosen, goal).reward == 1.0
+    return catalogue.judge(catalogue.by_id[goal.product], chosen, goal).reward == 1.0
 
 
 def catalogue_of(task: Task) -> Catalogue:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.webshop.catalogue import Catalogue, Goal, Product, Verdict, judge
+from tacit.worlds.webshop.catalogue import Catalogue, Goal, Product, Verdict
 from tacit.worlds.webshop.pages import (
     BACK,
     BUY,
@@ -140,7 +140,7 @@ class WebShop:
         self._page = item_page(self.goal.sentence, product, self._show_attributes)
 
     def _buy(self, product: Product) -> Transition:
-        verdict = judge(product, self._chosen, self.goal)
+        verdict = self.catalogue.judge(product, self._chosen, self.goal)
         score = verdict.reward
         self._page = done_page(score)
         success = score == 1.0
