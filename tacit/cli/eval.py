@@ -117,7 +117,7 @@ Pairs = list[tuple[str, str]]
 def show(console: Console, target: Target, measured: EvaluationResult) -> None:
     score, how = measured.score, measured.behaviour
     say(console, f"success {score}", style="bold")
-    pairs = [*_what(target, score), *_outcomes(score), *_turns(measured), *_tokens(score), *_failures(how)]
+    pairs = [*_what(target, score), *_outcomes(measured), *_turns(measured), *_tokens(score), *_failures(how)]
     pairs += [*_crashes(measured), *_unparsed(measured), *_broken(target, score), *_the_run(target, measured)]
     say_pairs(console, pairs)
     if len(score.families) > 1:
@@ -160,8 +160,10 @@ def _what(target: Target, score: PanelScore) -> Pairs:
     return [*pairs, ("sampling", said), *weights]
 
 
-def _outcomes(score: PanelScore) -> Pairs:
-    pairs = [("score", f"{score.score:.3f}, the mean graded outcome")]
+def _outcomes(measured: EvaluationResult) -> Pairs:
+    score = measured.score
+    parts = ", ".join(f"{name} {share:.3f}" for name, share in measured.behaviour.score_parts.items())
+    pairs = [("score", f"{score.score:.3f}, the mean graded outcome{f' ({parts})' if parts else ''}")]
     if len(score.families) > 1:
         pairs += [
             ("macro", f"{percent(score.macro)} {interval(score.macro_interval)}, the mean over {len(score.families)} families")

@@ -11,6 +11,7 @@ from typing import Any
 from tacit.core.types import Observation, Step, Trajectory
 from tacit.core.world import Alphabet, Environment
 
+SCORE_PART = "score."
 Places = Callable[[str, Observation], str]
 """(action, next observation) -> the place reached, as `Environment.place`"""
 
@@ -52,6 +53,9 @@ class Behaviour:
     closings: Mapping[str, int] = field(default_factory=dict)
     """number of successes that end with each kind of skill"""
 
+    score_parts: Mapping[str, float] = field(default_factory=dict)
+    """mean of each part of the score, where the world reports them (signals `score.NAME` of the last step)"""
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -92,6 +96,10 @@ def behaviour(
         without={name: sum(name not in s for s in skills) / len(skills) for name in sorted(_kinds(alphabet))} if skills else {},
         operators=_shares(operations),
         operators_per_success=_mean(len({k for k in s if k in operators}) for s in skills) if operations else None,
+        score_parts={
+            name.removeprefix(SCORE_PART): sum(t.steps[-1].signals.get(name, 0.0) for t in sound if t.steps) / len(sound)
+            for name in sorted({name for t in sound for s in t.steps[-1:] for name in s.signals if name.startswith(SCORE_PART)})
+        },
         closings=dict(sorted(Counter(s[-1] for s in skills if s).items())),
     )
 

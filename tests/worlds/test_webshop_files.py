@@ -11,7 +11,7 @@ from webshop_data import about, record, write_shop
 
 from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
-from tacit.worlds.webshop.catalogue import NO_LIMIT, Catalogue, Instruction, Product
+from tacit.worlds.webshop.catalogue import NO_LIMIT, Catalogue, Goal, Instruction, Product
 from tacit.worlds.webshop.published import load_catalogue
 
 WORLD = get_environment("webshop")
@@ -205,3 +205,35 @@ def test_sentences_of_people_can_be_shopped_for(tmp_path, monkeypatch):
                 transition = live.step(hero.act(observation))
                 observation, done = transition.observation, transition.done
             assert transition.success, (expert, task.goal)
+
+
+def test_the_original_order_and_splits(tmp_path, monkeypatch):
+    """The original lists the goals product by product, option by option, and shuffles them with seed 233."""
+    sizes = {"Color": [{"value": f"tone {n}"} for n in range(40)], "Size": [{"value": f"size {n}"} for n in range(40)]}
+    products = [record("B1"), record("B2", customization_options=sizes)]
+    monkeypatch.setenv(
+        "WEBSHOP_DATA", str(write_shop(tmp_path, products, {"B1": about("steel frame"), "B2": about("easy clean")}))
+    )
+    plain = [("B1", ("red",)), ("B1", ("light blue",))]
+    plain += [("B2", (f"tone {a}", f"size {b}")) for a in range(40) for b in range(40)]
+    Random(233).shuffle(plain)
+    for split, start, end in (("original_test", 0, 500), ("original_valid", 500, 1500)):
+        tasks = WORLD.tasks_of(split, 10_000, 5)
+        goals = [Goal.from_data(task.data["goal"]) for task in tasks]
+        assert [(goal.product, tuple(value for _, value in goal.options)) for goal in goals] == plain[start:end]
+        assert [task.id for task in tasks][:2] == [f"webshop/{split}/{start}", f"webshop/{split}/{start + 1}"]
+    rest = WORLD.tasks("original_train", 102, 5)
+    assert sorted(int(task.id.split("/")[-1]) for task in rest) == list(range(1500, 1602))
+    assert WORLD.tasks("original_train", 102, 6) != rest
+    with pytest.raises(TacitError, match="103 goals of 'original_train' were asked for"):
+        WORLD.tasks("original_train", 103, 5)
+
+
+def test_the_original_order_prefers_human_goals(tmp_path, monkeypatch):
+    people = {
+        "B1": [{"instruction": "a steel stool.", "instruction_attributes": ["steel frame"], "instruction_options": ["red"]}]
+    }
+    shop = write_shop(tmp_path, [record("B1")], {"B1": about("steel frame")}, items_human_ins=people)
+    monkeypatch.setenv("WEBSHOP_DATA", str(shop))
+    (task,) = WORLD.tasks("original_test", 1, 0)
+    assert task.goal.startswith("a steel stool, and price lower than")

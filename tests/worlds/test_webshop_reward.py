@@ -8,17 +8,21 @@ from random import Random
 
 import pytest
 
+from tacit.worlds.webshop import ENVIRONMENT
 from tacit.worlds.webshop.catalogue import (
     COLOURS,
+    TAGGERS,
+    Catalogue,
     Goal,
     Product,
     _plain,
+    content_words,
     draw_price_limit,
     is_similar,
     judge,
+    load_tagger,
     matched_options,
     normalize_color,
-    nouns,
     type_reward,
 )
 from tacit.worlds.webshop.published import load_catalogue
@@ -121,8 +125,8 @@ SHOE = "adidas Unisex-Adult D.o.n. Issue 2"
 )
 def test_nouns_agree_with_spacy_on_the_pairs_of_the_released_tests(wanted, bought, share):
     """The shares there are spaCy's, to a hundredth: the only ones known without its model."""
-    nouns_wanted = nouns(wanted)
-    assert len(set(nouns_wanted) & set(nouns(bought))) / len(nouns_wanted) == pytest.approx(share, abs=0.01)
+    nouns_wanted = content_words(wanted)
+    assert len(set(nouns_wanted) & set(content_words(bought))) / len(nouns_wanted) == pytest.approx(share, abs=0.01)
 
 
 def test_a_ratio_is_rounded_before_it_is_held_against_85():
@@ -135,6 +139,38 @@ def test_limits_are_tens_above_the_price():
     limits = {draw_price_limit(23.5, Random(seed)) for seed in range(50)}
     assert limits == {40.0, 50.0, 60.0}, "the larger of two of 30, 40, 50, 60"
     assert draw_price_limit(985.0, Random(0)) == 1_000_000.0
+
+
+def test_the_parts_of_the_reward():
+    assert judge(PRODUCT, {"color": "grey"}, GOAL).parts == {"type": 1.0, "attributes": 1.0, "options": 0.5, "price": 1.0}
+    assert judge(PRODUCT, {}, replace(GOAL, options=())).parts["options"] == 1.0, "none are wanted"
+    live = ENVIRONMENT.make()
+    task = ENVIRONMENT.tasks("test", 1, 0)[0]
+    live.reset(task)
+    for action in (f"search[{task.data['goal']['title']}]", f"click[{task.data['goal']['product'].lower()}]", "click[buy now]"):
+        done = live.step(action)
+    assert done.done and set(done.signals) == {"score.type", "score.attributes", "score.options", "score.price"}
+    assert done.signals["score.type"] == 1.0 and done.signals["score.options"] == 0.0
+
+
+def test_published_rewards_use_the_tagger_and_generated_ones_never():
+    product, goal = replace(PRODUCT, title="Soft Blue Lamp"), replace(GOAL, title="Soft Blue Chair")
+    shop = Catalogue("published", (product,), tagger=lambda title: (title.split()[-1].lower(),))
+    assert shop.judge(product, CHOSEN, goal).kind == 0.0, "the nouns differ"
+    assert replace(shop, tagger=None).judge(product, CHOSEN, goal).kind == 1.0, "most words agree"
+    assert generated_catalogue().tagger is None
+
+
+def test_the_tagger_is_spacys(shared_data):
+    tagger = load_tagger()
+    if tagger is None:
+        pytest.skip("spaCy's tagger is not installed (extra webshop)")
+    import spacy
+
+    whole = spacy.load(next(name for name in TAGGERS if spacy.util.is_package(name)))
+    for product in load_catalogue(str(shared_data / "webshop")).products[::4]:
+        nouns = [word.text.lower() for word in whole(product.title) if word.pos_ in ("PNOUN", "NOUN", "PROPN")]
+        assert tagger(product.title) == tuple(nouns)
 
 
 def test_every_generated_goal_can_be_won_and_a_wrong_choice_is_noticed():

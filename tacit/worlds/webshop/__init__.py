@@ -45,5 +45,6 @@ ENVIRONMENT = Environment(
     skills={"shop": FAMILIES},
     family_tasks=tasks,
     panels=PANELS,
+    published={"original_test": 500, "original_valid": 1000},
     place=place,
 )

@@ -165,8 +165,8 @@ def _goal(
     )
 
 
-# Search as Lucene does it with Pyserini's defaults, which the original uses: words by Unicode's UAX #29, 33 stop words, Porter stems, BM25
-# in 32-bit floats with the length of a text rounded to one byte, ties by product id.
+# Search as Lucene does it with Pyserini's defaults, which the original uses: words by Unicode's UAX #29, 33 stop words, Porter
+# stems, BM25 in 32-bit floats with the length of a text rounded to one byte, ties by product id.
 
 K1, B = np.float32(0.9), np.float32(0.4)
 MOST_HITS = 50
@@ -185,7 +185,10 @@ _UAX_29 = r"""
 )+(?:\p{WB=ExtendNumLet}X)*
 | (?:\p{WB=Katakana}X)+ | (?:\p{LB=SA}X)+ | [\p{Ideographic}\p{sc=Hiragana}]X | EX(?:(?<=\u200d)EX)*
 """
-_CLASSES = {"X": r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*", "E": r"[\p{Extended_Pictographic}\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2712\u2763-\u2767]"}
+_CLASSES = {
+    "X": r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*",
+    "E": r"[\p{Extended_Pictographic}\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2712\u2763-\u2767]",
+}
 _AS_PORTER = re.compile(r"(.*(?:[aeiou]|(?<=[^aeiou])y)[^aeiou].*?)(?:(?<!a)(bl)|(log))(?:y|i|ies)")
 
 
@@ -338,6 +341,19 @@ class Catalogue:
             else:
                 yield from make_synthetic_goals(product, wanted.sentence, wanted.attributes)
 
+    @cached_property
+    def published_order(self) -> tuple[Goal, ...]:
+        """All goals, human ones where their file is there, as the original orders them: a shuffle with seed 233."""
+        made: list[Goal] = []
+        for wanted in self.human or self.synthetic:
+            product = self.by_id[wanted.product]
+            if self.human:
+                made.append(make_human_goal(product, wanted.sentence, wanted.attributes, wanted.values))
+            else:
+                made += make_synthetic_goals(product, wanted.sentence, wanted.attributes)
+        Random(233).shuffle(made)
+        return tuple(made)
+
     @property
     def report(self) -> str:
         text = f"{len(self.products)} products"
@@ -468,6 +484,18 @@ class Verdict:
     affordable: bool
     wanted: int
     """requested attributes and options, plus one for the price"""
+    wanted_attributes: int = 0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """r_type, r_att, r_option and r_price of the original; 1 for options where none are wanted."""
+        options = self.wanted - 1 - self.wanted_attributes
+        return {
+            "type": self.kind,
+            "attributes": self.attributes / self.wanted_attributes if self.wanted_attributes else 1.0,
+            "options": self.options / options if options else 1.0,
+            "price": float(self.affordable),
+        }
 
     @property
     def reward(self) -> float:
@@ -481,6 +509,7 @@ def judge(product: Product, chosen: Mapping[str, str], goal: Goal, nouns: Nouns 
         options=matched_options(chosen, goal),
         affordable=product.price <= goal.limit,
         wanted=len(goal.attributes) + len(goal.options) + 1,
+        wanted_attributes=len(goal.attributes),
     )
 
 

@@ -72,7 +72,10 @@ def detail_page(sentence: str, product: Product, detail: str) -> Page:
         texts = [part for review in product.reviews for part in (f'"{review.title}"', review.score, review.body)]
     elif detail == "Attributes":
         texts = [*product.attributes, product.family, product.query, product.path]
-    return Page(_join_parts("Instruction:", sentence, BACK, PREVIOUS, *texts), _clickable(BACK, PREVIOUS))
+    # As in the original, an empty feature is an empty part of the page, and any other empty text is none.
+    shown = [text.strip() for text in texts if text.strip() or detail == "Features"]
+    text = SEPARATOR.join([_join_parts("Instruction:", sentence, BACK, PREVIOUS), *shown])
+    return Page(text, _clickable(BACK, PREVIOUS))
 
 
 def done_page(score: float) -> Page:

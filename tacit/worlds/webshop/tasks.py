@@ -3,6 +3,10 @@
     train, test                     the generated catalogue
     published_train, published_test the published files, instructions made from attributes: what the papers train on
     human_train, human_test         the published files, instructions written by people
+    original_test, _valid, _train   the published files in the original's order: goals 0 to 499, 500 to 1,499, and the rest, of
+                                    human instructions where their file is there
+
+The original splits are for comparison with published numbers: they share products and sentences, and some goals cannot be won.
 
 A digest of its product and sentence decides a goal's split (catalogue.py). Published goals that cannot be won are left out: for
 some, even the target product with the requested options scores below 1 (`rectangular` matches the color `tan`, for example).
@@ -11,6 +15,7 @@ some, even the target product with the requested options scores below 1 (`rectan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from typing import NamedTuple
@@ -221,12 +226,20 @@ _SOURCES: Mapping[str, tuple[str, bool, bool]] = {
     "human_test": (PUBLISHED, True, True),
 }
 """split -> (catalogue, held out for tests, instructions written by people)"""
-SPLITS = tuple(_SOURCES)
+ORIGINAL: Mapping[str, slice] = {
+    "original_test": slice(0, 500),
+    "original_valid": slice(500, 1500),
+    "original_train": slice(1500, None),
+}
+"""split -> which goals of the original's order"""
+SPLITS = (*_SOURCES, *ORIGINAL)
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` goals of the split, the same on every machine. With `families`, fewer if there are not enough."""
     check_split_and_count(NAME, SPLITS, split, count)
+    if split in ORIGINAL:
+        return _original_tasks(split, count, seed, families)
     name, test, human = _SOURCES[split]
     catalogue = _CATALOGUES[name]()
     if human and not catalogue.human:
@@ -246,6 +259,20 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
             f"{count} goals of {split!r} were asked for, but the {name} shop ({catalogue.report}) has {len(found)}."
         )
     return found
+
+
+def _original_tasks(split: str, count: int, seed: int, families: Sequence[str]) -> list[Task]:
+    """Test and validation goals in the original's order; training goals in the seed's."""
+    catalogue = load_published()
+    every, order = set(families) >= set(FAMILIES), catalogue.published_order
+    numbered = [n for n in range(len(order))[ORIGINAL[split]] if every or order[n].family in families]
+    if split == "original_train":
+        numbered.sort(key=lambda n: shuffle_key(seed, str(n)))
+    if len(numbered) < count and every:
+        raise TacitError(
+            f"{count} goals of {split!r} were asked for, but the published shop ({catalogue.report}) has {len(numbered)}."
+        )
+    return [replace(_task(catalogue, order[n], split, seed), id=f"{NAME}/{split}/{n}") for n in numbered[:count]]
 
 
 @lru_cache(65536)

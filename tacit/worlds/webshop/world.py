@@ -79,7 +79,7 @@ class WebShop:
 
     def step(self, action: str) -> Transition:
         name, argument = parse_action(action)
-        if name == "search" and argument.strip():
+        if name == "search":
             self._found, self._number = self.catalogue.search(argument.lower()), 1
             self._open_results()
         elif name == "click" and argument.lower() in self._page.clickables and not self._page.has_search_bar:
@@ -144,9 +144,9 @@ class WebShop:
         score = verdict.reward
         self._page = done_page(score)
         success = score == 1.0
-        return Transition(
-            Observation(self._page.text), True, success, score, label="" if success else _label(verdict, self.goal)
-        )
+        parts = {f"score.{name}": share for name, share in verdict.parts.items()}
+        label = "" if success else _label(verdict, self.goal)
+        return Transition(Observation(self._page.text), True, success, score, label=label, signals=parts)
 
     def _observe(self) -> Observation:
         if self._page.has_search_bar:
@@ -155,12 +155,13 @@ class WebShop:
 
 
 def parse_action(action: str) -> tuple[str, str]:
-    """`search[red shoes]` -> search, red shoes; two empty strings if it is no action. Values may contain brackets."""
-    text = action[:LONGEST_ACTION].strip()
-    name, bracket, rest = text.partition("[")
-    if not bracket or not rest.endswith("]"):
-        return "", ""
-    return name, rest[:-1]
+    """`search[red shoes]` -> search, red shoes; two empty strings if it is no action. Values may contain brackets.
+
+    As in the original, only the first line counts, without what follows the last bracket, and a leading blank is refused.
+    """
+    name, _, rest = action[:LONGEST_ACTION].partition("\n")[0].partition("[")
+    argument = rest[: max(0, rest.rfind("]"))]
+    return (name, argument) if argument else ("", "")
 
 
 def _label(verdict: Verdict, goal: Goal) -> str:
