@@ -75,16 +75,17 @@ ENVIRONMENT = Environment(
 
 
 def searchqa_environment(
-    path: str | Path, retriever: str = USUAL_RETRIEVER, encode: Encode | None = None, name: str = NAME
+    path: str | Path, retriever: str = USUAL_RETRIEVER, encode: Encode | None = None, name: str = NAME, scoring: str = ""
 ) -> Environment:
     """Search QA over your own files: a folder, or one question file with a corpus next to it (see published.py). `retriever` is
-    bm25, ngrams, or a sentence encoder's directory or hub id; `encode` is a custom encoder, N texts -> [N, D]."""
+    bm25, ngrams, the address of a retrieval server, or a sentence encoder's directory or hub id; `encode` is a custom encoder,
+    N texts -> [N, D]; `scoring` may be squad."""
     root = Path(path).expanduser()
 
     def own_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
         if split not in PUBLISHED:
             raise unknown(f"split of world {name!r}", split, PUBLISHED)
-        found = published_tasks(split, count, seed, families, root, retriever)
+        found = published_tasks(split, count, seed, families, root, retriever, scoring)
         return found if name == NAME else [replace(task, world=name) for task in found]
 
     return replace(

@@ -23,12 +23,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.registry import path_from_env
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.searchqa.land import Question
-from tacit.worlds.searchqa.retrieval import Passage, normalize_answer, sanitize, sanitize_passage
+from tacit.worlds.searchqa.retrieval import SCORINGS, Passage, is_address, normalize_answer, sanitize, sanitize_passage
 
 # File formats:
 #
@@ -39,7 +39,9 @@ from tacit.worlds.searchqa.retrieval import Passage, normalize_answer, sanitize,
 #             answer             a string or several; or golden_answers, or answers
 #             kind or type       bridge, comparison, …; default one_hop
 #             entity_titles, second_hop_titles, or supporting_facts      titles of the supporting passages (optional)
-#             context            HotpotQA's passages, used if there is no corpus
+#             context            HotpotQA's passages, or MuSiQue's `paragraphs`; used if there is no corpus
+#             answer_aliases     further answers (MuSiQue)
+#             metadata           FlashRAG's: whatever of the above is not in the entry itself
 #             _id, id or idx     default: its number in the file; duplicates are reported and skipped
 #
 # HotpotQA's supporting_facts and context are read as its authors write them ([[title, …], …]) and as Hugging Face does
@@ -77,6 +79,8 @@ class FileQuestion:
     id: str
     question: Question
     context: tuple[Passage, ...] = ()
+    hops: int = 0
+    """steps of its decomposition; 0 if the file has none"""
 
 
 def read_questions(path: Path) -> Loaded[FileQuestion]:
@@ -115,6 +119,9 @@ def _read(path: Path, make: Callable[[int, Any], T]) -> Loaded[T]:
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
     """(first line, the entry or the error)"""
+    if path.suffix == ".parquet":
+        yield from enumerate(_parquet_rows(path), 1)
+        return
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -125,6 +132,33 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, _decode(line)
         return
     yield from _decode_members(text)
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise TacitError(f"reading {path.name} needs pyarrow: {install_command('parquet')}.") from error
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=10_000):
+            yield from batch.to_pylist()
+    except (OSError, ValueError) as error:
+        raise TacitError(f"cannot read {path}: {error}.") from error
+
+
+def stream_passages(path: Path) -> Iterator[Passage]:
+    """The passages of a large .jsonl or .parquet corpus, one at a time; those that cannot be read are skipped and counted."""
+    if path.suffix == ".json":
+        raise TacitError(f"{path} has {path.stat().st_size / 2**30:.1f} GiB; give a corpus of this size as .jsonl or .parquet.")
+    failed = 0
+    with open(path, encoding="utf-8-sig", errors="replace") as lines:
+        for entry in _parquet_rows(path) if path.suffix == ".parquet" else map(_decode, lines):
+            try:
+                yield _passage(entry)
+            except (TacitError, KeyError, TypeError, ValueError, AttributeError):
+                failed += 1
+    if failed:
+        _log.warning("%s: %d passages could not be read and were skipped.", path, failed)
 
 
 def _is_json_lines(text: str) -> bool:
@@ -181,20 +215,30 @@ def _passage(entry: Any) -> Passage:
 
 def _question(number: int, entry: Any) -> FileQuestion:
     text = sanitize(_text(entry["question"], "question"))
-    given = next((entry[name] for name in ("golden_answers", "answers", "answer") if name in entry), None)
-    answers = tuple(_text(a, "answer").strip() for a in (given if isinstance(given, list) else [given]) if a is not None)
+    metadata = entry.get("metadata") if isinstance(entry.get("metadata"), dict) else {}
+    known = {**metadata, **entry}
+    given = next((known[name] for name in ("golden_answers", "answers", "answer") if name in known), None)
+    given = [*(given if isinstance(given, list) else [given]), *(known.get("answer_aliases") or ())]
+    answers = tuple(dict.fromkeys(_text(a, "answer").strip() for a in given if a is not None))
     if not text or not answers or not all(answers):
         raise TacitError("it has no question" if not text else "it has no answer")
-    kind = str(entry.get("kind", entry.get("type", "")) or "")
+    if known.get("answerable") is False:
+        raise TacitError("its passages do not answer it (answerable: false)")
+    hops = len(known.get("question_decomposition") or ())
+    kind = str(known.get("kind", known.get("type", "bridge" if hops > 1 else "")) or "")
     if kind not in KINDS:
         raise TacitError(f"its kind {kind!r} is none of {', '.join(filter(None, KINDS))}")
-    named = [*(entry.get("entity_titles") or ()), *(entry.get("second_hop_titles") or ())]
-    named = named or [fact[0] for fact in _as_rows(entry.get("supporting_facts"), "title")]
+    paragraphs = known.get("paragraphs") or ()
+    named = [*(known.get("entity_titles") or ()), *(known.get("second_hop_titles") or ())]
+    named = named or [fact[0] for fact in _as_rows(known.get("supporting_facts"), "title")]
+    named = named or [paragraph["title"] for paragraph in paragraphs if paragraph.get("is_supporting")]
     titles = tuple(dict.fromkeys(sanitize_passage(_text(title, "title"), "").title for title in named))
-    passages = _as_rows(entry.get("context"), "title", "sentences")
-    context = tuple(sanitize_passage(title, "".join(sentences)) for title, sentences in passages)
+    table = known.get("context")
+    passages = _as_rows(table, "title", "content" if isinstance(table, dict) and "content" in table else "sentences")
+    context = [sanitize_passage(title, "".join(sentences)) for title, sentences in passages]
+    context += [sanitize_passage(_text(p["title"], "title"), _text(p["paragraph_text"], "text")) for p in paragraphs]
     name = next((entry[name] for name in ("_id", "id", "idx") if entry.get(name) is not None), number)
-    return FileQuestion(str(name), Question(KINDS[kind], text, answers, titles), context)
+    return FileQuestion(str(name), Question(KINDS[kind], text, answers, titles), tuple(context), hops)
 
 
 def _as_rows(table: Any, *columns: str) -> Sequence[Sequence[Any]]:
@@ -211,25 +255,36 @@ def _text(value: Any, what: str) -> str:
 
 
 NAME = "searchqa"
-DATA_VARIABLE, RETRIEVER_VARIABLE = "SEARCHQA_DATA", "SEARCHQA_RETRIEVER"
+DATA_VARIABLE, RETRIEVER_VARIABLE, SCORING_VARIABLE = "SEARCHQA_DATA", "SEARCHQA_RETRIEVER", "SEARCHQA_SCORING"
 TRAIN, TEST = "published_train", "published_test"
 SPLITS = (TRAIN, TEST)
 USUAL_RETRIEVER = "bm25"
 CONTEXTS = "context of "
 """name prefix of a corpus made of the questions' own contexts, followed by the question file"""
 
-_SUFFIXES = (".json", ".jsonl")
+_SUFFIXES = (".json", ".jsonl", ".parquet")
+LARGE = 256 * 2**20
+"""bytes from which a corpus is searched with an index on disk"""
 _PARTS = {"train": TRAIN, "dev": TEST, "valid": TEST, "validation": TEST, "val": TEST, "test": TEST}
 _log = logging.getLogger(__name__)
 
 
 def published_tasks(
-    split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path | str | None = None, retriever: str = ""
+    split: str,
+    count: int,
+    seed: int,
+    families: Sequence[str] = FAMILIES,
+    root: Path | str | None = None,
+    retriever: str = "",
+    scoring: str | None = None,
 ) -> tuple[Task, ...]:
     """`count` questions of a split, ordered by seed and id. With `families`, fewer if there are not enough."""
     source = Path(root) if root else data_root()
     every = set(families) >= set(FAMILIES)
-    there = [task for task in _tasks(source, seed, retriever or retriever_from_environment()) if task.split == split]
+    scoring = os.environ.get(SCORING_VARIABLE, "") if scoring is None else scoring
+    if scoring not in SCORINGS:
+        raise unknown("scoring of world 'searchqa'", scoring, filter(None, SCORINGS))
+    there = [t for t in _tasks(source, seed, retriever or retriever_from_environment(), scoring) if t.split == split]
     wanted = sorted((task for task in there if task.family in families), key=lambda task: shuffle_key(seed, task.id))
     if len(wanted) < count and every:
         raise TacitError(
@@ -281,7 +336,7 @@ def question_files(root: Path) -> list[Path]:
     return found
 
 
-def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
+def _tasks(root: Path, seed: int, retriever: str, scoring: str) -> Iterator[Task]:
     rows: dict[str, tuple[Path, FileQuestion, str]] = {}
     failures: list[str] = []
     for path in question_files(root):
@@ -294,8 +349,10 @@ def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
     if failures:
         _log.warning("%s: %s", root, Loaded(tuple(rows), tuple(failures)).report("questions"))
     with_context = {path for path, entry, _ in rows.values() if entry.context}
-    corpora = {path: _corpus_name(path, path in with_context) for path in {path: None for path, _, _ in rows.values()}}
-    digests = {name: digest_of(name, root) for name in set(corpora.values())}
+    files = {path: None for path, _, _ in rows.values()}
+    remote = is_address(retriever)
+    corpora = {path: retriever if remote else _corpus_name(path, path in with_context) for path in files}
+    digests = {name: "" if remote else digest_of(name, root) for name in set(corpora.values())}
     for path, entry, split in rows.values():
         text, corpus = entry.question.text, corpora[path]
         data = {
@@ -305,6 +362,8 @@ def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
             "corpus": corpus,
             "digest": digests[corpus],
             "retriever": retriever,
+            **({"hops": entry.hops} if entry.hops else {}),
+            **({"scoring": scoring} if scoring else {}),
         }
         yield Task(NAME, f"{NAME}/{_dataset(path)}/{entry.id}", entry.question.family, split, seed, text, data)
 
@@ -321,7 +380,14 @@ def _read_once(path: Path, changed: int) -> Loaded[FileQuestion]:
 
 @lru_cache(maxsize=16)
 def _digest(path: Path, changed: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    """Of a large file only the size, and the first and the last megabyte: reading wiki-18 takes a minute."""
+    with open(path, "rb") as file:
+        if (size := path.stat().st_size) < LARGE:
+            return hashlib.sha256(file.read()).hexdigest()[:12]
+        found = hashlib.sha256(f"{size} ".encode() + file.read(2**20))
+        file.seek(-(2**20), os.SEEK_END)
+        found.update(file.read())
+        return found.hexdigest()[:12]
 
 
 def _dataset(path: Path) -> str:
@@ -337,7 +403,9 @@ def _corpus_name(path: Path, has_contexts: bool) -> str:
                 return f"{name}{suffix}"
     if has_contexts:
         return f"{CONTEXTS}{path.name}"
-    raise TacitError(f"{path} has no corpus beside it: none of {', '.join(names)} (.json or .jsonl) in {path.parent}.")
+    raise TacitError(
+        f"{path} has no corpus beside it: none of {', '.join(names)} (.json, .jsonl or .parquet) in {path.parent}."
+    )
 
 
 def _split(path: Path, entry: FileQuestion) -> str:

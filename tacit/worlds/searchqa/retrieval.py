@@ -2,6 +2,7 @@
 
     bm25      score(q, d) = Σ_w idf(w) · tf(w, d) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
     ngrams    cosine of hashed character n-grams; learns nothing and needs nothing
+    http://…  a retrieval server with Search-R1's interface, which has the passages
     any other name is a sentence encoder, a directory or a hub id: cosine of its vectors   (extra `sentences`)
 
 Ties are in passage order, so every machine returns the same passages.
@@ -9,8 +10,10 @@ Ties are in passage order, so every machine returns the same passages.
 
 from __future__ import annotations
 
+import json
 import re
 import string
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -131,6 +134,27 @@ def f1(answer: str, golds: Sequence[str]) -> float:
     return max((_f1(_comparable(answer), _comparable(gold)) for gold in golds), default=0.0)
 
 
+# The strict mode `squad` is SQuAD's evaluation script: ASCII punctuation only, no exception for empty texts or for yes and no.
+
+SCORINGS = ("", "squad")
+_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_squad(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())
+
+
+def squad_scores(answer: str, golds: Sequence[str]) -> tuple[bool, float]:
+    """(exact match, F1), each the best over the answers."""
+    said, pairs = normalize_squad(answer), [normalize_squad(gold) for gold in golds]
+    overlaps = []
+    for gold in pairs:
+        shared = sum((Counter(said.split()) & Counter(gold.split())).values())
+        empty = not said or not gold
+        overlaps.append(float(said == gold) if empty else 2 * shared / (len(said.split()) + len(gold.split())))
+    return said in pairs, max(overlaps, default=0.0)
+
+
 def _comparable(text: str) -> str:
     return normalize_answer(text) or " ".join(text.lower().split())
 
@@ -159,17 +183,20 @@ class Retriever(Protocol):
         ...
 
 
+K1, B = 1.5, 0.75
+
+
 class Bm25:
     def __init__(self, texts: Sequence[str]) -> None:
         self._ids: dict[str, int] = {}
         rows = [[self._ids.setdefault(word, len(self._ids)) for word in content_words(text)] for text in texts]
         bm25s = load_bm25s()
-        self._index = bm25s.BM25(k1=1.5, b=0.75)
+        self._index = bm25s.BM25(k1=K1, b=B)
         self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
 
     def find(self, query: str, count: int) -> Sequence[int]:
         scores_N = self.scores(query)
-        return () if scores_N is None else _best(scores_N, count)
+        return () if scores_N is None else best(scores_N, count)
 
     def scores(self, query: str) -> np.ndarray | None:
         """A score per passage; None if no passage has a word of the query."""
@@ -192,7 +219,7 @@ class Dense:
 
     def find(self, query: str, count: int) -> Sequence[int]:
         vector_D = np.asarray(self._encode([query]), dtype=np.float32)[0] * self._weights_D
-        return _best(self._vectors_ND @ (vector_D / max(np.linalg.norm(vector_D), 1e-9)), count) if vector_D.any() else ()
+        return best(self._vectors_ND @ (vector_D / max(np.linalg.norm(vector_D), 1e-9)), count) if vector_D.any() else ()
 
 
 class Ngrams:
@@ -254,6 +281,36 @@ RETRIEVERS: dict[str, Callable[[Sequence[str]], Retriever]] = {
 }
 
 
+def is_address(retriever: str) -> bool:
+    return retriever.startswith(("http://", "https://"))
+
+
+class RetrievalServer:
+    """Search-R1's retrieval server: POST {"queries", "topk", "return_scores"} -> {"result": [[{"document": {"contents"}}]]}."""
+
+    def __init__(self, address: str, timeout_s: float = 60.0) -> None:
+        """`address` may end with the server's path, which is /retrieve."""
+        self._address, self._timeout_s = (
+            address if address.rstrip("/").count("/") > 2 else f"{address.rstrip('/')}/retrieve",
+            timeout_s,
+        )
+
+    def search(self, query: str, count: int) -> list[Passage]:
+        body = json.dumps({"queries": [query], "topk": count, "return_scores": True}).encode()
+        request = urllib.request.Request(self._address, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+                found = json.load(response)["result"][0]
+            documents = [row["document"] if isinstance(row.get("document"), dict) else row for row in found]
+            rows = [str(document["contents"]).partition("\n") for document in documents]
+        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise TacitError(
+                f"the retrieval server {self._address} gave no passages for {query[:60]!r}: {type(error).__name__}: {error}. "
+                "Check that it runs and answers as Search-R1's retrieval_server.py."
+            ) from error
+        return [sanitize_passage(title.strip().strip('"'), text) for title, _, text in rows[:count]]
+
+
 def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
     """The retriever with this name, over these texts."""
     return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, Sentences(name))
@@ -264,7 +321,7 @@ def content_words(text: str) -> list[str]:
     return [word for word in _WORD.findall(text.lower()) if word not in _STOPWORDS]
 
 
-def _best(scores_N: np.ndarray, count: int) -> list[int]:
+def best(scores_N: np.ndarray, count: int) -> list[int]:
     """The best indices. Scores are rounded first, so that the order of summation does not change the ranking."""
     rounded_N = np.round(scores_N.astype(np.float64), 4)
     order = np.argsort(-rounded_N, kind="stable")[:count]

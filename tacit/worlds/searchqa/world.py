@@ -18,19 +18,24 @@ from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
+from tacit.worlds.searchqa import published
 from tacit.worlds.searchqa.land import make_land
-from tacit.worlds.searchqa.published import corpus_of, data_root, digest_of
+from tacit.worlds.searchqa.large import open_disk_index
+from tacit.worlds.searchqa.published import USUAL_RETRIEVER, corpus_of, data_root, digest_of
 from tacit.worlds.searchqa.retrieval import (
     REFUSED,
     Dense,
     Encode,
     Passage,
+    RetrievalServer,
     Retriever,
     exact_match,
     f1,
     format_passages,
+    is_address,
     make_retriever,
     sanitize,
+    squad_scores,
     suggest_actions,
 )
 
@@ -42,14 +47,17 @@ _log = logging.getLogger(__name__)
 
 
 class PassageIndex:
-    """Immutable passages with a retriever. Queries are cached: the members of a group often ask the same."""
+    """Immutable passages with a retriever, or a server that has both. Queries are cached: the members of a group often ask the
+    same."""
 
-    def __init__(self, passages: Sequence[Passage], retriever: Retriever) -> None:
-        self.passages, self._retriever = tuple(passages), retriever
+    def __init__(self, passages: Sequence[Passage], retriever: Retriever | RetrievalServer) -> None:
+        self.passages, self._retriever = passages, retriever
         self.search = lru_cache(maxsize=KEPT_QUERIES)(self._search)
         """query -> the best passages, best first"""
 
     def _search(self, query: str) -> tuple[Passage, ...]:
+        if isinstance(self._retriever, RetrievalServer):
+            return tuple(self._retriever.search(query, TOP))
         return tuple(self.passages[i] for i in self._retriever.find(query, TOP))
 
 
@@ -60,7 +68,10 @@ def open_index(task: Task, root: Path | None = None, encode: Encode | None = Non
         return _land_index(str(data["land"]), str(data.get("retriever", "bm25")), encode)
     if "corpus" not in data:
         raise TacitError(f"task {task.id!r} is not a Search QA task: its data has neither 'land' nor 'corpus'.")
-    place, name = root or data_root(), str(data["corpus"])
+    name = str(data["corpus"])
+    if is_address(name):
+        return _remote_index(name)
+    place = root or data_root()
     digest = digest_of(name, place)
     if digest != data.get("digest", digest):
         raise TacitError(
@@ -76,7 +87,16 @@ def _land_index(land: str, retriever: str, encode: Encode | None) -> PassageInde
 
 
 @lru_cache(maxsize=4)
+def _remote_index(address: str) -> PassageIndex:
+    return PassageIndex((), RetrievalServer(address))
+
+
+@lru_cache(maxsize=4)
 def _file_index(root: Path, name: str, digest: str, retriever: str, encode: Encode | None) -> PassageIndex:
+    path = (root if root.is_dir() else root.parent) / name
+    if retriever == USUAL_RETRIEVER and encode is None and path.is_file() and path.stat().st_size >= published.LARGE:
+        index = open_disk_index(path, digest, published.stream_passages(path))
+        return PassageIndex(index, index)
     loaded = corpus_of(name, root)
     if loaded.failures:
         _log.warning("%s", loaded.report(f"passages of {name}"))
@@ -102,6 +122,7 @@ class SearchWorld:
         self._library: PassageIndex | None = None
         self._question = ""
         self._answers: tuple[str, ...] = ()
+        self._scoring = ""
         self._passages: tuple[Passage, ...] = ()
 
     def reset(self, task: Task) -> Observation:
@@ -109,6 +130,7 @@ class SearchWorld:
             self._question, self._answers = sanitize(str(task.data["question"])), tuple(map(str, task.data["answers"]))
         except KeyError as missing:
             raise TacitError(f"task {task.id!r} is not a Search QA task: its data has no {missing}.") from None
+        self._scoring = str(task.data.get("scoring", ""))
         self._library, self._passages = open_index(task, self._root, self._encode), ()
         return self._observe(f"Question: {self._question}")
 
@@ -117,9 +139,11 @@ class SearchWorld:
             raise TacitError("no episode has been started: call reset(task) first.")
         kind, said = parse_action(action)
         if kind == "answer":
-            right = exact_match(said, self._answers)
+            right, overlap = exact_match(said, self._answers), f1(said, self._answers)
+            if self._scoring == "squad":
+                right, overlap = squad_scores(said, self._answers)
             seen = Observation("Right." if right else "Wrong.")
-            return Transition(seen, True, right, score=f1(said, self._answers), label="" if right else WRONG)
+            return Transition(seen, True, right, score=overlap, label="" if right else WRONG)
         if kind == "search":
             self._passages = self._library.search(said)
             return Transition(self._observe(format_passages(self._passages)))
