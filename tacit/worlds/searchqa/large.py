@@ -15,6 +15,7 @@ Scores, order and ties are those of `retrieval.Bm25`.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from array import array
 from collections import Counter
@@ -26,7 +27,6 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize, report_while
-from tacit.runs.files import write_directory, write_json
 from tacit.worlds.searchqa.retrieval import K1, B, Passage, best, content_words
 
 VERSION = 1
@@ -98,12 +98,17 @@ def open_disk_index(corpus: Path, digest: str, passages: Iterable[Passage]) -> D
     except (OSError, ValueError):
         meta = {}
     if (meta.get("version"), meta.get("digest")) != (VERSION, digest):
-        if not directory.parent.is_dir():
-            raise TacitError(f"there is no directory {directory.parent} for the index of {corpus.name}.")
-        shutil.rmtree(directory, ignore_errors=True)
-        done = [0]
-        with report_while(print, f"building the index {directory}, once", lambda: f"{pluralize(done[0], 'passage')}"):
-            write_directory(directory, lambda place: build_index(place, passages, digest, done))
+        unfinished, done = directory.with_name(f".{directory.name}.{os.getpid()}"), [0]
+        try:
+            unfinished.mkdir()
+            with report_while(print, f"building the index {directory}, once", lambda: pluralize(done[0], "passage")):
+                build_index(unfinished, passages, digest, done)
+            shutil.rmtree(directory, ignore_errors=True)
+            unfinished.rename(directory)
+        except OSError as error:
+            raise TacitError(f"cannot write the index {directory}: {error}. It takes about twice the corpus's space.") from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
     return DiskIndex(directory)
 
 
@@ -168,6 +173,5 @@ def build_index(directory: Path, passages: Iterable[Passage], digest: str, done:
         worth[places_P] = (idf_V[words_P] * counts_P / (counts_P + norms_N[documents_P])).astype(np.float32)
         next_V += np.bincount(words_P, minlength=len(next_V))
         part.unlink()
-    write_json(
-        directory / META, {"version": VERSION, "digest": digest, "passages": size, "words": len(rank_V), "postings": total}
-    )
+    meta = {"version": VERSION, "digest": digest, "passages": size, "words": len(rank_V), "postings": total}
+    (directory / META).write_text(json.dumps(meta))
