@@ -20,7 +20,7 @@ from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_
 from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
-from tacit.core.progress import format_duration, pluralize
+from tacit.core.progress import format_duration, pluralize, report_elapsed
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
@@ -35,6 +35,8 @@ the file (see docs/guides/compare_methods.md; `tacit list recipes example` says 
 Stopped or killed, the same command goes on exactly where it was. It writes comparison.json,
 table.md, table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 FAILED = 1
+PROGRESS_EVERY_S = 30.0
+"""seconds between lines on how far it is"""
 MOST_MISSING = 6
 """missing runs listed below a table"""
 SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
@@ -57,8 +59,19 @@ def run(argv: Sequence[str]) -> int:
         return 0
     results = Results(plan, directory, str(arguments.file), command)
     processes = Processes(partial(main, again=shlex.join(command)), arguments.jobs)
+    ended: list[RunEvent] = []
+
+    def on_event(event: RunEvent) -> None:
+        ended.extend([event] if event.kind in ("finished", "failed") else [])
+        show_event(console, event)
+
+    def progress(spent: float) -> str:
+        left = f", about {format_duration(spent / len(ended) * (len(wanted) - len(ended)))} left" if ended else ""
+        return f"{len(ended)} of {pluralize(len(wanted), 'run')} done, {format_duration(spent)}{left}"
+
     try:
-        failed, found, drawn = results.run_cells(wanted, processes, partial(show_event, console))
+        with report_elapsed(partial(say, console), progress, PROGRESS_EVERY_S):
+            failed, found, drawn = results.run_cells(wanted, processes, on_event)
     except KeyboardInterrupt as stop:
         print(f"\nstopped. The same command goes on; what there is lies in {directory}.", file=sys.stderr)
         return exit_status(stop)

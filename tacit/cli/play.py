@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.text import Text
@@ -15,7 +16,7 @@ from tacit.config.flags import Parser
 from tacit.config.measuring import episode_at
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
-from tacit.core.progress import pluralize
+from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState, Observation, Task, Trajectory, Transition
 from tacit.evaluation.behaviour import describe_ending
@@ -42,7 +43,8 @@ def run(argv: Sequence[str]) -> int:
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
     actor = (lambda task: Human(console)) if human else None
-    target = open_agent(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
+    with report_elapsed(partial(say, console), lambda spent: f"loading {arguments.policy}, {format_duration(spent)}"):
+        target = open_agent(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
     plan = episode_at(target, arguments.task)
     task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label

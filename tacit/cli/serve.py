@@ -10,6 +10,7 @@ from pathlib import Path
 from tacit.cli.terminal import make_console, say
 from tacit.config.flags import Parser, options_of, section_options
 from tacit.core.errors import TacitError, install_command
+from tacit.core.progress import format_duration, report_elapsed
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import PackagedDraft
 from tacit.serving.settings import LOOPBACK, ServingSettings
@@ -40,7 +41,9 @@ def run(argv: Sequence[str]) -> int:
     def remark(text: str) -> None:
         say(make_console(sys.stderr), text)
 
-    service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, may_run_draft)
+    names = ", ".join(map(str, arguments.modules))
+    with report_elapsed(remark, lambda spent: f"loading {names}, {format_duration(spent)}"):
+        service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, may_run_draft)
     if arguments.mcp:
         from tacit.serving.mcp_tools import serve_tools
 

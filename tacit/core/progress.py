@@ -25,12 +25,12 @@ def try_say(say: Callable[[str], None], line: str) -> bool:
 
 
 @contextmanager
-def report_elapsed(say: Callable[[str], None], line: Callable[[float], str]) -> Iterator[None]:
+def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], every_s: float = EVERY_S) -> Iterator[None]:
     """Every few seconds the `line` for the seconds it has taken; none for what is over sooner."""
     began, over = time.monotonic(), threading.Event()
 
     def remind() -> None:
-        while not over.wait(EVERY_S) and try_say(say, line(time.monotonic() - began)):
+        while not over.wait(every_s) and try_say(say, line(time.monotonic() - began)):
             pass
 
     thread = threading.Thread(target=remind, daemon=True)

@@ -106,7 +106,9 @@ def open_disk_index(corpus: Path, digest: str, passages: Iterable[Passage]) -> D
             shutil.rmtree(directory, ignore_errors=True)
             unfinished.rename(directory)
         except OSError as error:
-            raise TacitError(f"cannot write the index {directory}: {error}. It takes about twice the corpus's space.") from error
+            raise TacitError(
+                f"cannot write the index {directory}: {error}. It takes about twice the corpus's space."
+            ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return DiskIndex(directory)
