@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import random
 import re
 import signal
@@ -175,7 +176,7 @@ def do_expensive(port: int, over: Any) -> Suite:
         except serving_load.Answer as error:
             suite.attempt(began, "" if error.status in (413, 422, 429, 503, 504) else repr(error))
         except (OSError, EOFError, TimeoutError) as error:
-            suite.attempt(began, repr(error))
+            suite.attempt(began, "" if over.is_set() else repr(error))
         else:
             suite.attempt(began)
             return answer
@@ -219,11 +220,15 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
     over, answers = context.Event(), context.Queue()
 
     def launch(work: Callable[..., Suite], *given: Any) -> Any:
-        process = context.Process(target=lambda: answers.put(work(*given)), daemon=True)
+        def run() -> None:
+            os.nice(5)  # strangers have processors of their own
+            answers.put(work(*given))
+
+        process = context.Process(target=run, daemon=True)
         process.start()
         return process
 
-    server = Served(modules, "--answer-s", str(REQUEST_S))
+    server = Served(modules, "--answer-s", str(REQUEST_S), "--sessions", "320")
     health, stop = Suite("/health meanwhile"), Suite("SIGTERM meanwhile")
     server.send("GET", "/health")
     idle = peak = memory_of(server)
@@ -244,9 +249,10 @@ def attack_server(modules: Path, options: argparse.Namespace) -> list[Suite]:
     if health.memory_mb > MEMORY_MB:
         health.failures, health.why = health.failures + 1, {*health.why, f"memory grew by {health.memory_mb:.0f} MB"}
     began = time.perf_counter()
-    status = server.stop()
-    stop.attempt(began, f"status {status}" if status or time.perf_counter() - began > STOP_S else "")
+    server.process.terminate()
     over.set()
+    status = server.process.wait()
+    stop.attempt(began, f"status {status}" if status or time.perf_counter() - began > STOP_S else "")
     return [*suites, answers.get(), answers.get(), health, stop]
 
 
@@ -340,7 +346,7 @@ def main() -> int:
     for suite in suites:
         print(suite.line())
     for suite in suites:
-        for why in sorted(suite.why):
+        for why in sorted(suite.why)[:5]:
             print(f"{suite.name}: {why}", file=sys.stderr)
     return 1 if any(suite.failures for suite in suites) else 0
 

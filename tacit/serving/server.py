@@ -53,10 +53,15 @@ def run_server(
     return 0
 
 
+SEND_BYTES = 1 << 18
+
+
 def listen(settings: ServingSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it. By default the kernel would take up to 4 MB from each client that does not read.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:

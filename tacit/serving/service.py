@@ -26,7 +26,7 @@ from tacit.serving.settings import ServingSettings
 
 MAX_TASKS = 512
 """largest task number plus one; a world makes all earlier tasks of a split, about 1 ms each"""
-MAX_STARTING = 8
+MAX_STARTING = 4
 """worlds that start at once"""
 WORLD_S = 30.0
 """timeout of a world's reset and step"""
