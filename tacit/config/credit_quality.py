@@ -14,7 +14,7 @@ from tacit.companions.hindsight.analyzers import RuleAnalyzer
 from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
 from tacit.companions.radius import AdaptiveRadius
 from tacit.config.agents import Target
-from tacit.core.credit import Rewards
+from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, IterationInfo
@@ -24,7 +24,7 @@ from tacit.evaluation.evaluate import RolloutSetup
 from tacit.methods import get_method
 from tacit.runs.checkpoints import COMPANIONS
 from tacit.runs.directory import open_checkpoints
-from tacit.training.loop import Collector, Loop, sum_terms
+from tacit.training.loop import Collector, Loop
 from tacit.training.setup import completion_limit, make_worlds
 
 # Rollouts as training collects them, with a checkpoint of a run or an untrained model.
@@ -123,7 +123,6 @@ def credited_groups(
     """(estimates by name: the standard ones, the run's own method, further methods; radii searched on these groups; what was
     skipped and why)"""
     policy: Any = target.policy
-    history = target.recipe.settings.prompt.history
     parts, radii = partitions(groups, policy, geometries)
     others: dict[str, list[np.ndarray]] = {}
     left_out: dict[str, str] = {}
@@ -135,7 +134,7 @@ def credited_groups(
             left_out[name] = str(error)
     if target.world.hindsight is not None:
         others["skill shift, by rule"] = skill_shift(target, groups)
-    estimators = standard(parts, gamma, None if history < 0 else history)
+    estimators = standard(parts, gamma, target.recipe.settings.prompt.past_turns(target.world))
     return credit_groups(groups, policy, estimators, parts, others), radii, left_out
 
 

@@ -40,6 +40,7 @@ from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
 from tacit.prompts.settings import PromptSettings
+from tacit.runs.directory import complete_settings
 from tacit.training.settings import TrainSettings
 
 # Packaged recipes, by name: `quickstart`, `comparisons/step-credit`, or `step-credit`.
@@ -458,7 +459,7 @@ def read_document(file: Path) -> Document:
         raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
     if not isinstance(document, dict):
         raise TacitError(f"the settings file {file} must hold a table of settings.")
-    return document
+    return complete_settings(document) if file.suffix == ".json" else document
 
 
 def override(document: Document, said: Overrides) -> Document:

@@ -8,6 +8,7 @@ import keyword
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -25,6 +26,8 @@ def from_text(kind: Any, text: str, where: str) -> Any:
     """
     if is_optional(kind):
         return None if text.lower() == NONE else from_text(_inside(kind), text, where)
+    if get_origin(kind) in (Union, types.UnionType):
+        return _either(from_text, kind, text, where)
     if get_origin(kind) is tuple:
         return from_data(kind, [_scalar(k, part.strip()) for k, part in _parts(kind, text)], where)
     return from_data(kind, _scalar(kind, text), where)
@@ -35,6 +38,8 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
     origin = get_origin(kind)
     if is_optional(kind):
         return None if value is None or value == NONE else from_data(_inside(kind), value, where)
+    if origin in (Union, types.UnionType):
+        return _either(from_data, kind, value, where)
     if origin is Literal:
         choices = get_args(kind)
         if value in choices:
@@ -158,6 +163,14 @@ def _scalar(kind: Any, text: str) -> Any:
         return kind(text) if kind in (int, float) else text
     except ValueError:
         return text
+
+
+def _either(read: Callable[[Any, Any, str], Any], kind: Any, value: Any, where: str) -> Any:
+    """The value as the first type of a union that it can be."""
+    for inner in get_args(kind):
+        with suppress(TacitError):
+            return read(inner, value, where)
+    raise TacitError(f"{where} must be {' or '.join(map(_words, get_args(kind)))}, not {value!r}.")
 
 
 def _tuple(kind: Any, value: Any, where: str) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -35,8 +35,13 @@ def check_bounds(settings: Any, prefix: str = "") -> None:
     """Every number of a settings object within the bounds that its field says make sense of it."""
     hints = get_type_hints(type(settings), include_extras=True)
     for name, value in vars(settings).items():
-        hint = hints.get(name)
-        either = (hint, *get_args(hint))  # of `Positive | None`, each of the two
-        for bound in (bound for one in either for bound in getattr(one, "__metadata__", ())):
-            if isinstance(bound, Bound) and isinstance(value, int | float) and not bound.holds(value):
+        for bound in _bounds_of(hints.get(name)) if isinstance(value, int | float) else ():
+            if not bound.holds(value):
                 raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")
+
+
+def _bounds_of(hint: Any) -> Iterator[Bound]:
+    """The bounds of a type and of its parts: of `Basic[Positive | None]`, that of Positive."""
+    yield from (bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
+    for part in get_args(hint):
+        yield from _bounds_of(part)

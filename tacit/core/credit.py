@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -127,6 +128,11 @@ def given_by(term: object, found: Any, groups: Sequence[Group], kind: type[K]) -
                 f"the term {name} gave {wrong} in the group of task {one.group.task.id!r}; its numbers must be finite."
             )
     return found
+
+
+def sum_terms(terms: Iterable[Sequence[K]]) -> list[K]:
+    """Add terms group by group."""
+    return [reduce(add, parts) for parts in zip(*terms, strict=True)]
 
 
 def _sized(values: np.ndarray, size: int, of: str) -> np.ndarray:

@@ -25,7 +25,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat
 from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, PositiveShare, Share
-from tacit.core.credit import Credit, Per, Rewards
+from tacit.core.credit import Credit, Per, Rewards, given_by, sum_terms
 from tacit.core.errors import TacitError
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
 from tacit.core.types import (
@@ -144,6 +144,19 @@ class CreditTerm(MethodPiece, ABC):
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
     ) -> Sequence[Credit]:
         """One credit per group, or `Explained` credits. Terms see all groups at once: some normalize over the batch."""
+
+    def weigh(self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo) -> Sequence[Credit]:
+        """Its credits `own`, weighed against `others`: the sums of the other terms' credits, none if there is no other."""
+        return own
+
+
+def credit_terms(
+    terms: Sequence[CreditTerm], groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
+) -> list[Sequence[Credit]]:
+    """The credits of each term, weighed against those of the others."""
+    found = [given_by(term, term(groups, rewards, policy, info), groups, Credit) for term in terms]
+    others = [sum_terms(found[:i] + found[i + 1 :]) for i in range(len(found))]
+    return [term.weigh(own, rest, policy, info) for term, own, rest in zip(terms, found, others, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,6 +178,13 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class GradientScorer(Protocol):
+    def gradient_norm(self, batch: Batch, losses: Sequence[LossTerm]) -> float:
+        """The length of the gradient that `update` would take a step along. No weight moves."""
+        ...
+
+
+@runtime_checkable
 class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
     """All of the above, with named adapters and something to come back to."""
 
@@ -277,14 +284,16 @@ class LossTerm(Protocol):
 # hidden_states   Encoder, and `hidden` in sampling               BiPACE
 # values          Critic, and `values` in updates                 PPO
 # entropy, logits what losses may read during an update           entropy bonus
+# gradients       GradientScorer                                  OPID with a share of the gradient
 # teacher         its own distribution under another prompt       full-vocabulary distillation
 # adapters        adapter(name)                                   skill modules
 
 SAMPLING, LEARNING, SCORING, REFERENCE = "sampling", "learning", "scoring", "reference"
 DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS = "distributions", "hidden_states", "values", "adapters"
-ENTROPY, LOGITS, TEACHER = "entropy", "logits", "teacher"
+ENTROPY, LOGITS, TEACHER, GRADIENTS = "entropy", "logits", "teacher", "gradients"
 CAPABILITIES = (
     SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, LOGITS, TEACHER,
+    GRADIENTS,
 )  # fmt: skip
 DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})
 """what an engine can compute beside log-probabilities during an update"""

@@ -311,8 +311,12 @@ class Environment:
     """the label of a failed trajectory"""
     hindsight: Callable[[Trajectory], Skills] | None = None
     """what a finished episode teaches, by rule: needs no model"""
+    history: int = 2
+    """past turns in the prompt where no setting says how many, as the papers' code has it"""
     critical_steps: int = 5
     """the most steps of an episode that get a skill of their own where no method says how many; OPID's paper has 2 in search"""
+    published_families: Mapping[str, str] = field(default_factory=dict)
+    """family -> its name in published data, where that is another"""
     handbook: Mapping[str, str] = field(default_factory=dict)
     """family -> a skill for it, written by hand; under the empty name, what holds for all"""
     example_texts: Callable[[int], Sequence[str]] | None = None

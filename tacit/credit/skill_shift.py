@@ -9,6 +9,7 @@ so a skill that changes nothing gives exactly zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,11 +17,56 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tacit.core.credit import Credit, Rewards
+from tacit.core.credit import Batch, Credit, Rewards
+from tacit.core.errors import TacitError
 from tacit.core.hindsight import Teacher
 from tacit.core.method import CreditTerm, Explained
-from tacit.core.protocols import SCORING, Policy, Scorer
+from tacit.core.protocols import GRADIENTS, SCORING, GradientScorer, LossTerm, Policy, Scorer
 from tacit.core.types import Group, IterationInfo
+
+
+def parse_weight(said: float | str) -> tuple[float, float | None]:
+    """(λ, target share of the gradient) of a number or of `auto:SHARE`.
+
+    >>> parse_weight(0.001), parse_weight("auto:0.1")
+    ((0.001, None), (1.0, 0.1))
+    """
+    if not isinstance(said, str):
+        return said, None
+    kind, _, number = said.partition(":")
+    try:
+        share = float(number)
+    except ValueError:
+        share = 0.0
+    if kind != "auto" or not 0 < share < math.inf:
+        raise TacitError(f"skill_weight = {said!r} must be a number, or auto:SHARE with a share above 0, as in auto:0.1.")
+    return 1.0, share
+
+
+@dataclass(frozen=True)
+class GradientShare:
+    """How long the gradient of the shift is beside that of the other credit: ‖∇ E[λ A_skill log π]‖ / ‖∇ E[A log π]‖
+
+    The mean sizes of the credits do not say: outcome credit has one sign over an episode, so much of its gradient cancels.
+    """
+
+    loss: LossTerm
+    temperature: float = 1.0
+    every: int = 10
+    """iterations between measurements; 0 is never"""
+    target: float | None = None
+    """set λ to reach this share; measured in every iteration then"""
+
+    def measure(
+        self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo
+    ) -> tuple[float, float] | None:
+        """Both lengths; None in other iterations, without other credit, and from an engine that cannot measure them."""
+        due = self.target is not None or (self.every and (info.iteration - 1) % self.every == 0)
+        if not due or not others or not isinstance(policy, GradientScorer):
+            return None
+        batches = [Batch.from_groups([c.group for c in credits], credits, self.temperature) for credits in (own, others)]
+        skill, rest = (policy.gradient_norm(batch, [self.loss]) for batch in batches)
+        return skill, rest
 
 
 @dataclass(frozen=True)
@@ -33,8 +79,13 @@ class SkillShift(CreditTerm):
     """to mean 0 and deviation 1 over all tokens with a skill"""
     clip: float | None = None
     """clip shifts to ± this"""
-    needs: ClassVar[frozenset[str]] = frozenset({SCORING})
+    gradient: GradientShare | None = None
     compares_episodes: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        auto = self.gradient is not None and self.gradient.target is not None
+        return frozenset({SCORING, GRADIENTS} if auto else {SCORING})
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         taught = [self.teacher.prompts(group, policy) for group in groups]
@@ -56,6 +107,21 @@ class SkillShift(CreditTerm):
         spell = cache(lambda token: policy.decode(np.array([token])))  # few distinct tokens
         marks = [self._marks(group, shift, spell) for group, shift in zip(groups, shifts, strict=True)]
         return Explained(credits, _metrics(raw, masks, credits), marks)
+
+    def weigh(self, own: Sequence[Credit], others: Sequence[Credit], policy: Policy, info: IterationInfo) -> Explained:
+        """Measures the share of the gradient and, with a target, scales the credits to it."""
+        assert isinstance(own, Explained)
+        lengths = self.gradient.measure(own, others, policy, info) if self.gradient else None
+        if self.gradient is None or lengths is None:
+            return own
+        skill, rest = lengths
+        target = self.gradient.target
+        factor = 1.0 if target is None else target * rest / skill if skill else 0.0
+        metrics = {**own.metrics, "skill_shift/weight": self.weight * factor}
+        metrics["skill_shift/credit_magnitude"] *= factor
+        if rest:
+            metrics["skill_shift/gradient_share"] = factor * skill / rest
+        return Explained([factor * credit for credit in own], metrics, own.marks)
 
     def _marks(self, group: Group, shift_T: np.ndarray, spell: Callable[[int], str]) -> dict[str, list[Any]]:
         """For the records: the skills of each step, and every token with its shift."""

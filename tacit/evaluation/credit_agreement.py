@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tacit.core.credit import Credit, Rewards
+from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
-from tacit.core.method import CreditTerm
+from tacit.core.method import CreditTerm, credit_terms
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
@@ -123,9 +123,7 @@ def credit_per_step(
 ) -> list[np.ndarray]:
     """[N] per group: the summed credits, averaged over each step's tokens."""
     earned = Outcome(SUCCESS)(groups) if rewards is None else rewards
-    totals: list[Credit] = [Credit.zeros(group) for group in groups]
-    for term in terms:
-        totals = [total + credit for total, credit in zip(totals, term(groups, earned, policy, IterationInfo()), strict=True)]
+    totals = sum_terms(credit_terms(terms, groups, earned, policy, IterationInfo()))
     return [np.array([float(np.mean(tokens)) if len(tokens) else 0.0 for tokens in total.steps()]) for total in totals]
 
 

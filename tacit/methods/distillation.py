@@ -42,6 +42,7 @@ class OPSD(GRPO):
 
     L = E[D(q, p)] + β KL(π ‖ π_ref)        D: forward or reverse KL or JSD, over all tokens or the K likeliest
     sampled: L = E[ρ sg(log p − log q)(a)]   the gradient of the reverse KL, estimated from the written token
+    released: L = E[sg(σ(5 d)) · d]          what SDAR's release calls OPSD: SDAR's term, gate included, without GRPO's
 
     What differs from GRPO: the divergence replaces the surrogate, so the outcome has no effect.
     """
@@ -50,9 +51,9 @@ class OPSD(GRPO):
     ignores_rewards: ClassVar[bool] = True
 
     handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
-    divergence: Literal["forward", "reverse", "jsd", "sampled"] = "reverse"
-    """divergence between teacher and student, over full distributions or (sampled) from the written token"""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
+    divergence: Literal["forward", "reverse", "jsd", "sampled", "released"] = "reverse"
+    """divergence between teacher and student, over full distributions or (sampled) from the written token; released: SDAR's"""
     mixture: InnerShare = 0.5
     """α of the jsd"""
     likeliest: Count = 0
@@ -64,11 +65,11 @@ class OPSD(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         teacher = load_handbook(world, self.handbook)
-        if self.divergence == "sampled":
+        if self.divergence in ("sampled", "released"):
+            weight = self.distillation_weight
+            term = SampledReverseKL(weight) if self.divergence == "sampled" else GatedLikelihood(weight)
             column = TeacherLogprobs(teacher, self.schedule.temperature)
-            return adds("columns", "teacher", column), replaces(
-                "losses", "surrogate", SampledReverseKL(self.distillation_weight)
-            )
+            return adds("columns", "teacher", column), replaces("losses", "surrogate", term)
         loss = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
         return adds("columns", "teacher", TeacherPrompts(teacher)), replaces("losses", "surrogate", loss)
 
@@ -86,7 +87,7 @@ class GRPOwithOPSD(GRPO):
     name: ClassVar[str] = "grpo_opsd"
 
     handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     divergence: Literal["released", "forward", "reverse", "jsd"] = "released"
     """released: likelihood of the written tokens; otherwise a divergence between full distributions"""
     mixture: InnerShare = 0.5
@@ -120,7 +121,7 @@ class SkillSD(GRPO):
     name: ClassVar[str] = "skill_sd"
 
     handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     distillation_weight: NotNegative = 0.001
     """w"""
 
@@ -141,7 +142,7 @@ class RLSD(GRPO):
     name: ClassVar[str] = "rlsd"
 
     handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     modulation: Share = 0.5
     """l at the start: share of the credit that the teacher scales"""
     modulation_bound: Share = 0.2
@@ -169,7 +170,7 @@ class SDAR(GRPO):
     name: ClassVar[str] = "sdar"
 
     handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
     distillation_weight: NotNegative = 0.01
     """w"""
     gate: NotNegative = 5.0

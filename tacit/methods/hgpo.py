@@ -40,7 +40,8 @@ class HGPO(GRPO):
     """divide step-level credit by the standard deviation of its peers: population, sample, or none"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        depth = None if self.prompt.history < 0 else self.prompt.history + 1
+        turns = self.prompt.past_turns(world)
+        depth = None if turns is None else turns + 1
         std = None if self.step_std == "none" else self.step_std
         return (
             replaces("credits", "episode credit"),  # `base` adds it to the hierarchy

@@ -13,18 +13,19 @@ task end alike, A_ep is 0 but A_skill is not (Corollary 3). docs/methods/opid.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
-from tacit.companions.hindsight.companion import Hindsight, RoutedSkills, Routing
-from tacit.core.bounds import AtLeastOne, NotNegative, Positive
+from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer, Wording
+from tacit.companions.hindsight.companion import Hindsight, Notes, RoutedSkills, Routing
+from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive
 from tacit.core.composition import Part, adds
+from tacit.core.errors import TacitError
 from tacit.core.resources import Prices, Resources
 from tacit.core.world import Environment
-from tacit.credit.skill_shift import SkillShift
+from tacit.credit.skill_shift import GradientShare, SkillShift, parse_weight
+from tacit.losses.surrogates import PolicyGradient
 from tacit.methods.grpo import GRPO
-from tacit.prompts.settings import PromptSettings
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,24 @@ class OPID(GRPO):
 
     name: ClassVar[str] = "opid"
 
-    skill_weight: NotNegative = 0.001
-    """λ of the skill shift; 0 is GRPO"""
+    skill_weight: NotNegative | str = 0.001
+    """λ of the skill shift; 0 is GRPO; auto:0.1 chooses λ so that its gradient is 0.1 times as long as the other credit's"""
     analyzer: Literal["rule", "policy", "model"] = "rule"
     """who extracts skills: the world's rule, the trained policy, or the model of [policies.analyzer]"""
     routing: Routing = "critical_first"
     """skill of a step: critical_first, additive (sum of both shifts), episode only or step only"""
+    notes: Notes = "true"
+    """what is injected: skills (true), or a control: no text (empty), another task's (placebo), the expert's action (oracle)"""
+    skill_wording: Wording = "v2"
+    """texts of analyzer and skills: v2 has the whole episode in view and says to follow the skill; v1 is that of older runs"""
     critical_steps: AtLeastOne | None = None
     """most steps per episode with a skill of their own; default: 5, in search 2 (a rule gives at most 5)"""
     normalise_shift: bool = False
     """standardize the shifts of a batch to mean 0 and deviation 1"""
     clip_shift: Positive | None = None
     """clip shifts to plus or minus this"""
+    gradient_every: Count = 10
+    """iterations between measurements of the skill's share of the gradient, of two backward passes each; 0 is never"""
     analyzer_temperature: NotNegative = 0.4
     """sampling temperature of the analyzer"""
     analyzer_tokens: AtLeastOne = 4096
@@ -53,15 +60,23 @@ class OPID(GRPO):
     """price per million prompt tokens, for the cost metric"""
     analyzer_price_completion: NotNegative = 0.0
     """price per million completion tokens"""
-    prompt: PromptSettings = field(default_factory=lambda: PromptSettings(history=5))
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        if not self.skill_weight:
+        weight, share = parse_weight(self.skill_weight)
+        if not weight:
             return ()
+        if self.notes == "oracle" and not world.experts:
+            raise TacitError(f"notes = oracle: world {world.name!r} has no expert to ask; choose true, empty or placebo.")
+        if self.notes == "placebo" and self.schedule.groups < 2:
+            raise TacitError("notes = placebo takes the skills of another task of the batch: set --groups to at least 2.")
         prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
         hindsight = Hindsight(self.build_analyzer(world, resources), prices)
-        teacher = RoutedSkills(hindsight, self.routing)
-        shift = SkillShift(teacher, self.skill_weight, self.normalise_shift, self.clip_shift)
+        # A tiny policy reads terse prompts, and has seen notes without an instruction.
+        instructed = self.skill_wording == "v2" and self.prompt.wording != "terse"
+        expert = world.expert() if self.notes == "oracle" else None
+        teacher = RoutedSkills(hindsight, self.routing, self.notes, expert, instructed)
+        gradient = GradientShare(PolicyGradient(), self.schedule.temperature, self.gradient_every, share)
+        shift = SkillShift(teacher, weight, self.normalise_shift, self.clip_shift, gradient)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
     def build_analyzer(self, world: Environment, resources: Resources) -> Analyzer:
@@ -69,5 +84,5 @@ class OPID(GRPO):
         if self.analyzer == "rule":
             return RuleAnalyzer.of(world, max_steps)
         model = resources.helper("analyzer") if self.analyzer == "model" else None
-        cache = resources.directory("hindsight")
-        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache)
+        cache, wording = resources.directory("hindsight"), self.skill_wording
+        return ModelAnalyzer(model, max_steps, self.analyzer_temperature, self.analyzer_tokens, cache, wording)

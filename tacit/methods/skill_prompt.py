@@ -25,7 +25,7 @@ class SkillGRPO(GRPO):
     name: ClassVar[str] = "skill_grpo"
 
     handbook: str = ""
-    """file of skills by family (TOML); empty: the world's own"""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (replaces("conditions", "episode conditions", HandbookConditions(load_handbook(world, self.handbook))),)

@@ -75,10 +75,18 @@ def frame_note(note: str, limit: int = LONGEST_NOTE) -> str:
     return f"{OPEN}\n{text}\n{CLOSE}" if text else ""
 
 
-def insert_lesson(prompt: Prompt, lesson: Lesson) -> Prompt:
-    """H: the prompt with a lesson added to its notes."""
+USE_THROUGHOUT, USE_NOW = "Follow this advice throughout the episode:", "Follow this advice at this step:"
+"""before a lesson for the task, and before one for the step; OPID's release has such a line too"""
 
-    def append(existing: str, note: str) -> str:
-        return prompt.separator.join(text for text in (existing, frame_note(note)) if text)
 
-    return prompt.with_notes(append(prompt.task_note, lesson.task), append(prompt.step_note, lesson.step))
+def insert_lesson(prompt: Prompt, lesson: Lesson, instructed: bool = False) -> Prompt:
+    """H: the prompt with a lesson added to its notes; `instructed`: after a line that says to follow it."""
+
+    def append(existing: str, text: str, instruction: str) -> str:
+        note = frame_note(text)
+        said = instruction if note and instructed else ""
+        return prompt.separator.join(part for part in (existing, said, note) if part)
+
+    return prompt.with_notes(
+        append(prompt.task_note, lesson.task, USE_THROUGHOUT), append(prompt.step_note, lesson.step, USE_NOW)
+    )

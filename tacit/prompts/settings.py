@@ -19,10 +19,10 @@ Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """A method declares the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=5)`."""
+    """A method declares the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=1)`."""
 
-    history: Basic[Turns] = 2
-    """past turns in the prompt; -1 is all of them"""
+    history: Basic[Turns | None] = None
+    """past turns in the prompt; -1 is all of them; default: 2, in search 4"""
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
     block: str = FULL_BLOCK
@@ -60,21 +60,28 @@ class PromptSettings:
     def build_context(self, world: Environment) -> Context:
         if self.state_block:
             return self.build_constant_context(world)
-        turns = None if self.history < 0 else self.history
+        turns = self.past_turns(world)
         return History(world.wording(self.wording), turns, self.admissible, self.style, self._uses_chat(), self.thinking)
+
+    def past_turns(self, world: Environment) -> int | None:
+        """How many past turns the prompt has in this world; None is all of them."""
+        turns = world.history if self.history is None else self.history
+        return None if turns < 0 else turns
 
     def build_constant_context(self, world: Environment, block: bool = True) -> Context:
         """The present observation, at most one past turn and, with `block`, the tracker's state block."""
-        if self.history not in (0, 1):
+        turns = self.past_turns(world)
+        if turns not in (0, 1):
+            said = -1 if turns is None else turns
             raise TacitError(
-                f"history = {self.history}: a constant context shows the turn before (1) or none (0). For more, leave "
-                f"the state block out: `--method grpo --history {self.history}`."
+                f"history = {said}: a constant context shows the turn before (1) or none (0). For more, leave "
+                f"the state block out: `--method grpo --history {said}`."
             )
         return StateBlock(
             world.wording(self.wording),
             world.tracker_of(self.block),
             block,
-            self.history == 1,
+            turns == 1,
             self.admissible,
             self.style,
             self.bound,

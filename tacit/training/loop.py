@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from tacit.core.credit import Batch, Credit, Iteration, Rewards, given_by
+from tacit.core.credit import Batch, Credit, Iteration, Rewards, given_by, sum_terms
 from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.method import Explained, Method, Schedule, companions_of
+from tacit.core.method import Explained, Method, Schedule, companions_of, credit_terms
 from tacit.core.protocols import PinnedSampler, Policy, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, StopReason, Task
@@ -27,7 +25,6 @@ from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, rollout_groups
 from tacit.rollout.worlds import WorldPool
 from tacit.training.settings import TrainSettings
 
-Term = TypeVar("Term", Rewards, Credit)
 Marks = dict[str, Sequence[Any] | np.ndarray]
 PHASES = ("rollout", "companions", "credit", "scoring", "update")
 
@@ -197,7 +194,7 @@ class Loop:
             with timed(seconds, "scoring"):  # before credit: a credit term may wait for a companion on another machine
                 columns = [(column, column(groups, rewards, policy, info)) for column in method.columns if groups]
             with timed(seconds, "credit"):
-                terms = [given_by(term, term(groups, rewards, policy, info), groups, Credit) for term in method.credits]
+                terms = credit_terms(method.credits, groups, rewards, policy, info)
                 credits = sum_terms(terms)
             marks: list[Marks] = [{} for _ in groups]
             for term in terms:
@@ -259,11 +256,6 @@ def update(batch: Batch, method: Method, policy: Policy, seed: int, lr: float | 
                 raise
             gap = metrics.get("behaviour_gap") if gap is None else gap
     return metrics | ({} if gap is None else {"sampler_gap": gap})
-
-
-def sum_terms(terms: Iterable[Sequence[Term]]) -> list[Term]:
-    """Add terms group by group."""
-    return [reduce(add, parts) for parts in zip(*terms, strict=True)]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -219,28 +220,48 @@ def test_answers_are_read_leniently(answer):
     [
         ("", "no JSON"),
         ("I cannot do that.", "no JSON"),
-        ("{]", "no JSON"),
-        ('{"episode_skill": }', "not JSON"),
-        ("[" * 5000 + "{" + "]" * 5000 + "}", "not JSON"),
-        (json.dumps(GOOD | {"episode_skill": "  "}), "episode_skill is"),
-        (json.dumps(GOOD | {"episode_skill": None}), "episode_skill is"),
-        (json.dumps({"step_skills": {}}), "episode_skill is"),
-        (json.dumps(GOOD | {"step_skills": ["a"]}), "step_skills is a list"),
-        (json.dumps(GOOD | {"step_skills": {"7": "no such step"}}), "has '7', and the episode the steps 0 to 2"),
-        (json.dumps(GOOD | {"step_skills": {"-1": "x"}}), "has '-1'"),
-        (json.dumps(GOOD | {"step_skills": {"first": "x"}}), "has 'first'"),
-        (json.dumps(GOOD | {"step_skills": {"0": 5}}), r"step_skills\[0\] is 5"),
-        (json.dumps(GOOD | {"episode_skill": "x" * 5000}), "5000 characters"),
-        (json.dumps(GOOD | {"step_skills": {"9" * 5000: "x"}}), "has '9999"),
-        (json.dumps(GOOD | {"step_skills": {"٣": "x"}}), "has '٣'"),
-        (json.dumps(GOOD | {"episode_skill": "half \ud800"}), "episode_skill has half a character"),
-        (json.dumps(GOOD | {"step_skills": {"0": "half \udfff"}}), r"step_skills\[0\] has half a character"),
-        ('{"a":' * 200_000 + "}", "not JSON"),
+        ("{]", "no complete JSON"),
+        ('{"episode_skill": }', "no complete JSON object with an episode_skill"),
+        ("[" * 5000 + "{" + "]" * 5000 + "}", "no complete JSON object"),
+        (json.dumps(GOOD)[:-20], "no complete JSON object with an episode_skill"),
+        (json.dumps({"step_skills": {}}), "no episode_skill and no valid step skill"),
+        (json.dumps({"episode_skill": " ", "step_skills": {"7": "no such step"}}), "no episode_skill and no valid step skill"),
+        ('{"a":' * 200_000 + "}", "no complete JSON object"),
     ],
 )
-def test_and_strictly(answer, problem):
+def test_an_answer_without_a_skill_says_why(answer, problem):
     with pytest.raises(UnusableAnswer, match=problem):
         parse_skills(answer, steps=3, most=5)
+
+
+STEPS = {0: "open it", 1: "take it"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "episode", "steps"),
+    [
+        (GOOD | {"step_skills": GOOD["step_skills"] | {"7": "no such step"}}, "look first", STEPS),
+        (GOOD | {"step_skills": {"-1": "x"} | GOOD["step_skills"]}, "look first", STEPS),
+        (GOOD | {"step_skills": {"first": "x", "٣": "x", "9" * 5000: "x"} | GOOD["step_skills"]}, "look first", STEPS),
+        (GOOD | {"step_skills": GOOD["step_skills"] | {"2": ""}}, "look first", STEPS),
+        (GOOD | {"step_skills": GOOD["step_skills"] | {"2": None}}, "look first", STEPS),
+        (GOOD | {"step_skills": GOOD["step_skills"] | {"2": "half \udfff"}}, "look first", STEPS),
+        (GOOD | {"step_skills": ["a"]}, "look first", {}),
+        (GOOD | {"step_skills": {"0": 5}}, "look first", {0: "5"}),
+        (GOOD | {"episode_skill": None}, "", STEPS),
+        (GOOD | {"episode_skill": "half \ud800"}, "", STEPS),
+        (GOOD | {"episode_skill": "x" * 5000}, "x" * 2000, STEPS),
+        (GOOD | {"episode_skill": ["look", "first"]}, "['look', 'first']", STEPS),
+    ],
+)
+def test_only_the_bad_part_of_an_answer_is_dropped(answer, episode, steps):
+    skills = parse_skills(json.dumps(answer), steps=3, most=5)
+    assert (skills.episode, dict(skills.steps)) == (episode, steps)
+
+
+def test_line_breaks_in_strings_and_pythons_quotes_are_read():
+    assert parse_skills('{"episode_skill": "look\nfirst", "step_skills": {}}', 3, 5).episode == "look\nfirst"
+    assert parse_skills("{'episode_skill': 'look first', 'step_skills': {0: 'open it'}}", 3, 5).steps == {0: "open it"}
 
 
 @pytest.mark.parametrize("quoting", ["answer between ```json and ```", "close </think> before the action", 'write {"a": 1}'])
@@ -252,9 +273,9 @@ def test_a_summary_is_not_worth_an_episode():
     assert parse_skills(json.dumps(GOOD | {"episode_summary": "half \ud800"}), 3, 5).summary == ""
 
 
-def test_the_first_critical_steps_are_kept_in_their_order():
-    told = {str(t): f"step {t}" for t in (5, 1, 3, 0, 4, 2)}
-    assert list(parse_skills(json.dumps(GOOD | {"step_skills": told}), 6, most=2).steps) == [0, 1]
+def test_of_too_many_critical_steps_the_analyzers_first_are_kept():
+    told = {str(t): f"step {t}" for t in (9, 5, 1, 3, 0, 4, 2)}
+    assert list(parse_skills(json.dumps(GOOD | {"step_skills": told}), 6, most=2).steps) == [5, 1]
 
 
 def test_a_question_is_bounded_and_quotes_the_episode_as_data():
@@ -264,6 +285,44 @@ def test_a_question_is_bounded_and_quotes_the_episode_as_data():
     asked = render_question(trajectory, 5, room=4000)
     assert asked.count("\n-----\n") == 2, "the record stays between its lines"
     assert len(render_question(trajectory, 5, room=10)) < 4000
+
+
+def test_the_analyzer_sees_the_whole_episode_and_is_asked_to_use_it():
+    (trajectory,) = by_expert("alfworld", 0.0)[:1]
+    opening = "You see " + "a cabinet, " * 100 + "and a stove."
+    first = replace(trajectory.steps[0], observation=replace(trajectory.steps[0].observation, text=opening))
+    episode = replace(trajectory, steps=(first, *trajectory.steps[1:]))
+    asked = render_question(episode, 5, room=100_000)
+    assert opening in asked and "only what it could see" not in asked and "the whole episode" in asked
+    assert "left out" not in asked and '"step": 1,' in asked
+    tight = render_question(episode, 5, room=1500)
+    assert '"step": 1,' not in tight and "Steps left out for length: 1" in tight, "nothing is dropped in silence"
+    assert opening[:600] + " [" in render_question(episode, 5, room=1500, limit=600), "nor cut"
+
+
+def test_an_old_run_asks_as_it_did():
+    """The texts of tacit before wording v2."""
+    asked = []
+    for name in ("alfworld", "countdown", "webshop"):
+        for trajectory in by_expert(name, 0.5):
+            asked += [render_question(trajectory, most, room, "v1", 600) for most, room in ((5, 6000), (2, 100))]
+    digest = hashlib.sha256("\n".join(asked).encode()).hexdigest()
+    assert digest == "96e04986c16287c6944843f47afd26809f28ae0597441824b91f4386e217145b"
+
+
+def test_a_text_too_long_for_the_analyzer_is_shortened_before_the_episode_is_lost():
+    (episode,) = by_expert("alfworld", 0.0)[:1]
+    long = replace(episode.steps[0].observation, text="a cabinet " * 2000)
+    episode = replace(episode, steps=(replace(episode.steps[0], observation=long), *episode.steps[1:]))
+    asked: list[str] = []
+
+    def answers(prompt, seed):
+        asked.append(prompt)
+        return json.dumps(GOOD | {"step_skills": {}})
+
+    policy = ScriptedPolicy(answers, context_limit=6000)
+    (found,) = ModelAnalyzer(None, max_tokens=64).begin([episode], policy, IterationInfo())()
+    assert found.skills and "more characters]" in asked[0]
 
 
 def analyse(reply, episodes, kept=None, concurrency=8, info=None):
@@ -293,7 +352,7 @@ def test_what_cannot_be_used_is_asked_once_more_and_then_costs_one_skill():
     times: dict[str, int] = {}
     answers = [
         "no",
-        json.dumps(GOOD | {"step_skills": {"99": "x"}}),
+        json.dumps({"step_skills": GOOD["step_skills"] | {"99": "x"}}),
         "<html>",
         json.dumps(GOOD | {"step_skills": {}}),
         None,
@@ -313,9 +372,10 @@ def test_what_cannot_be_used_is_asked_once_more_and_then_costs_one_skill():
 
     assert len({t.task.goal for t in episodes}) == len(episodes)
     found, _ = analyse(reply, episodes)
-    assert [bool(a.skills) for a in found] == [False, False, True, True, False, False]
+    assert [bool(a.skills) for a in found] == [False, True, True, True, False, False]
     assert all(times[i] == 2 for i in (0, 1, 2, 4, 5)) and times[3] == 1
-    assert found[1].problem.startswith("step_skills has '99'") and found[1].asked == 2
+    assert found[1].problem == "the answer has no episode_skill" and found[1].asked == 2
+    assert found[1].skills.steps == STEPS, "its step skills are kept"
 
 
 def test_a_resumed_run_asks_nothing_twice(tmp_path):
@@ -469,7 +529,7 @@ def test_no_skill_leaves_its_place_in_the_prompt():
     kept = "a < b, and note 3 > 2; <notes> are kept"
     assert frame_note(kept)[len(OPEN) : -len(CLOSE)].strip() == kept
     assert taught.text.index("now") < taught.text.index("do it") < taught.text.index("act:")
-    assert insert_lesson(prompt, Lesson(task="x" * 10_000)).text.count("x") == 2000
+    assert insert_lesson(prompt, Lesson(task="x" * 10_000)).text.count("x") == 8000
     assert insert_lesson(prompt, Lesson()) == prompt
     assert insert_lesson(prompt, Lesson(task="whole")).text.index("kept") < insert_lesson(
         prompt, Lesson(task="whole")

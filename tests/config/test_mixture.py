@@ -108,7 +108,7 @@ def test_what_is_said_of_one_world_holds_there_alone():
     }  # fmt: skip
     prepared = prepare(Recipe.from_json(document))
     house, puzzle = prepared.recipe.places
-    assert (house.train.max_steps, house.train.evaluation.split, house.settings.prompt.history) == (9, "unseen", 2)
+    assert (house.train.max_steps, house.train.evaluation.split, house.settings.prompt.history) == (9, "unseen", None)
     assert (puzzle.train.max_steps, puzzle.train.evaluation.split, puzzle.settings.prompt.history) == (5, "test", 0)
     assert puzzle.train.evaluation.tasks == 7 and house.train.evaluation.tasks == 128
     stored = json.loads(json.dumps(prepared.recipe.to_json()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,21 +10,28 @@ import pytest
 from scripted import ScriptedPolicy, make_group
 
 import tacit.companions.hindsight.companion as teachers
+from tacit.companions.hindsight.companion import load_handbook, route
+from tacit.config.recipe import Recipe
 from tacit.core.bounds import check_bounds
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
 from tacit.core.resources import NO_RESOURCES
-from tacit.core.types import flat_steps
+from tacit.core.types import IterationInfo, Observation, flat_steps
+from tacit.engines import all_engines, get_engine
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
+from tacit.losses.surrogates import ClippedSurrogate
 from tacit.methods import get_method
+from tacit.prompts.conversation import USE_NOW, USE_THROUGHOUT
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
+from tacit.runs.directory import read_settings
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
@@ -135,9 +143,9 @@ def test_every_method_of_the_family_trains(policy, name):
     assert policy.digest() != before
 
 
-@pytest.mark.parametrize("divergence", ["forward", "jsd", "sampled"])
+@pytest.mark.parametrize("divergence", ["forward", "jsd", "sampled", "released"])
 def test_opsd_in_all_its_forms(policy, divergence):
-    for more in ({}, {"likeliest": 8, "support": "teacher"}) if divergence != "sampled" else ({},):
+    for more in ({}, {"likeliest": 8, "support": "teacher"}) if divergence in ("forward", "jsd") else ({},):
         done = loop_of(policy, "opsd", divergence=divergence, **more).iterate(1)
         assert np.isfinite(done.metrics["loss"]) and done.metrics["grad_norm"] > 0
 
@@ -240,7 +248,7 @@ def test_a_world_without_rules_or_handbook_is_told_what_would_help():
         (b'general = "caf\xe9"', "is not TOML"),
         (b'families = ["clean"]', "write them as a table"),
         (b'general = " "', "is empty"),
-        (b'general = "' + b"x" * 1990 + b'"\n[families]\nclean = "and clean it"', "the text for clean has 2003 characters"),
+        (b'general = "' + b"x" * 7990 + b'"\n[families]\nclean = "and clean it"', "the text for clean has 8003 characters"),
     ],
 )
 def test_a_handbook_that_cannot_be_told_is_refused(tmp_path, written, reason):
@@ -255,9 +263,206 @@ def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
     file.write_text('world = "alfworld"\ngeneral = "look first"\n[families]\nclean = "clean it"\n')
     household = get_environment("alfworld")
     method = get_method("skill_grpo")(handbook=str(file)).build(household)
-    assert method.conditions.handbook.page("clean") == "look first\nclean it"
-    assert method.conditions.handbook.page("heat") == method.conditions.handbook.page("") == "look first"
+    pages = {task.family: method.conditions.handbook.page(task) for task in household.tasks("train", 12, 0)}
+    assert pages["clean"] == "look first\nclean it" and pages["heat"] == pages["pick"] == "look first"
     with pytest.raises(TacitError, match="is for world 'alfworld', but this is 'countdown'"):
         get_method("skill_grpo")(handbook=str(file)).build(WORLD)
     with pytest.raises(TacitError, match="cannot read the handbook"):
         get_method("skill_grpo")(handbook=str(tmp_path / "none.toml")).build(household)
+
+
+def mixed_rollouts(loop):
+    """Rollouts of which every second episode counts as won."""
+    rollouts = loop.collect(1)
+    groups = [
+        replace(g, trajectories=tuple(replace(t, success=i % 2 == 0) for i, t in enumerate(g.trajectories)))
+        for g in rollouts.groups[0]
+    ]
+    return replace(rollouts, groups=[groups])
+
+
+def learn_mixed(policy, start, **settings):
+    policy.load(start)
+    loop = loop_of(policy, "opid", **settings)
+    return loop.learn(mixed_rollouts(loop)).metrics
+
+
+def test_the_share_of_the_gradient_is_measured_or_set(policy, tmp_path):
+    policy.save(tmp_path / "start")
+    loop = loop_of(policy, "opid", skill_weight=1.0)
+    rollouts, method, digest = mixed_rollouts(loop), loop.collectors[0].method, policy.digest()
+    (groups,), (hindsight,) = rollouts.groups, method.companions
+    hindsight.observe(groups, policy, rollouts.info)
+    rewards = sum_of(method.rewards, groups, rollouts.info)
+    outcome, skill = (
+        policy.gradient_norm(
+            Batch.from_groups(groups, list(term(groups, rewards, policy, rollouts.info)), 1.0), [ClippedSurrogate()]
+        )
+        for term in method.credits
+    )
+    assert policy.digest() == digest and skill > 0 and outcome > 0
+
+    half = learn_mixed(policy, tmp_path / "start", skill_weight=0.5)
+    assert half["skill_shift/gradient_share"] == pytest.approx(0.5 * skill / outcome, rel=1e-3)
+    assert half["skill_shift/weight"] == 0.5
+
+    auto = learn_mixed(policy, tmp_path / "start", skill_weight="auto:0.1")
+    assert auto["skill_shift/gradient_share"] == pytest.approx(0.1)
+    assert auto["skill_shift/weight"] == pytest.approx(0.1 * outcome / skill, rel=1e-3)
+    fixed = learn_mixed(policy, tmp_path / "start", skill_weight=auto["skill_shift/weight"], gradient_every=0)
+    assert "skill_shift/gradient_share" not in fixed
+    for name in ("grad_norm", "skill_shift/credit_magnitude"):
+        assert fixed[name] == pytest.approx(auto[name], rel=1e-4)
+
+
+def test_measuring_the_gradient_changes_nothing(policy, tmp_path):
+    policy.save(tmp_path / "start")
+    digests = set()
+    for every in (0, 1):
+        learn_mixed(policy, tmp_path / "start", skill_weight=0.5, gradient_every=every)
+        digests.add(policy.digest())
+    assert len(digests) == 1
+
+
+def test_with_nothing_to_be_a_share_of_the_automatic_weight_is_zero(policy):
+    metrics = loop_of(policy, "opid", skill_weight="auto:0.1", invalid_penalty=0.0).iterate(1).metrics
+    assert metrics["skill_shift/weight"] == 0 == metrics["grad_norm"] and "skill_shift/gradient_share" not in metrics
+
+
+@pytest.mark.parametrize("said", ["auto", "auto:", "auto:0", "auto:-1", "auto:inf", "auto:nan", "much", "auto:0.1:2"])
+def test_a_weight_that_is_none_is_refused(said):
+    with pytest.raises(TacitError, match=f"skill_weight = '{said}' must be a number, or auto:SHARE"):
+        get_method("opid")(skill_weight=said).build(WORLD)
+
+
+def test_only_an_automatic_weight_asks_the_engine_for_gradients():
+    assert "gradients" in get_method("opid")(skill_weight="auto:0.1").build(WORLD).needs
+    assert "gradients" not in get_method("opid")().build(WORLD).needs
+    with pytest.raises(TacitError, match=r"needs gradients, which engine 'tinker' cannot do. Engines that can: .*local"):
+        needs = get_method("opid")(skill_weight="auto:0.1").build(WORLD).needs
+        get_engine("tinker").refuse_unless_able("opid", needs, all_engines())
+
+
+def test_by_default_opid_reads_what_the_others_read():
+    for name, turns in (("alfworld", 2), ("webshop", 2), ("searchqa", 4)):
+        world = get_environment(name)
+        assert {get_method(method)().context(world).turns for method in ("grpo", "opid", "sdar")} == {turns}
+    assert get_method("opid")().with_prompt(history=5).context(get_environment("alfworld")).turns == 5
+
+
+def test_a_skill_comes_with_an_instruction_unless_the_prompt_is_terse_or_the_run_is_old(policy):
+    def texts(**settings):
+        method = get_method("opid")(**(SMALL | settings)).build(WORLD)
+        (group,) = loop_of(policy, "grpo").collect(1).groups[0][:1]
+        method.companions[0].observe([group], policy, IterationInfo())
+        return [policy.decode(p) for prompts in method.credits[1].teacher.prompts(group, policy) for p in prompts]
+
+    full = {"prompt": PromptSettings(history=0)}
+    new, old, terse = texts(**full), texts(skill_wording="v1", **full), texts()
+    told = (USE_NOW, USE_THROUGHOUT)
+    assert all(any(line in text for line in told) and "<note>" in text for text in new)
+    assert [text.replace(f"{USE_NOW}\n", "").replace(f"{USE_THROUGHOUT}\n", "") for text in new] == old
+    assert not any(line in text for text in (*old, *terse) for line in told)
+
+
+def test_an_old_run_keeps_its_texts_and_its_context(tmp_path):
+    recipe = Recipe.from_json({"world": "countdown", "method": {"name": "opid"}})
+    settings = recipe.to_json()
+    del settings["method"]["skill_wording"]
+    settings["prompt"]["history"] = 5
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    for old in (Recipe.from_json(read_settings(tmp_path)), Recipe.resolve(tmp_path / "settings.json", {})):
+        assert old.settings.skill_wording == "v1" and old.settings.context(WORLD).turns == 5
+    assert recipe.settings.skill_wording == "v2"
+    settings["method"] = {"name": "grpo"}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert Recipe.from_json(read_settings(tmp_path)).method == "grpo"
+
+
+@pytest.mark.parametrize("notes", ["empty", "placebo", "oracle"])
+def test_controls_inject_other_notes(policy, notes):
+    loop = loop_of(policy, "opid", notes=notes, skill_weight=0.5)
+    groups = loop.collect(1).groups[0]
+    (hindsight,), teacher = loop.collectors[0].method.companions, loop.collectors[0].method.credits[1].teacher
+    hindsight.observe(groups, policy, IterationInfo())
+    true = replace(teacher, notes="true")
+    for group, other in zip(groups, groups[::-1], strict=True):
+        for trajectory in group.trajectories:
+            told = teacher.lessons(trajectory)
+            if notes == "oracle":
+                solver = WORLD.expert()(trajectory.task)
+                assert [lesson.step for (lesson,) in told] == [solver.act(step.observation) for step in trajectory.steps]
+            elif notes == "empty":
+                assert {(lesson.task or lesson.step) for lessons in told for lesson in lessons} == {"..."}
+                assert [len(lessons) for lessons in told] == [len(lessons) for lessons in true.lessons(trajectory)]
+            else:
+                skills = [hindsight.skills(member) for member in other.trajectories]
+                assert told[0] in [route(own, 0, "critical_first") for own in skills]
+    done = loop.iterate(1)
+    assert np.isfinite(done.metrics["loss"]) and done.metrics["skill_shift/magnitude"] > 0
+
+
+def test_a_control_that_cannot_be_had_is_refused():
+    with pytest.raises(TacitError, match="set --groups to at least 2"):
+        get_method("opid")(notes="placebo", schedule=Schedule(groups=1)).build(WORLD)
+    with pytest.raises(TacitError, match="has no expert to ask"):
+        get_method("opid")(notes="oracle").build(replace(WORLD, experts={}))
+
+
+def write_skills(path, mapping, **pages):
+    """A directory as in SDAR's release."""
+    path.mkdir()
+    files = {name: f"{name}.md" for name in pages}
+    (path / "skill_mapping.json").write_text(json.dumps({"skill_files": files, **mapping}))
+    for name, text in pages.items():
+        (path / files[name]).write_text(text)
+    return str(path)
+
+
+def test_a_skill_directory_of_sdars_release_is_a_handbook(tmp_path):
+    types = {"pick_and_place": "pick_and_place", "pick_two_obj_and_place": "pick_and_place"}
+    types["pick_heat_then_place_in_recep"] = "heat"
+    household = get_environment("alfworld")
+    folder = write_skills(
+        tmp_path / "alfworld", {"task_to_skill": types}, general_skills="g" * 4000, pick_and_place="put", heat="h" * 2000
+    )
+    handbook = get_method("skill_grpo")(handbook=folder).build(household).conditions.handbook
+    pages = {task.family: handbook.page(task) for task in household.tasks("train", 12, 0)}
+    assert pages["pick"] == pages["pick2"] == "g" * 4000 + "\nput" and pages["cool"] == "g" * 4000
+    task = next(task for task in household.tasks("train", 12, 0) if task.family == "heat")
+    condition = get_method("skill_grpo")(handbook=folder).build(household).conditions.condition(task)
+    prompt = get_method("grpo")().context(household).begin(task, condition).read(Observation("You see a stove."))
+    assert f"{'g' * 4000}\n{'h' * 2000}" in prompt.text, "a page of 6,000 characters is read whole"
+
+
+def test_pages_of_a_skill_directory_are_found_by_keywords_of_the_goal(tmp_path):
+    kinds = {"apparel": "apparel", "electronics": "electronics", "other": "other"}
+    words = {"apparel": ["shirt", "Dress"], "electronics": ["usb"], "other": []}
+    mapping = {"task_to_skill": kinds, "task_keywords": words}
+    folder = write_skills(tmp_path / "shop", mapping, general_skills="all", apparel="wear", electronics="plug", other="x")
+    handbook = load_handbook(get_environment("webshop"), folder)
+    task = get_environment("webshop").tasks("train", 1, 0)[0]
+    asked = {goal: handbook.page(replace(task, goal=goal)) for goal in ("a red DRESS", "a shirt with usb", "a stool")}
+    assert list(asked.values()) == ["all\nwear", "all\nwear\nplug", "all"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "reason"),
+    [
+        (None, "is a directory without skill_mapping.json"),
+        ("{", "is not JSON"),
+        ('{"skill_files": []}', "must have the tables skill_files, task_to_skill"),
+        ('{"skill_files": {"heat": "none.md"}}', "cannot read the handbook .*none.md"),
+    ],
+)
+def test_a_skill_directory_that_cannot_be_read_is_refused(tmp_path, mapping, reason):
+    if mapping is not None:
+        (tmp_path / "skill_mapping.json").write_text(mapping)
+    with pytest.raises(TacitError, match=reason):
+        load_handbook(get_environment("alfworld"), str(tmp_path))
+
+
+def test_sdars_opsd_uses_its_gate():
+    (loss,) = parts_of("opsd", "losses", divergence="released", distillation_weight=0.01)
+    assert loss == GatedLikelihood(0.01, beta=5.0)
+    assert not any(isinstance(part, ClippedSurrogate) for part in get_method("opsd")(divergence="released").build(WORLD).losses)

@@ -82,7 +82,7 @@ def test_a_conditions_note_follows_the_task():
 
 def test_a_note_is_delimited_and_bounded():
     assert frame_note(" look \n") == "<note>\nlook\n</note>"
-    assert frame_note("x" * 5000) == f"<note>\n{'x' * 2000}\n</note>"
+    assert frame_note("x" * 9000) == f"<note>\n{'x' * 8000}\n</note>"
     assert frame_note("abc", limit=2) == "<note>\nab\n</note>"
 
 

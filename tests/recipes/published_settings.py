@@ -458,7 +458,7 @@ ON_QWEN3: Sourced = {
     "model": ("Qwen/Qwen3-1.7B", "§4.1: Qwen3-1.7B-Instruct, which OPID's code loads by this name"),
     "prompt.thinking": (False, "OPID's code: enable_thinking=False"),
 }
-RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; the paper's skill files are not published")}
+RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; SDAR's release has the skill files, which --handbook loads")}
 DISTILLED: Sourced = {
     "method.mixture": (0.5, "ours; the jsd's, not used"),
     "method.likeliest": (0, "A.1.2: the whole vocabulary"),
@@ -468,6 +468,9 @@ OPID: Sourced = {
     "method.skill_weight": (0.001, "Table 6: skill coefficient"),
     "method.analyzer": ("model", "appendix B.4: GLM-5.2"),
     "method.routing": ("critical_first", "§3.3"),
+    "method.notes": ("true", "§3.2: the skills of the episode itself"),
+    "method.skill_wording": ("v2", "Figure 9, reworded; OPID's code: an instruction before each skill"),
+    "method.gradient_every": (10, "ours: measures, trains nothing"),
     "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld and WebShop"),
     "method.normalise_shift": (False, "§3.3; OPID's code: normalize_teacher_adv"),
     "method.clip_shift": (None, "§3.3; OPID's code: clip_teacher_adv"),
@@ -495,11 +498,8 @@ OPID_ROWS: dict[str, Sourced] = {
     "opsd": RETRIEVED
     | DISTILLED
     | {
-        "method.divergence": (
-            "reverse",
-            "A.1.2: what OPID approximates; SDAR's release means its gated likelihood",
-        ),
-        "method.distillation_weight": (1.0, "A.1.2: the loss itself"),
+        "method.divergence": ("released", "SDAR's code: its gated likelihood, pg_loss_coef=0"),
+        "method.distillation_weight": (0.01, "SDAR's code: as for SDAR"),
     },
     "grpo_opsd": RETRIEVED
     | DISTILLED

@@ -6,6 +6,7 @@ ModelAnalyzer   any policy that can be sampled: an endpoint, another local model
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
+from typing import Literal
 
 import numpy as np
 
@@ -28,25 +30,51 @@ from tacit.core.types import IterationInfo, Trajectory
 from tacit.core.world import Environment
 from tacit.rollout.encoding import open_scheduler
 
-MAX_TEXT_CHARS = 600
-"""of one observation or response; the rest is cut off"""
+Wording = Literal["v1", "v2"]
+"""version of the texts: v2 has the whole episode in view, and its skills come with an instruction to use them; v1 is that of
+older runs"""
+LIMITS: Mapping[Wording, tuple[int | None, ...]] = {"v1": (600,), "v2": (None, 600)}
+"""most characters of an observation or a response; a later limit is tried if the question does not fit"""
 
 
-def render_question(trajectory: Trajectory, most: int, room: int) -> str:
+def render_question(trajectory: Trajectory, most: int, room: int, wording: Wording = "v2", limit: int | None = None) -> str:
     """The analyzer's prompt for one episode. Its turns take about `room` characters; turns in the middle are dropped first."""
-    turns = drop_middle_turns([_turn(t, trajectory) for t in range(len(trajectory))], room)
-    outcome = "success" if trajectory.success else "failure"
-    head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {outcome}"]
-    return quote_record(render_request(trajectory.success, most), turns, head)
+
+    def shorten(text: str) -> str:
+        if limit is None or len(text) <= limit:
+            return text
+        return text[:limit] + ("" if wording == "v1" else f" [{len(text) - limit} more characters]")
+
+    turns = []
+    for t, step in enumerate(trajectory.steps):
+        said: dict[str, object] = {"step": t, "saw": shorten(step.observation.text), "wrote": shorten(step.completion.text)}
+        said |= {"action": shorten(step.action)} | ({} if step.effective else {"refused": True})
+        last = {"then saw": shorten(trajectory.final.text)} if t + 1 == len(trajectory) else {}
+        turns.append(to_json_line(said | last))
+    kept = drop_middle_turns(turns, room)
+    head = [
+        f"Task: {to_json_line(trajectory.task.goal)}",
+        f"Outcome: {'success' if trajectory.success else 'failure'}",
+    ]
+    if wording == "v2" and len(kept) < len(turns):
+        head.append(f"Steps left out for length: {', '.join(str(t) for t, turn in enumerate(turns) if turn not in kept)}")
+    return quote_record(render_request(trajectory.success, most, wording), kept, head)
 
 
-def render_request(success: bool, most: int) -> str:
+def render_request(success: bool, most: int, wording: Wording = "v2") -> str:
     """The instructions, for a success or a failure."""
     wanted = (
         "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
         if success
         else "what to avoid: the mistake that cost the episode, and the signs by which it can be noticed in time"
     )
+    advice = {
+        "v1": """its value is one short imperative sentence that the agent could have followed at that
+                 step, knowing only what it could see there. Do not retell what happened.""",
+        "v2": """its value is one short imperative sentence that tells the agent what to do at
+                 that step. Judge by the task and by the whole episode, also by what came after the step, what it should have
+                 done. Write advice that can be followed there, not a report of what happened.""",
+    }[wording]
     return f"""An agent has finished an episode. Look back on it and answer with one JSON object and nothing else:
 
 {{"episode_summary": "...", "episode_skill": "...", "step_skills": {{"0": "...", "3": "..."}}}}
@@ -54,23 +82,7 @@ def render_request(success: bool, most: int) -> str:
 episode_summary  what happened, in a sentence or two.
 episode_skill    {wanted}.
 step_skills      advice for the steps on which the outcome turned, at most {most} of them. A key is the number of a step as
-                 below (the first is 0); its value is one short imperative sentence that the agent could have followed at that
-                 step, knowing only what it could see there. Do not retell what happened."""
-
-
-def _turn(t: int, trajectory: Trajectory) -> str:
-    step = trajectory.steps[t]
-    answered = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
-    return to_json_line(
-        {
-            "step": t,
-            "saw": step.observation.text[:MAX_TEXT_CHARS],
-            "wrote": step.completion.text[:MAX_TEXT_CHARS],
-            "action": step.action[:MAX_TEXT_CHARS],
-            **({} if step.effective else {"refused": True}),
-            **({"then saw": answered.text[:MAX_TEXT_CHARS]} if t + 1 == len(trajectory) else {}),
-        }
-    )
+                 below (the first is 0); {advice}"""
 
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -78,7 +90,7 @@ _STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
 MAX_ANSWER_CHARS = 40_000
 """parsed of an answer, from its end; far more than it can have"""
 MAX_SKILL_CHARS = 2000
-"""a longer text is rejected"""
+"""the rest of a skill is cut off"""
 
 
 class UnusableAnswer(Exception):
@@ -86,60 +98,65 @@ class UnusableAnswer(Exception):
 
 
 def parse_skills(answer: str, steps: int, most: int) -> Skills:
-    """The skills in an answer about an episode of `steps` steps, with at most the first `most` step skills. Lenient about the
-    form around the JSON, strict about its content."""
+    """The skills in an answer about an episode of `steps` steps, with the first `most` step skills in the answer's order. As
+    lenient as OPID's release: whatever is not valid is left out, and the rest is kept."""
     found = _object(answer)
-    episode = _text(found.get("episode_skill"), "episode_skill")
-    summary = found.get("episode_summary")
-    step_skills = found.get("step_skills") or {}
-    if not isinstance(step_skills, dict):
-        raise UnusableAnswer(f"step_skills is a {type(step_skills).__name__}, not an object")
     by_step: dict[int, str] = {}
-    for key, value in step_skills.items():
-        number = _STEP.fullmatch(key)
-        if number is None or not int(number[1]) < steps:
-            raise UnusableAnswer(f"step_skills has {key[:40]!r}, and the episode the steps 0 to {steps - 1}")
-        by_step[int(number[1])] = _text(value, f"step_skills[{int(number[1])}]")
-    kept = dict(sorted(by_step.items())[:most])
-    return Skills(episode, kept, summary.strip() if isinstance(summary, str) and is_unicode(summary) else "")
+    step_skills = found.get("step_skills")
+    for key, value in step_skills.items() if isinstance(step_skills, dict) else ():
+        number, skill = _STEP.fullmatch(str(key)), _text(value)
+        if number is not None and int(number[1]) < steps and skill:
+            by_step[int(number[1])] = skill
+    first = dict(list(by_step.items())[:most])
+    skills = Skills(_text(found.get("episode_skill")), first, _text(found.get("episode_summary")))
+    if not skills:
+        raise UnusableAnswer("the JSON object has no episode_skill and no valid step skill")
+    return skills
 
 
 def _object(answer: str) -> dict:
-    """The last JSON object with an episode_skill, ignoring fences, remarks, and drafts in a thought around it."""
+    """The last object with skills, ignoring fences, remarks, and drafts in a thought around it. Trailing commas, line breaks in
+    strings and Python's quotes are accepted."""
     text = answer[-MAX_ANSWER_CHARS:]
-    if not 0 <= text.find("{") < text.rfind("}"):
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0:
         raise UnusableAnswer(f"no JSON object in {answer[:60]!r}")
-    found = [_objects(variant) for variant in (text, _TRAILING_COMMA.sub(r"\1", text))]
-    for objects in found:
-        if with_skill := [one for one in objects if "episode_skill" in one]:
-            return with_skill[-1]
-    if not any(found):
-        raise UnusableAnswer(f"not JSON: {text[text.find('{') :][:60]!r}")
-    return next(filter(None, found))[0]
+    for variant in (text, _TRAILING_COMMA.sub(r"\1", text)):
+        if with_skills := [one for one in _objects(variant) if _has_skills(one)]:
+            return with_skills[-1]
+    try:
+        one = ast.literal_eval(text[start : end + 1])
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        one = None
+    if _has_skills(one):
+        return one
+    raise UnusableAnswer(f"no complete JSON object with an episode_skill in {text[start:][:60]!r}")
 
 
 def _objects(text: str) -> list[dict]:
-    found, start = [], text.find("{")
+    found, start, decoder = [], text.find("{"), json.JSONDecoder(strict=False)  # strings may contain line breaks
     while start >= 0:
         end = start + 1
         try:
-            one, after = json.JSONDecoder().raw_decode(text, start)
+            one, after = decoder.raw_decode(text, start)
             found.append(one)
-            end = after if "episode_skill" in one else end  # otherwise the object may be nested in this one
-        except (ValueError, RecursionError):
+            end = after if _has_skills(one) else end  # otherwise the object may be nested in this one
+        except RecursionError:
+            break
+        except ValueError:
             pass
         start = text.find("{", end)
     return found
 
 
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UnusableAnswer(f"{field} is {value!r:.40}, not a sentence")
-    if not is_unicode(value):
-        raise UnusableAnswer(f"{field} has half a character (a lone surrogate) in it")
-    if len(value) > MAX_SKILL_CHARS:
-        raise UnusableAnswer(f"{field} has {len(value)} characters, more than {MAX_SKILL_CHARS}")
-    return value.strip()
+def _has_skills(one: object) -> bool:
+    return isinstance(one, dict) and ("episode_skill" in one or "step_skills" in one)
+
+
+def _text(value: object) -> str:
+    """A field as text, cut to MAX_SKILL_CHARS; empty if it says nothing or has half a character (a lone surrogate) in it."""
+    text = str(value) if value and not isinstance(value, bool) else ""
+    return text.strip()[:MAX_SKILL_CHARS] if is_unicode(text) else ""
 
 
 ATTEMPTS = 2
@@ -156,7 +173,7 @@ class Analysis:
 
     skills: Skills = field(default_factory=Skills)
     problem: str = ""
-    """why there is no skill"""
+    """why there is no skill, or no episode skill"""
     asked: int = 0
     """questions put to a model; 0 if the answer was cached"""
     written: int = 0
@@ -222,6 +239,7 @@ class ModelAnalyzer(Analyzer):
     max_tokens: int = 4096
     kept: Path | None = None
     """directory of the answer cache"""
+    wording: Wording = "v2"
 
     def __post_init__(self) -> None:
         self._answers: AnswerCache | None = None
@@ -230,7 +248,7 @@ class ModelAnalyzer(Analyzer):
     def check(self, policy: Policy) -> None:
         """Raise if the model's context has no room for a question and its answer."""
         asked = self.model() if self.model else policy
-        least, limit = len(asked.encode_prompt(render_request(True, self.most))), asked.context_limit
+        least, limit = len(asked.encode_prompt(render_request(True, self.most, self.wording))), asked.context_limit
         if least + self.max_tokens < limit:
             return
         free = limit - least - 1
@@ -256,7 +274,8 @@ class ModelAnalyzer(Analyzer):
             if left:
                 answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
                 for i, after in zip(left, answers, strict=True):
-                    found[i] = after.add_cost(found[i])
+                    skills = after.skills or found[i].skills
+                    found[i] = replace(after, skills=skills).add_cost(found[i])
         return found
 
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
@@ -280,21 +299,24 @@ class ModelAnalyzer(Analyzer):
             try:
                 known = self._answers.get(key)
                 skills = parse_skills(known.text if known else "", len(trajectory), self.most)
-                found.append(replace(cost, skills=skills))
+                found.append(replace(cost, skills=skills, problem="" if skills.episode else "the answer has no episode_skill"))
             except UnusableAnswer as error:
                 found.append(replace(cost, problem=str(error)))
         return found
 
     def _question(self, trajectory: Trajectory, asked: Policy, room: int) -> tuple[str, np.ndarray]:
-        """The question about an episode and its tokens. Drops turns until it fits or two are left."""
-        characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, ""
-        while True:
-            text = render_question(trajectory, self.most, characters)
-            prompt = asked.encode_prompt(text)
-            if len(prompt) <= room or text == shortest:
-                return text, prompt
-            shortest = render_question(trajectory, self.most, 0)
-            characters = characters * 3 // 4
+        """The question about an episode and its tokens. Drops turns until it fits or two are left, then shortens texts."""
+        text, prompt = "", np.zeros(0, np.int64)
+        for limit in LIMITS[self.wording]:
+            characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, None
+            while text != shortest:
+                text = render_question(trajectory, self.most, characters, self.wording, limit)
+                prompt = asked.encode_prompt(text)
+                if len(prompt) <= room:
+                    return text, prompt
+                shortest = shortest or render_question(trajectory, self.most, 0, self.wording, limit)
+                characters = characters * 3 // 4
+        return text, prompt
 
     def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, info: IterationInfo) -> dict[str, Answer]:
         """Sample the answers and cache each as it arrives, so that a killed run loses none."""

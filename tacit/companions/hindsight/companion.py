@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from collections import Counter
@@ -19,7 +20,7 @@ from tacit.core.method import Companion, Conditions
 from tacit.core.protocols import Policy, Tokenizer
 from tacit.core.resources import FREE, Prices
 from tacit.core.types import Condition, Group, IterationInfo, Task, Trajectory
-from tacit.core.world import Environment
+from tacit.core.world import Environment, Expert
 from tacit.prompts.conversation import LONGEST_NOTE, insert_lesson
 from tacit.rollout.encoding import fit_prompt
 
@@ -62,11 +63,17 @@ class Hindsight(Companion):
     def skills(self, trajectory: Trajectory) -> Skills:
         return self.analysis(trajectory).skills
 
+    def other_task(self, trajectory: Trajectory) -> Trajectory | None:
+        """The next episode of the batch with another task, for a placebo; None if there is no other task."""
+        place = next((i for i, own in enumerate(self._trajectories) if own is trajectory), 0)
+        after = self._trajectories[place + 1 :] + self._trajectories[:place]
+        return next((other for other in after if other.task.id != trajectory.task.id), None)
+
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         analyses = [self.analysis(trajectory) for trajectory in self._trajectories]
         if not analyses:
             return {}
-        failed = Counter(analysis.problem for analysis in analyses if analysis.problem)
+        failed = Counter(analysis.problem for analysis in analyses if analysis.problem and not analysis.skills)
         self.examples = {"unskilled": failed.most_common(1)[0][0]} if failed else {}
         read, written = sum(a.read for a in analyses), sum(a.written for a in analyses)
         return {
@@ -99,19 +106,51 @@ def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
     return {"additive": episode + step, "episode": episode, "step": step}[routing]
 
 
+Notes = Literal["true", "empty", "placebo", "oracle"]
+EMPTY = "..."
+"""the text of a note that says nothing"""
+
+
 @dataclass(frozen=True)
 class RoutedSkills:
-    """Hindsight's skills, routed to the steps."""
+    """Hindsight's skills, routed to the steps; or notes to compare them with.
+
+    empty     EMPTY in the place of each skill
+    placebo   the skills of an episode of another task
+    oracle    at each step, what the expert would do there
+    """
 
     hindsight: Hindsight = field(compare=False)
     routing: Routing = "critical_first"
+    notes: Notes = "true"
+    expert: Callable[[Task], Expert] | None = field(default=None, compare=False)
+    instructed: bool = False
+    """a line before each skill says to follow it"""
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
-        skills = self.hindsight.skills(trajectory)
+        if self.notes == "oracle":
+            assert self.expert is not None, "the oracle needs an expert"
+            return [(Lesson(step=action),) if action else () for action in advise(self.expert, trajectory)]
+        told = self.hindsight.other_task(trajectory) if self.notes == "placebo" else trajectory
+        skills = self.hindsight.skills(told) if told else Skills()
+        if self.notes == "empty":
+            skills = Skills(skills.episode and EMPTY, dict.fromkeys(skills.steps, EMPTY))
         return [route(skills, t, self.routing) for t in range(len(trajectory))]
 
     def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
-        return render_teacher_prompts(group, self.lessons, tokenizer)
+        return render_teacher_prompts(group, self.lessons, tokenizer, self.instructed)
+
+
+def advise(expert: Callable[[Task], Expert], trajectory: Trajectory) -> list[str]:
+    """What the expert would have done at each step, had it seen these observations. Empty from where it gives up."""
+    told: list[str] = []
+    adviser = expert(trajectory.task)
+    for step in trajectory.steps:
+        try:
+            told.append(adviser.act(step.observation))
+        except Exception:  # an expert may not know a state that only a policy gets into
+            return told + [""] * (len(trajectory) - len(told))
+    return told
 
 
 @dataclass(frozen=True)
@@ -119,13 +158,21 @@ class Handbook:
     """A fixed skill per task family, the same at every step."""
 
     pages: Mapping[str, str]
+    """family -> its text; under the empty name, what holds for all"""
+    keywords: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """page -> words; it is also for goals with one of these"""
 
-    def page(self, family: str) -> str:
-        """The general text and the family's own."""
-        return "\n".join(text for name in dict.fromkeys(("", family)) if (text := self.pages.get(name, "")))
+    def page(self, task: Task) -> str:
+        """The general text, the family's own, and those whose keywords are in the goal, as far as they fit into a prompt."""
+        goal, found = task.goal.lower(), ""
+        named = [name for name, words in self.keywords.items() if any(word in goal for word in words)]
+        for name in dict.fromkeys(("", task.family, *named)):
+            longer = "\n".join(filter(None, (found, self.pages.get(name, ""))))
+            found = longer if len(longer) <= LONGEST_NOTE else found
+        return found
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
-        page = self.page(trajectory.task.family)
+        page = self.page(trajectory.task)
         return [(Lesson(task=page),) if page else ()] * len(trajectory)
 
     def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
@@ -133,16 +180,18 @@ class Handbook:
 
 
 def render_teacher_prompts(
-    group: Group, lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]], tokenizer: Tokenizer
+    group: Group,
+    lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]],
+    tokenizer: Tokenizer,
+    instructed: bool = False,
 ) -> list[list[np.ndarray]]:
     """The teacher's prompts H(h, s), for every step. History is truncated, oldest first; the skill and the observation never. A
     prompt that still does not fit is left out."""
     found = []
     for trajectory in group.trajectories:
         for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
-            fitted = [
-                fit_prompt(insert_lesson(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in at_step
-            ]
+            taught = [insert_lesson(step.prompt, lesson, instructed) for lesson in at_step]
+            fitted = [fit_prompt(prompt, tokenizer, len(step.completion.tokens)) for prompt in taught]
             found.append([tokens for _, tokens, fits in fitted if fits])
     return found
 
@@ -152,7 +201,7 @@ SKILL_CONDITION = "skill"
 
 
 def load_handbook(world: Environment, file: str = "") -> Handbook:
-    """The handbook in a TOML file, or the world's own.
+    """The handbook in a TOML file or in a directory of SDAR's layout, or the world's own.
 
     world = "alfworld"
     general = "Look where such things usually are."
@@ -160,22 +209,31 @@ def load_handbook(world: Environment, file: str = "") -> Handbook:
     [families]
     clean = "Take it, clean it at a sinkbasin, then put it where it belongs."
     """
-    if file:
-        return Handbook(read_handbook(Path(file), world))
-    if not world.handbook:
-        raise TacitError(
-            f"world {world.name!r} has no handbook: write one (--handbook FILE), or give its Environment `handbook=…`."
-        )
-    return Handbook(world.handbook)
+    if not file:
+        if not world.handbook:
+            raise TacitError(
+                f"world {world.name!r} has no handbook: write one (--handbook FILE), or give its Environment `handbook=…`."
+            )
+        return Handbook(world.handbook)
+    path = Path(file)
+    try:
+        found = read_skill_directory(path, world) if path.is_dir() else Handbook(read_handbook(path, world))
+    except OSError as error:
+        raise TacitError(f"cannot read the handbook {error.filename or path}: {error.strerror}.") from error
+    except ValueError as error:  # of TOML, JSON and UTF-8
+        raise TacitError(f"the handbook {path} is not {'JSON' if path.is_dir() else 'TOML'}: {error}.") from error
+    if not found.pages:
+        raise TacitError(f"the handbook {path} is empty: write a general text, or one for a family.")
+    general = found.pages.get("", "")
+    for name, text in found.pages.items():
+        if (length := len(f"{general}\n{text}" if name and general else text)) > LONGEST_NOTE:
+            size = f"the text for {name or 'every family'} has {length} characters"
+            raise TacitError(f"the handbook {path}: {size}, but a prompt takes at most {LONGEST_NOTE}; shorten it.")
+    return found
 
 
 def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TacitError(f"cannot read the handbook {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TacitError(f"the handbook {path} is not TOML: {error}.") from error
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
     for key in document:
         if key not in ("world", "general", "families"):
             raise unknown(f"entry of the handbook {path}", key, ("world", "general", "families"))
@@ -191,14 +249,40 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
     for name, text in pages.items():
         if not isinstance(text, str):
             raise TacitError(f"the handbook {path} has {text!r} for {name or 'general'}, which is not a text.")
-    pages = {name: text for name, text in pages.items() if text.strip()}
-    if not pages:
-        raise TacitError(f"the handbook {path} is empty: write a general text, or one under [families].")
-    for family in pages:
-        if (length := len(Handbook(pages).page(family))) > LONGEST_NOTE:
-            size = f"the text for {family or 'every family'} has {length} characters"
-            raise TacitError(f"the handbook {path}: {size}, but a prompt takes at most {LONGEST_NOTE}; shorten it.")
-    return pages
+    return {name: text for name, text in pages.items() if text.strip()}
+
+
+MAPPING, MAPPING_TABLES = "skill_mapping.json", ("skill_files", "task_to_skill", "task_keywords")
+
+
+def read_skill_directory(path: Path, world: Environment) -> Handbook:
+    """A directory of skill files as SDAR released them for ALFWorld, WebShop and search.
+
+    skill_mapping.json   skill_files     {"general_skills": "general_skills.md", "heat": "heat.md"}
+                         task_to_skill   {"pick_heat_then_place_in_recep": "heat"}
+                         task_keywords   {"apparel": ["shirt", "dress"]}                        may be missing
+
+    A family gets the first page whose task type is part of the family's published name. Keywords are looked for in the goal.
+    """
+    if not (path / MAPPING).is_file():
+        raise TacitError(
+            f"the handbook {path} is a directory without {MAPPING}; name a TOML file, or one of SDAR's directories."
+        )
+    mapping = json.loads((path / MAPPING).read_text(encoding="utf-8"))
+    tables = [mapping.get(key, {}) for key in MAPPING_TABLES] if isinstance(mapping, dict) else []
+    if not tables or not tables[0] or not all(isinstance(table, dict) for table in tables):
+        raise TacitError(f"{path / MAPPING} must have the tables {', '.join(MAPPING_TABLES[:2])}, as in SDAR's release.")
+    files, skill_of, keywords = tables
+    texts = {name: (path / str(file)).read_text(encoding="utf-8").strip() for name, file in files.items()}
+    pages = {"": texts.get("general_skills", "")}
+    for family in world.families:
+        published = world.published_families.get(family, family)
+        skill = next((skill for kind, skill in skill_of.items() if kind in published and not keywords.get(kind)), "")
+        pages[family] = texts.get(skill, "")
+    # A page found by its keywords has the name of its task type, which no family has.
+    named = {f"task type {name}": [str(word).lower() for word in words] for name, words in keywords.items() if words}
+    pages |= {f"task type {name}": texts.get(skill_of.get(name, ""), "") for name in keywords}
+    return Handbook({name: text for name, text in pages.items() if text}, named)
 
 
 @dataclass(frozen=True)
@@ -211,7 +295,7 @@ class HandbookConditions(Conditions):
         return (self.condition(task),) * size
 
     def condition(self, task: Task) -> Condition:
-        return Condition(SKILL_CONDITION, self.handbook.page(task.family), "handbook")
+        return Condition(SKILL_CONDITION, self.handbook.page(task), "handbook")
 
     @property
     def evaluated(self) -> Mapping[str, Callable[[Task], Condition]]:

@@ -111,15 +111,21 @@ class LocalPolicy(PolicyBase):
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One AdamW step on the whole batch, in as many micro-batches as memory requires; `token_budget` appears in the metrics
         when it was lowered. The gradient does not depend on the split (with dropout, in expectation)."""
+        metrics, budget = self._update(batch, losses, lr), self.engine.update_budget
+        self.engine.weights_changed(self.name)
+        return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
+
+    def gradient_norm(self, batch: Batch, losses: Sequence[LossTerm]) -> float:
+        return self._update(batch, losses, None)["grad_norm"]
+
+    def _update(self, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
         engine = self.engine
         engine.activate(self.name)
         engine.enter_phase("update")
         updater, budget = engine.make_updater(self.name), engine.update_budget
         if budget.can_grow:
             budget.set_current(plan_token_budget(updater, batch, losses))
-        metrics = updater.update(batch, losses, lr)
-        engine.weights_changed(self.name)
-        return metrics | ({"token_budget": float(budget.current)} if budget.current < budget.limit else {})
+        return updater.update(batch, losses, lr)
 
     def reference(self) -> Scorer:
         frozen = self._member.reference

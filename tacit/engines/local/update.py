@@ -189,8 +189,9 @@ class Updater:
         self.model, self.codec, self.weights, self.settings = model, codec, weights, settings
         self.budget, self.seed, self.value_head = budget, seed, value_head
 
-    def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped.
+    def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
+        """One optimizer step on the whole batch; returns metrics. Rows without completion tokens are skipped. Without an `lr`,
+        only the gradient is computed.
 
         On out of memory the whole gradient is computed again with half the token budget, and the budget stays there."""
         rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
@@ -215,8 +216,9 @@ class Updater:
                 )
                 failure.batch = batch
                 raise failure
-            retry_on_oom(self.weights.dither_masters, self.model.device, "taking the first step")
-            self.weights.step(lr, metrics["grad_norm"])
+            if lr is not None:
+                retry_on_oom(self.weights.dither_masters, self.model.device, "taking the first step")
+                self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
             raise OutOfGPUMemory(
                 f"out of GPU memory in an update, even with a single row per pass (the longest has {lengths.max()} tokens); "

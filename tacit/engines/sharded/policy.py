@@ -117,6 +117,9 @@ class ShardedPolicy(PolicyBase):
         self.engine.versions[self.name] += 1
         return metrics
 
+    def gradient_norm(self, batch: Batch, losses: Sequence[LossTerm]) -> float:
+        return self.engine.ranks.ask("update", self.name, batch, list(losses), None)[0]["grad_norm"]
+
     def reference(self) -> Scorer:
         if not self.engine.settings.lora_rank and self.name not in self.engine.references:
             raise TacitError(NO_REFERENCE)

@@ -295,7 +295,7 @@ class Rank(WeightSender):
 
         return self._score((name, False), prompts, [np.zeros(1, np.int64)] * len(prompts), of)
 
-    def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
+    def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
         member = self.members[name]
         self._activate(name)
         budget = self.update_budget

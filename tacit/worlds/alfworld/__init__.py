@@ -10,7 +10,7 @@ from tacit.worlds.alfworld.published import NAME, SIZES
 from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
 from tacit.worlds.alfworld.tasks import PANELS, SPLITS, tasks
 from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
-from tacit.worlds.alfworld.world import FAMILIES, AlfWorld
+from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld
 
 MAX_STEPS = 50
 SKILLS = {
@@ -45,6 +45,7 @@ ENVIRONMENT = Environment(
     reader=act_on_prompt,
     failure=failure,
     hindsight=hindsight,
+    published_families=PUBLISHED_TYPES,
     handbook=HANDBOOK,
     example_texts=example_texts,
     action_tokens=32,
