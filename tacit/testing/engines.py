@@ -29,6 +29,7 @@ from tacit.core.protocols import (  # fmt: skip
     ADAPTERS,
     DISTRIBUTIONS,
     ENTROPY,
+    GRADIENTS,
     HIDDEN_STATES,
     LEARNING,
     REFERENCE,
@@ -38,6 +39,7 @@ from tacit.core.protocols import (  # fmt: skip
     Critic,
     Encoder,
     Engine,
+    GradientScorer,
     Learner,
     ModelSource,
     Policy,
@@ -136,6 +138,7 @@ class EngineConformance:
 
     def test_it_has_what_it_says(self, checkpoint: Path) -> None:
         says = {SAMPLING: Sampler, SCORING: Scorer, HIDDEN_STATES: Encoder, VALUES: Critic, LEARNING: Learner}
+        says[GRADIENTS] = GradientScorer
         with self.policy(checkpoint) as policy:
             assert isinstance(policy, Tokenizer) and policy.context_limit > 0
             for capability in says.keys() & self.engine.capabilities:
@@ -308,6 +311,14 @@ class EngineConformance:
             with self.policy(checkpoint) as policy:
                 norms.append(policy.update(batch, [Weighted(scale=scale)], LR)["grad_norm"])
         assert norms[1] == pytest.approx(10 * norms[0], rel=1e-4)
+
+    def test_a_gradient_can_be_measured_without_a_step(self, checkpoint, batch) -> None:
+        self.need(LEARNING, GRADIENTS)
+        with self.policy(checkpoint) as policy:
+            before = policy.digest()
+            norm = policy.gradient_norm(batch, [Weighted()])
+            assert policy.digest() == before
+            assert policy.update(batch, [Weighted()], LR)["grad_norm"] == pytest.approx(norm, rel=1e-4)
 
     def test_the_gradient_does_not_depend_on_the_cut(self, checkpoint, batch, rows) -> None:
         self.need(LEARNING, SCORING, ENTROPY)
