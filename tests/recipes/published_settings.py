@@ -458,7 +458,7 @@ ON_QWEN3: Sourced = {
     "model": ("Qwen/Qwen3-1.7B", "§4.1: Qwen3-1.7B-Instruct, which OPID's code loads by this name"),
     "prompt.thinking": (False, "OPID's code: enable_thinking=False"),
 }
-RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; SDAR's release has the skill files, which --handbook loads")}
+RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; --handbook loads those of SDAR's release")}
 DISTILLED: Sourced = {
     "method.mixture": (0.5, "ours; the jsd's, not used"),
     "method.likeliest": (0, "A.1.2: the whole vocabulary"),
