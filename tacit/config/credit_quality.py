@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from tacit.calibration.probe import late_layer
-from tacit.companions.hindsight.analyzers import RuleAnalyzer
+from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
 from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
 from tacit.companions.radius import AdaptiveRadius
 from tacit.config.agents import Target
+from tacit.config.recipe import PolicyRecipe
+from tacit.config.resources import load_policy
 from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Sampling
+from tacit.core.protocols import Policy, Sampling
 from tacit.core.types import Group, IterationInfo
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
@@ -141,6 +143,21 @@ def credited_groups(
 def rule_of(target: Target) -> RuleAnalyzer:
     """The world's analyzer, with the run's number of critical steps, or the world's default."""
     return RuleAnalyzer.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
+
+
+def analyzer_of(target: Target) -> Analyzer:
+    """The analyzer of the run's method, or the world's rule. A model of [policies.analyzer] is loaded."""
+    settings, recipe = target.recipe.settings, target.recipe
+    kind = getattr(settings, "analyzer", "rule")
+    if kind == "rule":
+        return rule_of(target)
+    loaded: Policy | None = None
+    if kind == "model":
+        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
+        loaded = load_policy(recipe.policies.get("analyzer", main), recipe.train.seed, (target.world,))
+    most = settings.critical_steps or target.world.critical_steps
+    model = None if loaded is None else lambda: loaded
+    return ModelAnalyzer(model, most, settings.analyzer_temperature, settings.analyzer_tokens, wording=settings.skill_wording)
 
 
 def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:

@@ -20,6 +20,10 @@ KINDS = {
         "tacit.cli.inspection.credit",
         "how well each estimator's credit agrees with what steps were worth, by Monte Carlo",
     ),
+    "notes": (
+        "tacit.cli.inspection.notes",
+        "whether a policy can use its notes: the gate before comparing methods that are built on them",
+    ),
     "skills": (
         "tacit.cli.inspection.skills",
         "what hindsight taught of an episode, token by token; or whether a policy can read a skill (--probe)",

@@ -1,0 +1,73 @@
+"""`tacit inspect notes`: whether a policy can use its notes; the gate before comparisons of methods that are built on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, interval, peek_method, percent
+from tacit.config.flags import Parser, check_at_least_one
+from tacit.core.progress import pluralize
+
+SUMMARY_LINE = "Score on-policy episodes with the true note, an empty one, a placebo and the expert's action: can they be used?"
+
+
+def run(argv: Sequence[str]) -> int:
+    parser = Parser("inspect notes", SUMMARY_LINE, usage="tacit inspect notes RUN [--tasks N] [settings]")
+    parser.add_argument("target", metavar="RUN", help="run directory, or a model (then name its --world)")
+    add_checkpoint_flag(parser)
+    parser.add_argument("--tasks", type=int, default=24, metavar="N", help="training tasks to play (default: 24)")
+    parser.add_argument("--members", type=int, default=4, metavar="N", help="episodes of each task (default: 4)")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    add_shared_options(parser, peek_method(argv, "inspect notes"))
+    arguments, said = parser.parse(argv)
+    check_at_least_one(arguments, "tasks", "members")
+    from tacit.cli.terminal import make_console, say, table
+    from tacit.config.agents import open_target
+    from tacit.config.credit_quality import analyzer_of, rollout_setup
+    from tacit.evaluation.notes import MIN_AUC_GAIN, MIN_HANDBOOK_GAIN, measure_notes
+
+    target = open_target(arguments.target, said, arguments.checkpoint)
+    setup = rollout_setup(target)
+    settings = target.recipe.settings
+    instructed = getattr(settings, "skill_wording", "v2") == "v2" and settings.prompt.wording != "terse"
+    try:
+        gate = measure_notes(setup, arguments.tasks, arguments.members, analyzer_of(target), instructed)
+    finally:
+        setup.worlds.close()
+    gains = {"auc_gain": gate.auc_gain, "handbook_gain": gate.handbook_gain, "passes": gate.passes}
+    if arguments.json:
+        print(json.dumps({**asdict(gate), **gains}))
+        return 0
+    console = make_console()
+    counted = f"{pluralize(gate.tasks, 'task')} × {arguments.members} episodes, {pluralize(gate.steps, 'step')} scored"
+    say(console, f"{target.label} in {target.world.name}: {counted}; the expert agrees with {percent(gate.agreeing)}")
+    columns = ("note", "success with it", "95%", "AUC of the shift", "95%")
+    rows = [
+        (
+            result.note,
+            percent(result.success),
+            interval(result.success_interval),
+            "–" if result.auc is None else f"{result.auc:.2f}",
+            "–" if result.auc_interval is None else f"[{result.auc_interval[0]:.2f}, {result.auc_interval[1]:.2f}]",
+        )
+        for result in gate.results
+    ]
+    console.print()
+    console.print(table("", columns, rows, numbers=columns[1:]))
+    console.print()
+    say(console, _rule("AUC, true − empty", gate.auc_gain, MIN_AUC_GAIN, "{:+.2f}"))
+    say(console, _rule("success, handbook − none", gate.handbook_gain, MIN_HANDBOOK_GAIN, "{:+.1%}"))
+    verdict = (
+        "passes: this policy can use its notes" if gate.passes else "fails: do not compare note-based methods on this policy"
+    )
+    say(console, f"the gate {verdict}", style="bold")
+    return 0
+
+
+def _rule(name: str, gain: float | None, least: float, form: str) -> str:
+    if gain is None:
+        return f"{name}: not measured; it must be at least {form.format(least)}"
+    holds = "holds" if gain >= least else "does not hold"
+    return f"{name}: {form.format(gain)}; it must be at least {form.format(least)}: {holds}"

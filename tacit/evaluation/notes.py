@@ -1,0 +1,227 @@
+"""Can a policy use its notes? The gate before a comparison of methods that distill or show notes.
+
+The same on-policy episodes are scored with four notes in the prompts, routed as in OPID:
+
+    true      the hindsight skills of the episode itself
+    empty     a note that says nothing
+    placebo   the skills of another task's episode
+    oracle    what the expert would do at the step
+
+    shift = log π(y | H(h, note)) − log π(y | h)          of each written action, summed over its tokens
+    AUC   = P(shift of an action the expert agrees with > shift of one it does not), ties count half
+
+A note that the policy can use raises good actions more than bad ones: AUC above that of an empty note. Beside it, the success
+of episodes played with each note in the prompt, and with the world's handbook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+
+from tacit.companions.hindsight.analyzers import Analyzer
+from tacit.companions.hindsight.companion import EMPTY, Hindsight, Notes, RoutedSkills, advise, load_handbook
+from tacit.core.actions import ActionFormat
+from tacit.core.errors import TacitError
+from tacit.core.hindsight import Lesson
+from tacit.core.method import Context, Pending, PromptReader
+from tacit.core.types import Condition, Group, IterationInfo, Observation, Prompt, Task, Transition
+from tacit.credit.skill_shift import skill_shifts
+from tacit.evaluation.evaluate import RolloutSetup
+from tacit.evaluation.statistics import bounded_interval
+from tacit.prompts.conversation import insert_lesson
+
+KINDS: tuple[Notes, ...] = get_args(Notes)
+NONE, HANDBOOK = "none", "handbook"
+MIN_AUC_GAIN, MIN_HANDBOOK_GAIN = 0.1, 0.05
+"""a policy that gains less cannot use its notes: AUC of true over empty, success with the handbook over none"""
+RESAMPLES = 1000
+Told = Callable[[Observation], Lesson]
+
+
+@dataclass(frozen=True)
+class NotedContext(Context):
+    """Another context with a lesson in every prompt."""
+
+    inner: Context
+    lesson: Callable[[Task], Told]
+    """called at the beginning of an episode; the result gives the lesson of each turn"""
+    instructed: bool = False
+
+    @property
+    def format(self) -> ActionFormat:
+        return self.inner.format
+
+    style = property(lambda self: self.inner.style)
+    chat = property(lambda self: self.inner.chat)
+    thinking = property(lambda self: self.inner.thinking)
+    wording = property(lambda self: self.inner.wording)
+    tracker = property(lambda self: self.inner.tracker)
+
+    def begin(self, task: Task, condition: Condition) -> PromptReader:
+        return _NotedReader(self.inner.begin(task, condition), self.lesson(task), self.instructed)
+
+
+class _NotedReader(PromptReader):
+    def __init__(self, inner: PromptReader, lesson: Told, instructed: bool) -> None:
+        self._inner, self._lesson, self._instructed = inner, lesson, instructed
+
+    def read(self, observation: Observation) -> Prompt:
+        prompt = insert_lesson(self._inner.read(observation), self._lesson(observation), self._instructed)
+        self.block = self._inner.block
+        return prompt
+
+    def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
+        return self._inner.record(action, transition, raw_text)
+
+    def ask(self, action: str) -> Pending | None:
+        return self._inner.ask(action)
+
+
+@dataclass(frozen=True)
+class NoteResult:
+    """What one kind of note does."""
+
+    note: str
+    success: float
+    success_interval: tuple[float, float]
+    """95%, over tasks"""
+    auc: float | None = None
+    """None: not scored, or the expert agrees with all actions or with none"""
+    auc_interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    results: tuple[NoteResult, ...]
+    tasks: int
+    steps: int
+    """steps scored with every note"""
+    agreeing: float
+    """share of these on which the expert agrees"""
+
+    def result(self, note: str) -> NoteResult | None:
+        return next((result for result in self.results if result.note == note), None)
+
+    @property
+    def auc_gain(self) -> float | None:
+        true, empty = self.result("true"), self.result("empty")
+        return None if not (true and empty) or true.auc is None or empty.auc is None else true.auc - empty.auc
+
+    @property
+    def handbook_gain(self) -> float | None:
+        handbook, none = self.result(HANDBOOK), self.result(NONE)
+        return handbook.success - none.success if handbook and none else None
+
+    @property
+    def passes(self) -> bool:
+        """A world without a handbook is judged by the AUC alone."""
+        by_success = self.handbook_gain is None or self.handbook_gain >= MIN_HANDBOOK_GAIN
+        return self.auc_gain is not None and self.auc_gain >= MIN_AUC_GAIN and by_success
+
+
+def measure_notes(setup: RolloutSetup, tasks: int, members: int, analyzer: Analyzer, instructed: bool) -> Gate:
+    """Play the first training tasks, score these episodes with each note, and play the tasks with each note."""
+    world, policy, chosen = setup.world, setup.policy, setup.tasks[:tasks]
+    if len({task.id for task in chosen}) < 2:
+        raise TacitError(f"{len(chosen)} task: a placebo is another task's note, so at least 2 are needed (--tasks).")
+    expert = world.expert()
+    groups = setup.play(chosen, members, setup.seed)
+    hindsight = Hindsight(analyzer)
+    hindsight.observe(groups, policy, IterationInfo(setup.seed))
+    teachers = {kind: RoutedSkills(hindsight, "critical_first", kind, expert, instructed) for kind in KINDS}
+    aucs, steps, agreeing = score_notes(groups, teachers, policy)
+
+    episode = {group.task.id: hindsight.skills(group.trajectories[0]).episode for group in groups}
+    ids = list(episode)
+    foreign = {own: episode[ids[(i + 1) % len(ids)]] for i, own in enumerate(ids)}
+
+    def always(text: str) -> Told:
+        return lambda observation: Lesson(task=text)
+
+    def advice(task: Task) -> Told:
+        own = expert(task)
+        return lambda observation: Lesson(step=own.act(observation))
+
+    lessons: dict[str, Callable[[Task], Told]] = {
+        "true": lambda task: always(episode.get(task.id, "")),
+        "empty": lambda task: always(EMPTY),
+        "placebo": lambda task: always(foreign.get(task.id, "")),
+        "oracle": advice,
+    }
+    if world.handbook:
+        handbook = load_handbook(world)
+        lessons[HANDBOOK] = lambda task: always(handbook.page(task))
+    played = {NONE: groups}
+    for kind, lesson in lessons.items():
+        noted = replace(setup, context=NotedContext(setup.context, lesson, instructed))
+        played[kind] = noted.play(chosen, members, setup.seed)
+    results = []
+    for kind, own in played.items():
+        shares = [float(np.mean([t.success for t in group.trajectories])) for group in own]
+        auc, interval = aucs.get(kind, (None, None))
+        results.append(NoteResult(kind, float(np.mean(shares)), bounded_interval(shares), auc, interval))
+    return Gate(tuple(results), len(groups), steps, agreeing)
+
+
+AUC = tuple[float | None, tuple[float, float] | None]
+
+
+def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], policy) -> tuple[dict[str, AUC], int, float]:
+    """(AUC and its interval by kind of note, steps scored, share of these on which the expert agrees).
+
+    A step counts if every kind has a note for it that fits into the prompt."""
+    (expert,) = {teacher.expert for teacher in teachers.values()}
+    assert expert is not None, "agreement needs an expert"
+    counts_N = np.ones(sum(len(group.steps) for group in groups), bool)
+    shifts: dict[str, np.ndarray] = {}
+    for kind, teacher in teachers.items():
+        taught = [teacher.prompts(group, policy) for group in groups]
+        counts_N &= np.array([bool(prompts) for own in taught for prompts in own], bool)
+        tokens = skill_shifts(groups, taught, policy)
+        steps = [
+            np.add.reduceat(own, np.r_[0, np.cumsum(g.tokens_per_step)[:-1]]) for g, own in zip(groups, tokens, strict=True)
+        ]
+        shifts[kind] = np.concatenate(steps)
+    agrees_N = np.array(
+        [
+            step.action == told
+            for g in groups
+            for t in g.trajectories
+            for step, told in zip(t.steps, advise(expert, t), strict=True)
+        ]
+    )
+    task_N = np.concatenate([np.full(len(group.steps), i) for i, group in enumerate(groups)])[counts_N]
+    agrees_N = agrees_N[counts_N]
+    found = {kind: _auc_over_tasks(shift_N[counts_N], agrees_N, task_N, len(groups)) for kind, shift_N in shifts.items()}
+    return found, int(counts_N.sum()), float(agrees_N.mean()) if len(agrees_N) else 0.0
+
+
+def area_under_curve(score_N: np.ndarray, positive_N: np.ndarray) -> float | None:
+    """P(score of a positive > score of a negative), ties count half. None if one of the two is missing.
+
+    >>> area_under_curve(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]))
+    0.75
+    """
+    high, low = score_N[positive_N], np.sort(score_N[~positive_N])
+    if not len(high) or not len(low):
+        return None
+    below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+    return float(below.mean() / (2 * len(low)))
+
+
+def _auc_over_tasks(shift_N: np.ndarray, agrees_N: np.ndarray, task_N: np.ndarray, tasks: int) -> AUC:
+    """The AUC of all steps, with a 95% interval from resampled tasks."""
+    auc = area_under_curve(shift_N, agrees_N)
+    if auc is None:
+        return None, None
+    rows, rng = [np.flatnonzero(task_N == i) for i in range(tasks)], np.random.default_rng(0)
+    again = []
+    for chosen in rng.integers(tasks, size=(RESAMPLES, tasks)):
+        own = np.concatenate([rows[i] for i in chosen])
+        again.append(area_under_curve(shift_N[own], agrees_N[own]))
+    low, high = np.percentile([value for value in again if value is not None], [2.5, 97.5])
+    return auc, (float(low), float(high))

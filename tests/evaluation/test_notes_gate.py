@@ -1,0 +1,109 @@
+"""`tacit inspect notes`: notes that a policy follows pass the gate, notes that it ignores do not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scripted import Words
+
+from tacit.cli.main import main
+from tacit.companions.hindsight.analyzers import RuleAnalyzer
+from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
+from tacit.core.hindsight import Skills
+from tacit.core.types import Completion, Group, IterationInfo, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.evaluation.notes import KINDS, Gate, NoteResult, area_under_curve, score_notes
+from tacit.prompts.conversation import OPEN
+
+
+class Follower(Words):
+    """Thinks likely what a note in its prompt names."""
+
+    follows = True
+
+    def logprobs(self, prompts, completions, temperature=1.0):
+        def likes(prompt, completion) -> bool:
+            note = self.decode(prompt).partition(OPEN)[2].split()
+            return self.follows and bool(note) and note[0] == self.decode(completion)
+
+        return [np.full(len(c), 0.0 if likes(p, c) else -1.0) for p, c in zip(prompts, completions, strict=True)]
+
+
+class Expert:
+    """Knows the way of its task."""
+
+    def __init__(self, task: Task) -> None:
+        self.way = task.goal
+
+    def act(self, observation: Observation) -> str:
+        return self.way
+
+
+def played(policy: Words) -> list[Group]:
+    """Two tasks, `left` and `right`; in every episode both are tried in turn."""
+    groups = []
+    for goal in ("left", "right"):
+        task, steps = Task("toy", goal, "only", "train", 0, goal), []
+        for action in ("left", "right") * 2:
+            prompt = Prompt("walk", "here")
+            completion = Completion(policy.encode_completion(action), np.zeros(2, np.float32), action, "stop")
+            steps.append(Step(Observation("here"), prompt, policy.encode_prompt(prompt.text), completion, action, True))
+        members = [Trajectory(task, tuple(steps), False, 0.0, StopReason.STEP_LIMIT, Observation("end"))] * 2
+        groups.append(Group(task, tuple(members)))
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("follows", "wanted"),
+    [(True, {"true": 1.0, "empty": 0.5, "placebo": 0.0, "oracle": 1.0}), (False, dict.fromkeys(KINDS, 0.5))],
+)
+def test_a_policy_that_follows_notes_is_told_from_one_that_does_not(follows, wanted):
+    policy = Follower()
+    policy.follows = follows
+    groups = played(policy)
+    hindsight = Hindsight(RuleAnalyzer(lambda trajectory: Skills(trajectory.task.goal)))
+    hindsight.observe(groups, policy, IterationInfo())
+    teachers = {kind: RoutedSkills(hindsight, "critical_first", kind, Expert) for kind in KINDS}
+    found, steps, agreeing = score_notes(groups, teachers, policy)
+    assert {kind: auc for kind, (auc, _) in found.items()} == wanted
+    assert (steps, agreeing) == (16, 0.5)
+    assert all(low <= auc <= high for auc, (low, high) in found.values())
+
+
+def test_the_area_under_the_curve():
+    good = np.array([True, True, False, False])
+    assert area_under_curve(np.array([2.0, 3.0, 0.0, 1.0]), good) == 1.0
+    assert area_under_curve(np.zeros(4), good) == 0.5
+    assert area_under_curve(np.arange(4.0), np.ones(4, bool)) is None
+
+
+@pytest.mark.parametrize(
+    ("true", "handbook", "passes"), [(0.65, 0.5, True), (0.6, 0.5, False), (0.65, 0.44, False), (None, 0.5, False)]
+)
+def test_both_rules_must_hold(true, handbook, passes):
+    told = {"none": (0.4, None), "true": (0.4, true), "empty": (0.4, 0.52), "handbook": (handbook, None)}
+    rows = tuple(NoteResult(note, success, (0.0, 1.0), auc) for note, (success, auc) in told.items())
+    assert Gate(rows, 24, 100, 0.5).passes is passes
+    assert Gate(rows[:-1], 24, 100, 0.5).passes is (true == 0.65), "without a handbook the AUC decides"
+
+
+NOTES = "inspect notes tiny --world countdown --members 1 --engine.device cpu --tasks".split()  # noqa: SIM905
+
+
+def test_one_task_has_no_placebo(capsys):
+    assert main([*NOTES, "1"]) != 0
+    assert "a placebo is another task's note, so at least 2 are needed (--tasks)" in capsys.readouterr().err
+    assert main([*NOTES, "0"]) != 0
+    assert "--tasks 0 must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_rule_and_the_verdict(capsys):
+    assert main([*NOTES, "2"]) == 0
+    told = capsys.readouterr().out
+    assert "AUC, true − empty: not measured" in told and "the gate fails: do not compare note-based methods" in told
+    assert main([*NOTES, "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["note"] for row in found["results"]] == ["none", "true", "empty", "placebo", "oracle", "handbook"]
+    assert found["passes"] is False and found["tasks"] == 2

@@ -1,0 +1,63 @@
+"""The recipes for OPID's fair test: their columns are the five that were promised, and each trains for one tiny iteration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.comparison.plan import make_plan
+from tacit.config.recipe import comparison_recipe, read_document
+
+COLUMNS = ("grpo", "opid", "opid-placebo", "opid-oracle", "opid-published")
+
+
+def documents(recipe: str, world: str = "household") -> dict[str, dict]:
+    plan = make_plan(read_document(comparison_recipe(recipe)), recipe)
+    return {cell.method: cell.document for cell in plan.cells if cell.world == world}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "world"), [("long-opid", "household"), ("long-opid", "household-notes"), ("long-opid-qwen", "household")]
+)
+def test_the_columns_differ_in_the_notes_and_their_weight_alone(recipe, world):
+    found = documents(recipe, world)
+    assert tuple(found) == COLUMNS
+    told = {name: (doc["method"]["skill_weight"], doc["method"]["notes"]) for name, doc in found.items() if name != "grpo"}
+    assert told == {
+        "opid": ("auto:0.1", "true"),
+        "opid-placebo": ("auto:0.1", "placebo"),
+        "opid-oracle": ("auto:0.1", "oracle"),
+        "opid-published": (0.001, "true"),
+    }
+    assert len({json.dumps([doc["schedule"], doc["prompt"], doc["evaluation"]]) for doc in found.values()}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["long-opid", "long-opid-qwen"])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_column_trains_for_one_tiny_iteration(recipe, column, tmp_path, capsys):
+    document = documents(recipe)[column]
+    document |= {
+        "model": "tiny-base",
+        "split": "train",
+        "tasks": 4,
+        "max_steps": 3,
+        "max_tokens": 16,
+        "out": str(tmp_path / "run"),
+    }
+    document["engine"] = {"name": "local", "device": "cpu"}
+    document["prompt"] |= {"wording": "terse", "style": "bare", "admissible": False}
+    document["schedule"] |= {"iterations": 1, "groups": 2, "group_size": 2, "minibatches": 1}
+    document["evaluation"] |= {"split": "unseen", "tasks": 1, "every": 0}
+    if "policies" in document:
+        document["policies"] = {"analyzer": {"model": "tiny-base", "engine": {"name": "local", "device": "cpu"}}}
+        document["method"]["analyzer_tokens"] = 32
+    file: Path = tmp_path / "settings.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    assert main(["train", "--config", str(file)]) == 0, capsys.readouterr().err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    metrics = {key: value for line in lines for key, value in line.items()}
+    assert "loss" in metrics and ("skill_shift/told" in metrics) == (column != "grpo")
