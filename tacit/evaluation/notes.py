@@ -124,15 +124,18 @@ class Gate:
 
 
 def measure_notes(setup: RolloutSetup, tasks: int, members: int, analyzer: Analyzer, instructed: bool) -> Gate:
-    """Play the first training tasks, score these episodes with each note, and play the tasks with each note."""
-    world, policy, chosen = setup.world, setup.policy, setup.tasks[:tasks]
+    """Play the last training tasks, score these episodes with each note, and play the tasks with each note. The first training
+    tasks are those that imitation has shown."""
+    world, policy, chosen = setup.world, setup.policy, setup.tasks[-tasks:]
     if len({task.id for task in chosen}) < 2:
         raise TacitError(f"{len(chosen)} task: a placebo is another task's note, so at least 2 are needed (--tasks).")
     expert = world.expert()
     groups = setup.play(chosen, members, setup.seed)
     hindsight = Hindsight(analyzer)
     hindsight.observe(groups, policy, IterationInfo(setup.seed))
-    teachers = {kind: RoutedSkills(hindsight, "critical_first", kind, expert, instructed) for kind in KINDS}
+    teachers: dict[str, RoutedSkills] = {
+        kind: RoutedSkills(hindsight, "critical_first", kind, expert, instructed) for kind in KINDS
+    }
     aucs, steps, agreeing = score_notes(groups, teachers, policy)
 
     episode = {group.task.id: hindsight.skills(group.trajectories[0]).episode for group in groups}

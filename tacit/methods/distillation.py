@@ -65,7 +65,7 @@ class OPSD(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         teacher = load_handbook(world, self.handbook)
-        if self.divergence in ("sampled", "released"):
+        if self.divergence == "sampled" or self.divergence == "released":
             weight = self.distillation_weight
             term = SampledReverseKL(weight) if self.divergence == "sampled" else GatedLikelihood(weight)
             column = TeacherLogprobs(teacher, self.schedule.temperature)

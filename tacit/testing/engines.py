@@ -315,6 +315,7 @@ class EngineConformance:
     def test_a_gradient_can_be_measured_without_a_step(self, checkpoint, batch) -> None:
         self.need(LEARNING, GRADIENTS)
         with self.policy(checkpoint) as policy:
+            assert isinstance(policy, GradientScorer)
             before = policy.digest()
             norm = policy.gradient_norm(batch, [Weighted()])
             assert policy.digest() == before
