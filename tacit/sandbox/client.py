@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -79,6 +80,25 @@ class Workspace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def remove_stale(base: Path) -> None:
+    """Remove folders of owners that were killed: their process is gone and nobody holds the folder's lock."""
+    for folder in base.glob("tacit-sandbox-*-*"):
+        pid = folder.name.split("-")[2]
+        if not pid.isdigit() or Path(f"/proc/{pid}").exists():
+            continue
+        try:
+            held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(held)
+
+
 @dataclass
 class Sandbox:
     """One server process. Thread-safe: commands of many workspaces run at the same time."""
@@ -104,7 +124,10 @@ class Sandbox:
         if self.mode == BUBBLEWRAP and not self._bwrap:
             raise TacitError("bubblewrap is not installed (no bwrap on PATH); install it, or choose another mode.")
         base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="tacit-sandbox-", dir=base))
+        remove_stale(base or Path(tempfile.gettempdir()))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"tacit-sandbox-{os.getpid()}-", dir=base))
+        self._held = os.open(self.folder, os.O_RDONLY)
+        fcntl.flock(self._held, fcntl.LOCK_SH)
         self.folder.chmod(0o711)
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Result]] = {}
@@ -196,6 +219,9 @@ class Sandbox:
         self._process.terminate()
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def __enter__(self) -> Self:
         return self

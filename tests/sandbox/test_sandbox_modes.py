@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import time
@@ -10,7 +12,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.sandbox import Limits, Sandbox
-from tacit.sandbox.client import AUTO, BUBBLEWRAP, NAMESPACES, NONE
+from tacit.sandbox.client import AUTO, BUBBLEWRAP, NAMESPACES, NONE, remove_stale
 
 SMALL = Limits(wall_s=10, cpu_s=5, memory_mb=512, processes=32, file_mb=4, disk_mb=16, output_kb=64)
 
@@ -120,3 +122,18 @@ def test_wrong_modes_are_refused(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(TacitError, match="bubblewrap is not installed"):
         Sandbox(mode=BUBBLEWRAP)
+
+
+def test_folders_of_killed_owners_are_removed(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    stale, foreign = tmp_path / f"tacit-sandbox-{gone.pid}-abc", tmp_path / "tacit-sandbox-abc"
+    live = tmp_path / f"tacit-sandbox-{os.getpid()}-abc"
+    held = tmp_path / f"tacit-sandbox-{gone.pid}-held"
+    for folder in (stale, foreign, live, held):
+        folder.mkdir()
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    remove_stale(tmp_path)
+    os.close(lock)
+    assert not stale.exists() and foreign.exists() and live.exists() and held.exists()
