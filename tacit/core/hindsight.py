@@ -130,18 +130,18 @@ class Teacher(Protocol):
 #
 #     {"progress": 1.02, "error": 0.2, "progress.subgoal": 1.0, "progress.hinted_place": 0.02, "error.repeated": 0.2}
 
-PROGRESS, ERROR = "progress", "error"
+PROGRESS, ERROR, ENV = "progress", "error", "env"
 
 
-def sum_signals(progress: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float]:
-    """Signals of one step from the amounts of each rule; rules with amount 0 are left out. Errors are positive."""
-    signals = {PROGRESS: float(sum(progress.values())), ERROR: float(sum(errors.values()))}
-    for name, worth in progress.items():
-        if worth:
-            signals[f"{PROGRESS}.{name}"] = float(worth)
-    for name, worth in errors.items():
-        if worth:
-            signals[f"{ERROR}.{name}"] = float(worth)
+def sum_signals(
+    progress: Mapping[str, float], errors: Mapping[str, float], env: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Signals of one step from the amounts of each rule; rules with amount 0 are left out. Errors are positive. `env` is the
+    environment's own reward, in worlds that pay for steps."""
+    signals: dict[str, float] = {}
+    for kind, rules in ((PROGRESS, progress), (ERROR, errors), *(((ENV, env),) if env is not None else ())):
+        signals[kind] = float(sum(rules.values()))
+        signals |= {f"{kind}.{name}": float(worth) for name, worth in rules.items() if worth}
     return signals
 
 
@@ -153,6 +153,6 @@ def score_events(events: Iterable[str], table: Mapping[str, float]) -> dict[str,
     return worth
 
 
-def component_names(progress: Iterable[str], errors: Iterable[str]) -> tuple[str, ...]:
+def component_names(progress: Iterable[str], errors: Iterable[str], env: Iterable[str] = ()) -> tuple[str, ...]:
     """Names of all rules, as in `sum_signals`."""
-    return (*(f"{PROGRESS}.{name}" for name in progress), *(f"{ERROR}.{name}" for name in errors))
+    return tuple(f"{kind}.{name}" for kind, rules in ((PROGRESS, progress), (ERROR, errors), (ENV, env)) for name in rules)

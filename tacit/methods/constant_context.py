@@ -22,6 +22,7 @@ from tacit.companions.reference import ReferencePenalty
 from tacit.core.bounds import NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
+from tacit.core.hindsight import ENV, ERROR, PROGRESS
 from tacit.core.method import Context, RewardTerm, Schedule
 from tacit.core.protocols import LossTerm
 from tacit.core.resources import Resources
@@ -53,7 +54,8 @@ class ConstantContext(GRPO):
     step_cost: float = 0.01
     """cost of each step"""
     without: tuple[str, ...] = ()
-    """reward components to leave out by name: rules of the world's tracker (subgoal,repeated), or progress, error, step_cost"""
+    """reward components to leave out by name: rules of the world's tracker (subgoal,repeated), or progress, error, step_cost;
+    env is the environment's own reward for steps, in worlds that have one"""
     invalid_penalty: NotNegative = 0.0
     """penalty on a step whose completion does not parse, in addition to the tracker's own"""
     gamma: Share = 0.98
@@ -103,9 +105,11 @@ class ConstantContext(GRPO):
         return (replaces("losses", "KL", penalty),)
 
     def signals(self, world: Environment) -> RewardTerm:
-        """r_prog − r_err of Eq. 7, minus the step cost."""
-        weights = (("progress", self.progress_weight), ("error", -self.error_weight))
+        """r_prog − r_err of Eq. 7, minus the step cost; and r_env of worlds that pay for steps."""
+        weights = [(PROGRESS, self.progress_weight), (ERROR, -self.error_weight)]
         named = getattr(world.tracker_of(self.prompt.block), "components", ())
+        if any(name.startswith(f"{ENV}.") for name in named):
+            weights.append((ENV, 1.0))
         without = resolve_components(self.without, world.name, (*named, STEP_COST))
         cost = 0.0 if STEP_COST in without else self.step_cost
-        return StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))
+        return StepSignals(tuple(weights), cost, tuple(name for name in without if name != STEP_COST))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
+from tacit.core.hindsight import ENV, ERROR, PROGRESS
 from tacit.core.method import Context, Pending, PromptReader
 from tacit.core.types import Condition, Observation, Prompt, Task, Transition
 from tacit.prompts.conversation import frame_note
@@ -139,7 +140,7 @@ class _AskingReader(PromptReader):
         self._note = frame_note(f"{question}\n{answer}")
         found = {} if told.entry is None else {ENTRY: float(told.entry)}
         # reward terms expect both sums on every step
-        signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
+        signals = {PROGRESS: 0.0, ERROR: 0.0, ENV: 0.0, ASKED: 1.0, **found}
         world = replace(self._last, done=False, success=False, effective=True, reward=0.0)
         return replace(world, label=ASKED, signals=signals, answer=answer)
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from scienceworld_traces import task, traces, transition
@@ -14,6 +15,7 @@ from scienceworld_traces import task, traces, transition
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Trajectory
 from tacit.evaluation.panels import Panel
+from tacit.methods.constant_context import ConstantContext
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld import world
 from tacit.worlds.scienceworld.prompt import brief
@@ -189,11 +191,11 @@ def test_gold_paths_add_up():
             state = after
             for tracked in WORLD.trackers.values():
                 assert len(tracked.render(state)) <= BOUND
-        assert sums["progress.score"] == pytest.approx(SCORE_SHARE * (1 - turns[0][2])), task_.id
+        assert sums["env"] == sums["env.score"] == pytest.approx(SCORE_SHARE * (1 - turns[0][2])), task_.id
         assert len(set(state.reached)) == len(state.reached) >= 2, (task_.id, state.reached)
         required = {m.name for m in PROCEDURES[task_.family] if not m.optional}
         assert required <= set(state.reached), (task_.id, state.reached)
-        assert set(sums) <= {"progress", "error", *tracker.components}
+        assert set(sums) <= {"progress", "error", "env", *tracker.components}
         assert sums["error"] < 0.02 * len(turns) + 0.5, (task_.id, sums)
 
 
@@ -203,13 +205,13 @@ def test_the_block_of_an_episode_midway():
     for action, text, score in turns[1:8]:
         state = WORLD.tracker.update(state, action, transition(text, 0.0, score))
     assert WORLD.tracker.render(state) == (
-        "phase: answer\ntarget: animal\nselected: blue jay egg\ninventory: blue jay\nroom: outside\n"
+        "phase: reach_answer_room\ntarget: animal\nselected: blue jay egg\ninventory: blue jay\nroom: outside\n"
         "visited: hallway, kitchen, outside\nanswer: red box\nanswer room: kitchen\nmeasured: none\n"
-        "done: reach_answer_room, find, take"
+        "done: find, take"
     )
     assert WORLD.forms["paper"].render(state) == (
-        "phase: answer\nselected_entity: blue jay egg\ninventory: blue jay\nanswer_room: kitchen\n"
-        "completed_subgoals: reach_answer_room, find, take"
+        "phase: reach_answer_room\nselected_entity: blue jay egg\ninventory: blue jay\nanswer_room: kitchen\n"
+        "completed_subgoals: find, take"
     )
 
 
@@ -254,14 +256,93 @@ def test_every_error_has_one():
     assert told == set(ERRORS)
 
 
-def test_a_lost_score_is_an_error_of_its_worth():
+def test_a_lost_score_is_a_loss_of_the_environments_reward():
     tracker = WORLD.tracker
     before = tracker.start(task("boil", 0), Observation("This room is called the hallway."))
     half = tracker.update(before, "go to kitchen", transition("You move to the kitchen.", 0.0, 0.5))
     lost = tracker.update(half, "focus on air", transition("You focus on the air.", 0.5, -1.0, WRONG_FOCUS))
-    assert tracker.signals(before, half)["progress.score"] == pytest.approx(50 / 33)
-    assert tracker.signals(half, lost)["error.lost_score"] == pytest.approx(150 / 33)
-    assert tracker.signals(half, lost)["error.wrong_focus"] == 0.25
+    assert tracker.signals(before, half)["env.score"] == pytest.approx(50 / 33)
+    assert tracker.signals(half, lost)["env.score"] == pytest.approx(-150 / 33)
+    assert tracker.signals(half, lost)["error"] == tracker.signals(half, lost)["error.wrong_focus"] == 0.25
+
+
+def test_ablations_keep_the_environments_reward():
+    """Figure 3 leaves out progress or errors; Δscore / 33 belongs to neither."""
+    tracker, term = WORLD.tracker, ConstantContext().signals(WORLD)
+    before = tracker.start(task("boil", 0), Observation("This room is called the hallway."))
+    half = tracker.update(before, "focus on water", transition("You focus on the water.", 0.0, 0.5))
+    lost = tracker.update(half, "focus on air", transition("You focus on the air.", 0.5, -1.0, WRONG_FOCUS))
+    turns = [SimpleNamespace(signals=tracker.signals(*pair)) for pair in ((before, half), (half, lost))]
+    assert [term.reward(turn) for turn in turns] == pytest.approx([50 / 33 + 0.5 - 0.01, -150 / 33 - 0.25 - 0.01])
+    for without, expected in (
+        (("progress",), [50 / 33 - 0.01, -150 / 33 - 0.26]),
+        (("error",), [50 / 33 + 0.49, -150 / 33 - 0.01]),
+        (("progress", "error", "step_cost"), [50 / 33, -150 / 33]),
+        (("score",), [0.49, -0.26]),
+        (("env", "progress"), [-0.01, -0.26]),
+    ):
+        term = ConstantContext(without=without).signals(WORLD)
+        assert [term.reward(turn) for turn in turns] == pytest.approx(expected), without
+    with pytest.raises(TacitError, match="unknown reward component 'lost_score' of world 'scienceworld'"):
+        ConstantContext(without=("lost_score",)).signals(WORLD)
+
+
+TAKEN, ICE, WATER = "You move the {} to the inventory.", "a substance called ice", "a substance called water"
+MEASURED = "the thermometer measures a temperature of 9 degrees celsius"
+ON_WATER = ("focus on water", "You focus on the water.")
+ON_ICE = ("focus on ice", "You focus on the ice.")
+
+
+@pytest.mark.parametrize(
+    ("name", "variation", "turns", "reached"),
+    [
+        ("use-thermometer", 405, [("move thermometer to yellow box", "You move the thermometer to the yellow box.")], ()),
+        ("use-thermometer", 405, [("use thermometer on air", MEASURED)], ()),
+        ("use-thermometer", 405, [
+            ("focus on thermometer", "You focus on the thermometer."),
+            ("use thermometer on unknown substance b", MEASURED),
+            ("move thermometer to yellow box", "You move the thermometer to the yellow box.")],
+         ("focus_thermometer", "measure")),
+        ("boil", 0, [ON_ICE, ("examine ice", ICE)], ("find",)),
+        ("freeze", 0, [ON_WATER, ("examine ice", ICE)], ("find", "see_change")),
+        ("melt", 0, [ON_WATER, ("examine ice", ICE)], ("find",)),
+        ("melt", 0, [ON_ICE, ("examine water", WATER)], ("find", "see_change")),
+        ("melt", 0, [ON_ICE, ("examine metal pot", "a metal pot (containing nothing)")], ("find",)),
+        ("boil", 0, [("focus on water in glass cup", "You focus on the water."),
+                     ("move metal pot to stove", "You move the metal pot to the stove."),
+                     ("activate stove", "The stove is now activated.")], ("find",)),
+        ("boil", 0, [("focus on water in glass cup", "You focus on the water."),
+                     ("move glass cup to stove", "You move the glass cup to the stove."),
+                     ("activate oven", "The oven is now activated."), ("activate stove", "The stove is now activated.")],
+         ("find", "place", "start")),
+        ("test-conductivity", 675, [("wait1", "You decide to wait for 1 iterations.")], ()),
+        ("test-conductivity", 675, [("move battery to red box", "You move the battery to the red box.")], ()),
+        ("find-animal", 0, [("move axe to red box", "You move the axe to the red box.")], ()),
+        ("find-animal", 0, [("focus on dove", "You focus on the dove egg."), ("pick up axe", TAKEN.format("axe")),
+                            ("move axe to red box", "You move the axe to the red box.")], ("find",)),
+        ("power-component", 15, [("activate sink", "The sink is now activated.")], ()),
+        ("chemistry-mix-paint-secondary-color", 27, [
+            ("mix cup", "Red and yellow paint mix to produce orange paint."),
+            ("move soap to cup", "You move the soap to the cup.")], ()),
+        ("grow-plant", 0, [("pour jug into flower pot 1", "You pour the contents of the jug into the flower pot 1."),
+                           ("look around", "\ta flower pot 5 (containing a apple tree in the adult stage, soil)")], ()),
+        ("inclined-plane-determine-angle", 0, [("focus on plane", "You focus on the inclined plane B.")], ()),
+    ],
+)  # fmt: skip
+def test_milestones_check_the_object_and_the_change(name, variation, turns, reached):
+    state = WORLD.tracker.start(task(name, variation), Observation("This room is called the hallway. In it, you see: "))
+    for action, text in turns:
+        state = WORLD.tracker.update(state, action, transition(text, 0.0, 0.0))
+    assert state.reached == reached
+
+
+def test_a_number_stands_for_the_option_it_answers():
+    asked = "Ambiguous request: Please enter the number for the action you intended:\n0:\tuse thermometer on water"
+    state = WORLD.tracker.start(task("boil", 0), Observation("This room is called the hallway."))
+    for action, text in (ON_WATER, ("use thermometer on substance", asked),
+                         ("0", MEASURED)):  # fmt: skip
+        state = WORLD.tracker.update(state, action, transition(text, 0.0, 0.0))
+    assert state.reached == ("find", "measure")
 
 
 def test_rooms_in_few_words():

@@ -1,16 +1,18 @@
 """Progress tracker for constant-context agents (Xie et al., 2026, §3.1); signals after its Table 6.
 
-    progress   Δscore / 33, so that a task of 100 points adds up to 3; each milestone of the family once
+    env        Δscore / 33, so that a task of 100 points adds up to 3; the loss of a wrong focus too
+    progress   each milestone of the family once
     error      0.15 unreadable, 0.05 no effect, 0.05 repeated with the same answer, 0.1 oscillating between two rooms,
                0.2 an answer before measuring or testing, 0.25 wrong focus, 0.05 a verb that the family does not use,
-               0.1 an impossible connection or mixture, 0.03 long waiting; and the loss of score
+               0.1 an impossible connection or mixture, 0.03 long waiting
 
 Table 6 names these and their range; "family-specific" amounts are ours. Errors are positive. The paper's reward of a success is
-`--success-reward 1` for this world. The tracker uses the goal, the actions, the observations, and the score, which no agent
-reads.
+`--success-reward 1` for this world. The tracker uses the goal, the actions and the observations; only `env` uses the score,
+which no agent reads.
 
-A milestone is a rule on the state and event of a step. The phase is the first milestone not yet reached; an optional one is
-skipped once a later one is reached. Milestone values are ours, within Table 6's +0.08 to +2.0, increasing towards the end.
+A milestone is a rule on the state and event of a step. It checks the object (the one of the task, or what holds it) and what
+happened to it. The phase is the first milestone not yet reached; an optional one is skipped once a later one is reached.
+Milestone values are ours, within Table 6's +0.08 to +2.0, increasing towards the end.
 """
 
 from __future__ import annotations
@@ -18,26 +20,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.scienceworld.world import UNREADABLE, WRONG_FOCUS, Event, read_event, read_inventory, read_room
-
-
-class RuleState(Protocol):
-    """The part of the tracker's state that milestone rules use."""
-
-    @property
-    def room(self) -> str: ...
-    @property
-    def goal(self) -> Goal: ...
-    @property
-    def inventory(self) -> tuple[str, ...]: ...
-    @property
-    def focused(self) -> tuple[str, ...]: ...
-    @property
-    def text(self) -> str: ...
+from tacit.worlds.scienceworld.world import (
+    AMBIGUOUS,
+    UNREADABLE,
+    WRONG_FOCUS,
+    Event,
+    read_event,
+    read_inventory,
+    read_room,
+    strip_description,
+)
 
 
 class Goal(NamedTuple):
@@ -48,9 +44,12 @@ class Goal(NamedTuple):
     """the answer boxes"""
     room: str
     """where the answer is given, or the object found; empty if not stated"""
+    matter: str
+    """the state of matter to reach: solid, liquid, gas or any; empty if the task asks for none"""
 
 
-Rule = Callable[[RuleState, Event], bool]
+Rule = Callable[["Progress", "Event"], bool]
+"""(state with this step's event applied, event) -> reached"""
 
 
 class Milestone(NamedTuple):
@@ -94,13 +93,16 @@ _TARGETS = tuple(
         r"planes \((.{1,80}?)\)",
     )
 )
+_MATTER = {"boil": "gas", "melt": "liquid", "freeze": "solid", "change the state": "any"}
 
 
 def read_goal(sentence: str) -> Goal:
+    sentence = " ".join(sentence.split())
     target = _first(_TARGETS, sentence)
     boxes = tuple(dict.fromkeys(_BOX.findall(sentence)))
     room = _first(_ROOMS, sentence) or _first(_SOUGHT, sentence)
-    return Goal(target, boxes, room)
+    matter = next((form for verb, form in _MATTER.items() if f"task is to {verb}" in sentence), "")
+    return Goal(target, boxes, room, matter)
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], sentence: str) -> str:
@@ -111,51 +113,138 @@ def _first(patterns: tuple[re.Pattern[str], ...], sentence: str) -> str:
     return ""
 
 
+# Rules
+
+_FORMS = {"solid": "solid", "liquid": "liquid", "gaseous": "gas"}
+_WATER = {"ice": "solid", "water": "liquid", "steam": "gas"}
+
+
+def read_form(name: str) -> str:
+    """The state of matter that a name says; empty for a substance as it was found."""
+    return _WATER.get(name) or _FORMS.get(name.partition(" ")[0], "")
+
+
+def _words(name: str) -> frozenset[str]:
+    """The words that tell a thing from others, whatever its state of matter: `ice` is water."""
+    words = "water" if name in _WATER else name.lower().replace("-", " ")
+    return frozenset(words.split()) - {*_FORMS, "substance"}
+
+
+def matches(name: str, other: str) -> bool:
+    """Whether two names can mean the same thing: `dove` and `dove egg`, not `unknown substance B` and `unknown substance C`."""
+    one, two = _words(name), _words(other)
+    return bool(one and two) and (one <= two or two <= one)
+
+
 def on_focus(count: int) -> Rule:
     return lambda known, event: event.kind == "focused" and len(known.focused) >= count
 
 
-def on_event(kind: str, what: str = "", where: str = "") -> Rule:
-    return lambda known, event: event.kind == kind and bool(re.search(what, event.what)) and bool(re.search(where, event.where))
+def on_event(kind: str, what: str = "", where: str = "", after: str = "") -> Rule:
+    """An event with these names, after a milestone."""
+    return lambda known, event: (
+        event.kind == kind
+        and bool(re.search(what, event.what))
+        and bool(re.search(where, event.where))
+        and (not after or after in known.reached)
+    )
 
 
-def on_text(pattern: str) -> Rule:
-    return lambda known, event: bool(re.search(pattern, known.text))
+def on_target(kind: str, where: str = "") -> Rule:
+    """An event with the target: focusing on it, taking it, moving it somewhere, making it."""
+
+    def reached(known: Progress, event: Event) -> bool:
+        what = event.where if kind == "mixed" else event.what
+        return event.kind == kind and matches(what, known.goal.target) and bool(re.search(where, event.where))
+
+    return reached
 
 
-def any_of(*rules: Rule) -> Rule:
-    return lambda known, event: any(rule(known, event) for rule in rules)
+def on_subject(kind: str, where: str) -> Rule:
+    """The task's object, or what holds it, was moved or poured to such a place."""
+    return lambda known, event: event.kind == kind and known.is_subject(event.what) and bool(re.search(where, event.where))
 
 
-def in_answer_room(known: RuleState, event: Event) -> bool:
+def in_answer_room(known: Progress, event: Event) -> bool:
     return bool(known.goal.room) and known.room == known.goal.room and event.kind in ("went", "room")
 
 
-def carrying_the_focused(known: RuleState, event: Event) -> bool:
-    return bool(known.focused) and event.kind == "took" and _share_word(event.what, known.focused[-1])
+def brought_to_answer_room(known: Progress, event: Event) -> bool:
+    return in_answer_room(known, event) and "take" in known.reached
 
 
-def is_answer(known: RuleState, event: Event) -> bool:
-    """Something was put into an answer box, or the box was focused on."""
-    place = event.where if event.kind == "moved" else event.what if event.kind == "focused" else ""
-    return place in known.goal.answers
+def take_subject(known: Progress, event: Event) -> bool:
+    return event.kind == "took" and known.is_subject(event.what)
 
 
-def source_connected(known: RuleState, event: Event) -> bool:
+def is_answer(known: Progress, event: Event) -> bool:
+    """The task's object was put into an answer box, or the box was focused on, after what must be tried first."""
+    if event.kind == "focused":
+        answered = event.what in known.goal.answers
+    else:
+        answered = event.kind == "moved" and event.where in known.goal.answers and known.is_subject(event.what)
+    return answered and not known.untried
+
+
+def choose_plane(known: Progress, event: Event) -> bool:
+    return event.kind == "focused" and "plane" in event.what and not known.untried
+
+
+def source_connected(known: Progress, event: Event) -> bool:
     return event.kind == "connected" and bool(re.search(SOURCES, known.text))
 
 
-def target_connected(known: RuleState, event: Event) -> bool:
+def target_connected(known: Progress, event: Event) -> bool:
     return event.kind == "connected" and known.goal.target in known.text
 
 
-def _share_word(one: str, other: str) -> bool:
-    """`butterfly` and `butterfly egg`"""
-    return bool(set(one.split()) & set(other.split()))
+def circuit_tested(known: Progress, event: Event) -> bool:
+    """A wait after both ends of the object and the source were connected."""
+    return event.kind == "waited" and len(known.wired) > 1 and "connect_source" in known.reached
+
+
+def heater_started(known: Progress, event: Event) -> bool:
+    """What the object stands on was activated, or it was put where it is cold."""
+    if event.kind == "started":
+        return event.what in known.places
+    return event.kind == "moved" and known.is_subject(event.what) and bool(re.search(COOLERS, event.where))
+
+
+def subject_measured(known: Progress, event: Event) -> bool:
+    return event.kind == "measured" and known.is_subject(known.action.partition(" on ")[2])
+
+
+def state_changed(known: Progress, event: Event) -> bool:
+    """The object was seen in another state of matter than before, and in the one that the task asks for."""
+    before, now = known.change
+    # A substance as it was found is solid or liquid; it reached that state again if it was in another one before.
+    wanted = now == known.goal.matter or (not now and known.goal.matter in ("solid", "liquid") and before != known.goal.matter)
+    return before != now and (wanted or known.goal.matter == "any")
+
+
+def pot_watered(known: Progress, event: Event) -> bool:
+    return event.kind == "poured" and event.where in known.pots
+
+
+def plant_seen(stages: str) -> Rule:
+    """After planting, the target in one of these stages."""
+    return lambda known, event: bool(
+        known.pots and re.search(rf"\b{re.escape(known.goal.target)}\b[\w ]* in the (?:{stages}) stage", known.text)
+    )
+
+
+def ingredient_gathered(known: Progress, event: Event) -> bool:
+    """An ingredient of the recipe that was read, or a primary color, went into a container."""
+    what = f"{event.what} {known.action}".lower()
+    return event.kind in ("poured", "moved") and any(name in what for name in known.ingredients) and event.where != "inventory"
+
+
+def product_mixed(known: Progress, event: Event) -> bool:
+    """The target, or a paint on the way to it."""
+    return event.kind == "mixed" and matches(event.where, known.goal.target)
 
 
 SOURCES = r"battery|generator|solar panel|wind turbine"
-CHANGED = r"^a substance called (?:liquid|solid|gaseous|steam|ice|water vapor)"
 HEATERS = r"stove|oven|furnace|hot plate|fire pit"
 COOLERS = r"fridge|freezer"
 _ANSWER = Milestone("answer", 2.0, is_answer)
@@ -163,8 +252,8 @@ _ANSWER = Milestone("answer", 2.0, is_answer)
 PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     "find_X": (
         Milestone("find", 0.5, on_focus(1)),
-        Milestone("take", 0.3, carrying_the_focused, optional=True),
-        Milestone("reach_answer_room", 0.3, in_answer_room, optional=True),
+        Milestone("take", 0.3, take_subject, optional=True),
+        Milestone("reach_answer_room", 0.3, brought_to_answer_room, optional=True),
         _ANSWER,
     ),
     "lifespan": (
@@ -173,50 +262,57 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("focus_next", 2.0, on_focus(2), optional=True),
     ),
     "conductivity": (
-        Milestone("find", 0.5, on_focus(1)),
+        Milestone("find", 0.5, on_target("focused")),
         Milestone("connect_source", 0.2, source_connected, optional=True),
         Milestone("connect_target", 0.5, target_connected),
-        Milestone("test", 0.2, on_event("waited"), optional=True),
+        Milestone("test", 0.2, circuit_tested, optional=True),
         _ANSWER,
     ),
     "measurement": (
         Milestone("take_thermometer", 0.2, on_event("took", "thermometer")),
-        Milestone("focus_thermometer", 0.3, on_focus(1)),
-        Milestone("focus_substance", 0.5, on_focus(2)),
-        Milestone("heat", 0.2, any_of(on_event("started", HEATERS), on_event("started", "burner")), optional=True),
-        Milestone("measure", 0.5, on_event("measured")),
+        Milestone("focus_thermometer", 0.3, on_event("focused", "thermometer")),
+        Milestone("focus_substance", 0.5, on_target("focused")),
+        Milestone("heat", 0.2, heater_started, optional=True),
+        Milestone("measure", 0.5, subject_measured),
         _ANSWER,
     ),
     "growth": (
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
         Milestone("reach_pots", 0.2, lambda known, event: known.room == "greenhouse", optional=True),
-        Milestone("plant", 0.3, on_event("moved", "seed", "pot")),
-        Milestone("focus_seed", 0.3, on_event("focused", "seed"), optional=True),
-        Milestone("water", 0.3, on_event("poured", "", "pot")),
-        Milestone("see_seedling", 0.3, on_text("in the seedling stage"), optional=True),
-        Milestone("see_adult", 0.5, on_text("in the adult stage|reproducing"), optional=True),
+        Milestone("plant", 0.3, on_target("moved", "pot")),
+        Milestone(
+            "focus_seed", 0.3, lambda known, event: on_target("focused")(known, event) and "seed" in event.what, optional=True
+        ),
+        Milestone("water", 0.3, pot_watered),
+        Milestone("see_seedling", 0.3, plant_seen("seedling"), optional=True),
+        Milestone("see_adult", 0.5, plant_seen("adult|reproducing"), optional=True),
         Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
-        Milestone("focus_fruit", 2.0, lambda known, event: event.kind == "focused" and "seed" not in event.what, optional=True),
+        Milestone(
+            "focus_fruit",
+            2.0,
+            lambda known, event: event.kind == "focused" and event.what == known.goal.target and "see_adult" in known.reached,
+            optional=True,
+        ),
     ),
     "state_change": (
         Milestone("find", 0.5, on_focus(1)),
-        Milestone("contain", 0.2, on_event("moved", "", "pot|cup|jug|bowl|can"), optional=True),
-        Milestone("place", 0.3, on_event("moved", "", f"{HEATERS}|{COOLERS}")),
-        Milestone("start", 0.3, any_of(on_event("started", HEATERS), on_event("moved", "", COOLERS)), optional=True),
-        Milestone("measure", 0.08, on_event("measured"), optional=True),
-        Milestone("see_change", 1.0, on_text(CHANGED), optional=True),
+        Milestone("contain", 0.2, on_subject("moved", "pot|cup|jug|bowl|can"), optional=True),
+        Milestone("place", 0.3, on_subject("moved", f"{HEATERS}|{COOLERS}")),
+        Milestone("start", 0.3, heater_started, optional=True),
+        Milestone("measure", 0.08, subject_measured, optional=True),
+        Milestone("see_change", 1.0, state_changed, optional=True),
     ),
     "power": (
-        Milestone("focus_component", 0.5, on_focus(1)),
+        Milestone("focus_component", 0.5, on_target("focused")),
         Milestone("connect_source", 0.3, source_connected, optional=True),
         Milestone("connect_component", 0.5, target_connected),
-        Milestone("start_source", 0.3, on_event("started"), optional=True),
+        Milestone("start_source", 0.3, on_event("started", SOURCES, after="connect_source"), optional=True),
     ),
     "chemistry": (
-        Milestone("read_recipe", 0.3, on_event("read"), optional=True),
-        Milestone("gather", 0.2, any_of(on_event("poured"), on_event("moved", "", "pot|cup|jug|bowl|jar"))),
-        Milestone("mix", 1.0, on_event("mixed")),
-        Milestone("focus_product", 1.0, on_focus(1)),
+        Milestone("read_recipe", 0.3, on_event("read", "recipe|instructions"), optional=True),
+        Milestone("gather", 0.2, ingredient_gathered, optional=True),
+        Milestone("mix", 1.0, product_mixed),
+        Milestone("focus_product", 1.0, on_target("focused")),
         Milestone("focus_last_product", 1.0, on_focus(2), optional=True),
     ),
     "life_stages": (
@@ -225,16 +321,21 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("focus_stage_4", 0.5, on_focus(4), optional=True),
     ),
     "inclined_plane": (
-        Milestone("place_block", 0.3, on_event("moved", "", "plane")),
-        Milestone("time_first", 0.3, on_event("started", "stopwatch"), optional=True),
-        Milestone("read_time", 0.5, on_event("timed"), optional=True),
-        Milestone("choose", 2.0, on_focus(1)),
+        Milestone("place_block", 0.3, on_event("moved", "block", "plane")),
+        Milestone("time_first", 0.3, on_event("started", "stopwatch", after="place_block"), optional=True),
+        Milestone("read_time", 0.5, on_event("timed", after="time_first"), optional=True),
+        Milestone("choose", 2.0, choose_plane),
     ),
     "genetics": (
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
-        Milestone("plant", 0.3, on_event("moved", "seed", "pot")),
-        Milestone("water", 0.3, on_event("poured", "", "pot")),
-        Milestone("see_adult", 0.5, on_text("in the adult stage|reproducing"), optional=True),
+        Milestone("plant", 0.3, on_event("moved", "seed", "flower pot")),
+        Milestone("water", 0.3, pot_watered),
+        Milestone(
+            "see_adult",
+            0.5,
+            lambda known, event: bool(known.pots and re.search("in the adult stage|reproducing", known.text)),
+            optional=True,
+        ),
         Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
         _ANSWER,
     ),
@@ -271,8 +372,15 @@ BOUND = 900
 """maximum characters of a state block"""
 _FIELD = 100
 """maximum characters of a field"""
-_TRIED = {"conductivity": ("connect_target",), "measurement": ("measure",), "inclined_plane": ("place_block",)}
+_TRIED = {
+    "find_X": ("find",),
+    "conductivity": ("connect_target",),
+    "measurement": ("measure",),
+    "inclined_plane": ("place_block",),
+    "genetics": ("water",),
+}
 """milestones required before an answer"""
+_PRIMARY = ("red paint", "yellow paint", "blue paint")
 
 
 @dataclass(frozen=True)
@@ -286,6 +394,15 @@ class Progress:
     """the last four rooms since the last progress"""
     inventory: tuple[str, ...] = ()
     focused: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    """what holds the task's object: its container, then what that stands on"""
+    change: tuple[str, str] = ("", "")
+    """the states of matter in which the object was last seen before this step, and after it"""
+    wired: tuple[str, ...] = ()
+    """connections of the target"""
+    pots: tuple[str, ...] = ()
+    """with a seed in them"""
+    ingredients: tuple[str, ...] = ()
     measured: str = ""
     reached: tuple[str, ...] = ()
     """milestones, in the order they were reached"""
@@ -296,6 +413,20 @@ class Progress:
     waits: int = 0
     progress: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+
+    @property
+    def untried(self) -> bool:
+        """Whether an answer would be premature."""
+        return not set(_TRIED.get(self.family, ())) <= set(self.reached)
+
+    def is_subject(self, name: str) -> bool:
+        """Whether a name means the task's object or what holds it. `move flower pot 8 containing cherry tree` names both."""
+        said = self.action.partition(" containing ")[2].partition(" to ")[0]
+        # The focus of a measurement is first the thermometer.
+        names = (self.goal.target, *(self.focused[-1:] if self.family != "measurement" else ()))
+        return any(matches(name, own) or (said and _words(own) <= _words(said)) for own in names) or any(
+            place in name for place in self.places
+        )
 
     @property
     def phase(self) -> str:
@@ -309,15 +440,22 @@ class Progress:
 
 
 class ScienceTracker:
-    version = "scienceworld-1"
-    components = component_names(("score", *MILESTONES), ("lost_score", *ERRORS))
+    version = "scienceworld-2"
+    components = component_names(MILESTONES, ERRORS, ("score",))
 
     def start(self, task: Task, observation: Observation) -> Progress:
         room = read_room(observation.text)
-        return Progress(read_goal(task.goal), task.family, room, (room,), (room,), text=observation.text)
+        ingredients = _PRIMARY if task.family == "chemistry" and " paint" in task.goal else ()
+        return Progress(
+            read_goal(task.goal), task.family, room, (room,), (room,), ingredients=ingredients, text=observation.text
+        )
 
     def update(self, state: Progress, action: str, transition: Transition) -> Progress:
         text, command = transition.observation.text, " ".join(action.lower().split())
+        if state.text.startswith(AMBIGUOUS) and (
+            option := re.search(rf"^{re.escape(command)}:\t(.+)", state.text, re.MULTILINE)
+        ):
+            command = option[1].lower()
         event = read_event(text)
         lost = transition.label == WRONG_FOCUS
         after = _apply_event(replace(state, action=command, text=text, earned=transition.reward), event)
@@ -332,9 +470,8 @@ class ScienceTracker:
 
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
         worth = {m.name: m.worth for m in PROCEDURES[after.family]}
-        earned = SCORE_SHARE * after.earned
-        progress = {"score": max(0.0, earned), **score_events(after.progress, worth)}
-        return sum_signals(progress, {"lost_score": max(0.0, -earned), **score_events(after.errors, ERRORS)})
+        progress, errors = score_events(after.progress, worth), score_events(after.errors, ERRORS)
+        return sum_signals(progress, errors, {"score": SCORE_SHARE * after.earned})
 
     def render(self, state: Progress) -> str:
         fields = {
@@ -355,7 +492,7 @@ class ScienceTracker:
 class PaperTracker(ScienceTracker):
     """The five fields of §3.1."""
 
-    version = "scienceworld-paper-1"
+    version = "scienceworld-paper-2"
 
     def render(self, state: Progress) -> str:
         fields = {
@@ -372,7 +509,7 @@ FORMS = {"paper": PaperTracker()}
 
 
 def _apply_event(state: Progress, event: Event) -> Progress:
-    """Update the room, inventory, focus and measurement."""
+    """Update the room, inventory, focus and measurement, and what is known of the task's object."""
     room = event.what if event.kind in ("went", "room") else state.room
     if room != state.room:
         rooms = (*(r for r in state.rooms if r != room), room)
@@ -390,7 +527,29 @@ def _apply_event(state: Progress, event: Event) -> Progress:
         state = replace(state, measured=f"{event.what} C")
     elif event.kind == "timed":
         state = replace(state, measured=f"{event.what} ticks")
-    return replace(state, waits=state.waits + 1 if event.kind == "waited" else 0)
+    return _follow_subject(replace(state, waits=state.waits + 1 if event.kind == "waited" else 0), event)
+
+
+def _follow_subject(state: Progress, event: Event) -> Progress:
+    """Where the task's object is, its state of matter, its connections, planted seeds and the recipe."""
+    places, form = state.places, state.change[1]
+    if event.kind in ("moved", "took", "poured") and state.is_subject(event.what):
+        kept = places[: places.index(event.what) + 1] if event.what in places and event.kind != "poured" else ()
+        places = kept if event.kind == "took" else (*kept, event.where)
+    if event.kind == "focused":
+        held = state.action.rpartition(" in ")[2] if " in " in state.action else ""
+        places, form = (held,) if held else places, read_form(event.what)
+    change = (form, form)
+    seen = strip_description(state.text.split("\n")[0]) if not event.kind else ""
+    if seen and state.focused and matches(seen, state.focused[-1]):
+        change = (form, read_form(seen))
+    wired, pots, recipe = state.wired, state.pots, re.search(r"you need to mix (.+?)\.", state.text)
+    if target_connected(state, event) and state.text not in wired:
+        wired = (*wired, state.text)
+    if event.kind == "moved" and "seed" in event.what and "pot" in event.where and event.where not in pots:
+        pots = (*pots, event.where)
+    ingredients = tuple(recipe[1].lower().replace(" and ", ", ").split(", ")) if recipe else state.ingredients
+    return replace(state, places=places, change=change, wired=wired, pots=pots, ingredients=ingredients)
 
 
 def _errors(before: Progress, after: Progress, event: Event, lost: bool) -> tuple[str, ...]:
@@ -403,10 +562,11 @@ def _errors(before: Progress, after: Progress, event: Event, lost: bool) -> tupl
         errors.append("bad_operation" if verb in ("connect", "mix") else "no_effect")
     if after.family not in VERBS.get(verb, {after.family}):
         errors.append("wrong_skill")
+    answers = event.what in after.goal.answers or event.where in after.goal.answers
+    if event.kind in ("moved", "focused") and before.untried and (answers or "plane" in event.what):
+        errors.append("premature")
     if after.progress:
-        answers = {"answer", "choose"} & set(after.progress)
-        untried = [name for name in _TRIED.get(after.family, ()) if name not in before.reached]
-        return (*errors, "premature") if answers and untried else tuple(errors)
+        return tuple(errors)
     if (after.action, after.text) == (before.action, before.text) and event.kind != "waited":
         errors.append("repeated")
     if event.kind == "went" and len(after.trail) == 4 and after.trail[:2] == after.trail[2:]:
