@@ -320,6 +320,8 @@ ON_ICE = ("focus on ice", "You focus on the ice.")
         ("find-animal", 0, [("move axe to red box", "You move the axe to the red box.")], ()),
         ("find-animal", 0, [("focus on dove", "You focus on the dove egg."), ("pick up axe", TAKEN.format("axe")),
                             ("move axe to red box", "You move the axe to the red box.")], ("find",)),
+        ("find-animal", 0, [("focus on frog egg", "You focus on the frog egg."), ("pick up tadpole", TAKEN.format("tadpole")),
+                            ("move tadpole to red box", "You move the tadpole to the red box.")], ("find", "take", "answer")),
         ("power-component", 15, [("activate sink", "The sink is now activated.")], ()),
         ("chemistry-mix-paint-secondary-color", 27, [
             ("mix cup", "Red and yellow paint mix to produce orange paint."),

@@ -117,6 +117,8 @@ def _first(patterns: tuple[re.Pattern[str], ...], sentence: str) -> str:
 
 _FORMS = {"solid": "solid", "liquid": "liquid", "gaseous": "gas"}
 _WATER = {"ice": "solid", "water": "liquid", "steam": "gas"}
+_ADULTS = {"tadpole": "frog", "caterpillar": "butterfly", "chrysalis": "butterfly"}
+"""an animal that was focused on as an egg may hatch before it is carried to the box"""
 
 
 def read_form(name: str) -> str:
@@ -125,9 +127,9 @@ def read_form(name: str) -> str:
 
 
 def _words(name: str) -> frozenset[str]:
-    """The words that tell a thing from others, whatever its state of matter: `ice` is water."""
+    """The words that tell a thing from others, whatever its state of matter or age: `ice` is water."""
     words = "water" if name in _WATER else name.lower().replace("-", " ")
-    return frozenset(words.split()) - {*_FORMS, "substance"}
+    return frozenset(_ADULTS.get(word, word) for word in words.split()) - {*_FORMS, "substance"}
 
 
 def matches(name: str, other: str) -> bool:
