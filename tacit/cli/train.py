@@ -178,13 +178,14 @@ def show_header(console: Console, prepared: Prepared) -> None:
     pairs += [(name, policy.model) for name, policy in recipe.policies.items()]
     if recipe.engine_name != DEFAULT_ENGINE:
         pairs.append(("engine", recipe.engine_name))
-    if train.sft.all_steps:
+    if train.sft.imitates:
         shown = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
         shown += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
+        length = f"{train.sft.epochs:g} epochs in batches" if train.sft.epochs else pluralize(train.sft.steps, "step")
         pairs.append(
             (
                 "sft",
-                f"{pluralize(train.sft.steps, 'step')} of {pluralize(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}",
+                f"{length} of {pluralize(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}",
             )
         )
     if train.sft.rounds:

@@ -219,7 +219,8 @@ def _texts(value: Any) -> bool:
 PLAYS = "plays"
 AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
 """the prompt's method for agents that do not learn"""
-STILL = {"sft": {"steps": 0, "rounds": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
+NO_IMITATION = {"steps": 0, "epochs": 0, "rounds": 0}
+STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 
 
 def agent_document(method: str, shared: Document, own: Document) -> Document:
@@ -519,6 +520,11 @@ def _start(world: str, shared: Document, begin: Any) -> PlannedRun:
             f"[worlds.{world}.{START}] trains LoRA adapters, which are no model to start from; set engine.lora_rank = 0 there "
             "(the methods may still train adapters), or give the runs their own [sft]."
         )
+    if complete["sft"]["epochs"]:
+        raise TacitError(
+            f"[worlds.{world}.{START}] has sft.epochs = {complete['sft']['epochs']:g}; use sft.steps there, since the other "
+            "runs name the checkpoint by its step."
+        )
     return PlannedRun(world, START, seed, complete)
 
 
@@ -548,7 +554,7 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
         # A run keeps the prompt of the start it continues. The start has imitated and was evaluated.
         told = {**settings_of_method(start.document["prompt"], own["name"]), **told}
         untrained = shared.get("evaluation", {}).get("untrained", False)
-        shared = merge(shared, {"sft": {"steps": 0, "rounds": 0}, "evaluation": {"untrained": untrained}})
+        shared = merge(shared, {"sft": NO_IMITATION, "evaluation": {"untrained": untrained}})
     return merge(shared, {"method": None}, sections, {"method": merge(told, own), "seed": 0})
 
 

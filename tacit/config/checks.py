@@ -35,7 +35,7 @@ LANGUAGE_MODEL_SFT_LR = 3e-4
 
 def find_warnings(recipe: Recipe) -> tuple[str, ...]:
     """Warnings about a run that will hardly learn. Nothing is refused."""
-    schedule, imitates = recipe.schedule, recipe.train.sft.all_steps > 0
+    schedule, imitates = recipe.schedule, recipe.train.sft.imitates
     small = recipe.model in TINY_SIZES or is_small(recipe.model)
     found = []
     if imitates and recipe.train.sft.lr > LANGUAGE_MODEL_SFT_LR and not small:
@@ -164,8 +164,13 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     train, schedule = recipe.train, recipe.schedule
     if recipe.model in AGENTS:
         _check_agent(recipe, worlds)
-    elif not train.sft.all_steps and not schedule.iterations:
+    elif not train.sft.imitates and not schedule.iterations:
         raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
+    if train.sft.steps and train.sft.epochs:
+        raise TacitError(
+            f"sft.steps = {train.sft.steps} and sft.epochs = {train.sft.epochs:g} both say how long to imitate; set one of "
+            "them to 0."
+        )
     for world in worlds:
         if not world.playable and (schedule.iterations or train.sft.rounds or not train.sft.from_ or len(worlds) > 1):
             raise TacitError(
@@ -200,7 +205,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
 
 
 def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
-    if recipe.train.sft.all_steps or recipe.schedule.iterations:
+    if recipe.train.sft.imitates or recipe.schedule.iterations:
         raise TacitError(f"the {recipe.model} learns nothing: --sft.steps 0 --iterations 0 measures it as a run is measured.")
     if len(worlds) > 1:
         raise TacitError(f"the {recipe.model} of one world knows no other; measure it in one of {recipe.world} at a time.")
@@ -247,9 +252,9 @@ def _check_place(place: WorldRecipe, world: Environment) -> None:
     train, schedule = place.train, place.settings.schedule
     if world.playable and train.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", train.split, world.splits)
-    if train.sft.all_steps and not train.sft.from_:
+    if train.sft.imitates and not train.sft.from_:
         world.expert(train.sft.expert or None)
-    elif train.sft.all_steps and not Path(train.sft.from_).expanduser().is_file():
+    elif train.sft.imitates and not Path(train.sft.from_).expanduser().is_file():
         raise TacitError(f"sft.from = {train.sft.from_!r}: there is no such file of recorded episodes.")
     if train.sft.rounds:
         check_adviser(world, train.sft.expert)

@@ -219,7 +219,7 @@ METHOD_TABLES = ("prompt", "schedule")
 """fields of a method's settings that are tables of their own in a document"""
 SHARED_BY_WORLDS: Mapping[str, tuple[str, ...]] = {
     "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
-    "sft": ("steps", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
+    "sft": ("steps", "epochs", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
     "evaluation": ("every", "untrained"),
 }
 """table -> settings that all worlds of a run share"""

@@ -39,7 +39,9 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to do in one world. `data` is what the world needs to set it up; it is JSON-able."""
+    """One thing to do in one world. `data` is what the world needs to set it up; it is JSON-able.
+
+    `max_steps` in `data` is the task's own limit for an agent's episodes; demonstrations may be longer."""
 
     world: str
     id: str

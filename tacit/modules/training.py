@@ -191,7 +191,8 @@ def add_log_defaults(document: Document, logs: Sequence[Path]) -> Document:
     if sft.get("from"):
         raise TacitError(f"sft.from = {sft['from']!r} and --from both name logs to imitate; use one of them.")
     whole = {"world": WORK_NAME, **document}
-    whole["sft"] = {"steps": DEFAULT_SFT_STEPS, "tasks": 1_000_000, **sft, "from": str(logs[0])}
+    length = {} if sft.get("epochs") else {"steps": DEFAULT_SFT_STEPS}
+    whole["sft"] = {**length, "tasks": 1_000_000, **sft, "from": str(logs[0])}
     if not open_world(str(whole["world"])).playable:
         whole["schedule"] = {"iterations": 0, **schedule}
     return whole

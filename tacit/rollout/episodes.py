@@ -198,7 +198,8 @@ class _Episode:
 
     def render_prompt(self, max_steps: int) -> bool:
         """Render the next prompt. False if the episode is over."""
-        if self.stop is None and len(self.steps) >= max_steps:
+        limit = self.plan.task.data.get("max_steps", max_steps)
+        if self.stop is None and len(self.steps) >= min(max_steps, limit):
             self.stop = StopReason.STEP_LIMIT
         if self.stop is not None:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, Positive, PositiveShare, Share
@@ -14,7 +14,9 @@ class SupervisedSettings:
     """Imitation of the world's expert or of recorded episodes, before RL."""
 
     steps: Basic[Count] = 0
-    """optimizer steps; 0 skips the stage"""
+    """optimizer steps; 0 skips the stage, unless `epochs` is set"""
+    epochs: Basic[NotNegative] = 0.0
+    """passes over the demonstrated turns instead of `steps`: 3 is three epochs, however many turns there are"""
     batch: Basic[AtLeastOne] = 64
     """demonstrated turns per step"""
     tasks: Basic[AtLeastOne] = 1000
@@ -56,8 +58,18 @@ class SupervisedSettings:
 
     @property
     def all_steps(self) -> int:
-        """Steps of demonstrations and rounds; 0 skips the stage."""
+        """Steps of demonstrations and rounds. With `epochs`, known after `resolve_epochs`."""
         return self.round_begins(self.rounds + 1)
+
+    @property
+    def imitates(self) -> bool:
+        """Whether there is an imitation stage."""
+        return bool(self.epochs or self.all_steps)
+
+    def resolve_epochs(self, turns: int) -> SupervisedSettings:
+        """With `steps` for this many demonstrated turns, if `epochs` is set. An incomplete last batch is left out."""
+        per_epoch = max(1, turns // self.batch)
+        return replace(self, steps=max(1, round(self.epochs * per_epoch))) if self.epochs else self
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ class Trainer:
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
                 self._evaluate_further("untrained", 0)
-            if self.settings.sft.all_steps and self.progress.stage != "rl" and not self.progress.stopped:
+            if self.settings.sft.imitates and self.progress.stage != "rl" and not self.progress.stopped:
                 self._imitate()
             if self.method.schedule.iterations and not self.progress.stopped:
                 self._train_rl()
@@ -140,13 +140,17 @@ class Trainer:
     def _imitate(self) -> None:
         settings, seed = self.settings.sft, self.settings.seed
         first = self.progress.step if self.progress.stage == "sft" else 0
-        if first >= settings.all_steps:
+        if not settings.epochs and first >= settings.all_steps:
             return
         several = len(self.setups) > 1
         self.reporter.set_status(lambda silence: f"imitation: still collecting, {format_duration(silence)}")
         shown = Demonstrations.joined(
             [collect_demonstrations(setup, self.policy, seed, several, self.reporter.say) for setup in self.setups]
         )
+        settings = settings.resolve_epochs(len(shown))
+        self.settings = replace(self.settings, sft=settings)
+        if settings.epochs:
+            self.reporter.say(f"imitation: {settings.epochs:g} epochs are {pluralize(settings.steps, 'step')}")
         self.reporter.stage("sft", settings.all_steps, first)
         self._take_imitation_steps(imitate(self.policy, shown, settings, seed, first))
         relabelled: list[Demonstrations] = []

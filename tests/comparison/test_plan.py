@@ -118,6 +118,7 @@ REFUSED = {
     "bad name": ("[methods.grpo]", "[methods.\"a/b\"]", "becomes a directory"),
     "start with adapters": (".start.sft]", ".start.engine]\nlora_rank = 4\n[worlds.same.start.sft]", "LoRA"),
     "start without lessons": ("steps = 50\nbatch", "steps = 0\nbatch", "same/start: sft.steps and iterations are both 0"),
+    "start with epochs": ("steps = 50\nbatch", "steps = 0\nepochs = 2\nbatch", "start] has sft.epochs = 2; use sft.steps"),
     "wandb": ("[common]", "[common]\nwandb = 'project'", "wandb"),
     "method of another file": ("[methods.grpo]", "[worlds.next.methods.gpro]\n[methods.grpo]", "Did you mean 'grpo'"),
 }  # fmt: skip

@@ -63,6 +63,13 @@ def test_one_call_per_turn_for_those_still_walking():
     assert [len(t) for t in played] == [1, 3, 2, 3]
 
 
+def test_a_task_may_have_a_limit_of_its_own():
+    limited = replace(corridor(9), data={**corridor(9).data, "max_steps": 2})
+    played, _ = walk([limited, corridor(9)], max_steps=4)
+    assert [len(t) for t in played] == [2, 4] and played[0].stop is StopReason.STEP_LIMIT
+    assert [len(t) for t in walk([limited], max_steps=1)[0]] == [1]
+
+
 def test_every_ending_has_its_reason():
     actions = {"walk 9": "forward", "walk 2": "forward", "walk 3": "jump", "walk 4": "mumble"}
     tasks = [corridor(9), corridor(2), corridor(3), corridor(4)]

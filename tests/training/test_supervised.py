@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPolicy, Words, solve_countdown
 
+from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.losses.regularizers import Imitation
 from tacit.prompts.history import History
@@ -180,3 +182,39 @@ def test_imitation_goes_on_where_it_stopped():
     assert steps == [1, 2, 3, 4, 5, 6] and rates[:3] == pytest.approx([0.1 / 3, 0.2 / 3, 0.1])
     assert run(4) == (steps[4:], rows[4:], rates[4:])
     assert run(6) == ([], [], [])
+
+
+def test_epochs_count_the_demonstrated_turns():
+    settings = SupervisedSettings(epochs=3, batch=16)
+    assert settings.imitates and settings.resolve_epochs(36_702).steps == 3 * 2293
+    assert settings.resolve_epochs(5).steps == 3, "fewer turns than a batch"
+    assert replace(settings, rounds=1).resolve_epochs(160).all_steps == 30 + settings.round_steps
+    assert SupervisedSettings(steps=7).resolve_epochs(160).steps == 7 and not SupervisedSettings().imitates
+    resolved = settings.resolve_epochs(160)
+    shown = [order(160, step, 16, 0) for step in range(resolved.steps)]
+    assert (np.bincount(np.concatenate(shown)) == 3).all(), "every turn three times"
+
+
+def test_a_run_of_epochs_and_its_continuation(tmp_path):
+    world = ["--world", "countdown", "--model", "tiny", "--sft.tasks", "4", "--sft.batch", "4", "--evaluation.tasks", "2"]
+    flags = [
+        *world,
+        "--evaluation.every",
+        "0",
+        "--no-evaluation.untrained",
+        "--iterations",
+        "0",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(["train", *flags, "--sft.epochs", "2"]) == 0
+    (checkpoint,) = (path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.startswith("sft-"))
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert checkpoint == f"sft-{max(row['step'] for row in steps if row['stage'] == 'sft'):06d}"
+    assert int(checkpoint.removeprefix("sft-")) % 2 == 0
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0, "there is nothing left to do"
+
+
+def test_steps_and_epochs_are_one_choice(capsys):
+    assert main(["train", "--world", "countdown", "--model", "tiny", "--sft.steps", "5", "--sft.epochs", "1"]) != 0
+    assert "sft.steps = 5 and sft.epochs = 1 both say how long to imitate; set one of them to 0" in capsys.readouterr().err

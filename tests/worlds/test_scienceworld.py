@@ -38,6 +38,21 @@ def test_the_published_sizes():
     assert {name: len(said) for name, said in goals().items()} == {name: kind.variations for name, kind in TASKS.items()}
 
 
+def test_goals_keep_the_simulators_double_spaces():
+    spaced = {name for name, said in goals().items() if any("  " in sentence for sentence in said)}
+    assert spaced == {
+        "grow-fruit",
+        "chemistry-mix-paint-tertiary-color",
+        *(name for name in TASKS if name.startswith("lifespan")),
+    }
+    assert (
+        WORLD.wording("full")
+        .task(task("lifespan-longest-lived", 0))
+        .endswith("location.  Focus on the animal with the longest life span.")
+    )
+    assert "  " not in WORLD.wording("terse").task(task("lifespan-longest-lived", 0))
+
+
 def test_splits_share_nothing_but_that_etos_test_is_part_of_test():
     train, dev, test, eto = map(variations, NO_FILE)
     assert not train & dev and not train & test and not dev & test and eto < test
@@ -67,7 +82,7 @@ def test_etos_lists(shared_data, monkeypatch):
     ours = {name: kind.limit for name, kind in TASKS.items() if kind.limit}
     assert sorted(ours.values()) == sorted(limits.values()) and len(ours) == len(limits)
     assert all(t.data["limit"] == ours[t.data["task"]] for t in tasks("eto_dev", 194, 0))
-    assert not any("limit" in t.data for t in tasks("eto_train", 1483, 0))
+    assert all(t.data["max_steps"] == ours[t.data["task"]] and "limit" not in t.data for t in tasks("eto_train", 1483, 0))
 
 
 @pytest.mark.parametrize(

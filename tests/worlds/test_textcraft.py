@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from random import Random
 
@@ -232,9 +233,50 @@ def test_listed_actions_are_accepted():
             observation = answer.observation
 
 
+def adapt_file(path, games):
+    shown = {
+        f"env_{n}": {"problem": f"{game.goal}.", "commands": "Crafting commands:\n" + "\n".join(game.data["commands"]) + "\n\n"}
+        for n, game in enumerate(games)
+    }
+    path.write_text(json.dumps({**shown, "overall": {"rate": 0.5}}))
+
+
+def test_adapts_games_are_read_from_its_results(published, tmp_path, monkeypatch):
+    games = ENVIRONMENT.tasks("published_train", 200, 3)
+    adapt_file(tmp_path / "adapt.json", games)
+    monkeypatch.setenv("TEXTCRAFT_ADAPT", str(tmp_path / "adapt.json"))
+    found = ENVIRONMENT.tasks("adapt_test", 200, 0)
+    assert [(t.goal, t.data, t.family) for t in found] == [(t.goal, t.data, t.family) for t in games]
+    assert found[7].id == "textcraft/adapt_test/007" and ENVIRONMENT.tasks("adapt_test", 5, 0) == found[:5]
+    assert expert_episode(ENVIRONMENT, found[0])[-1].success
+    deep = ENVIRONMENT.tasks_of("adapt_test", 200, 0, ("depth_3",))
+    assert deep == [t for t in found if t.family == "depth_3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "set TEXTCRAFT_ADAPT to the file of its repository"),
+        ("{", "is not ADaPT's file of TextCraft results: JSONDecodeError"),
+        ("{}", "is not ADaPT's file of TextCraft results: KeyError: 'env_0'"),
+        (
+            '{"env_0": {"problem": "craft stick.", "commands": "craft 9 stick using 1 moon"}}',
+            "shows 'craft 9 stick using 1 moon'",
+        ),
+    ],
+)
+def test_a_file_that_is_not_adapts_is_named(published, tmp_path, monkeypatch, text, says):
+    monkeypatch.delenv("TEXTCRAFT_ADAPT", raising=False)
+    if text is not None:
+        (tmp_path / "adapt.json").write_text(text)
+        monkeypatch.setenv("TEXTCRAFT_ADAPT", str(tmp_path / "adapt.json"))
+    with pytest.raises(TacitError, match=says):
+        ENVIRONMENT.tasks("adapt_test", 3, 0)
+
+
 def test_splits_share_no_goal_and_repeat_no_task(published):
     goals = {}
-    for split in ENVIRONMENT.splits:
+    for split in ENVIRONMENT.splits[:-1]:
         tasks = ENVIRONMENT.tasks(split, ENVIRONMENT.published.get(split, 2000), seed=1)
         assert len({task.id for task in tasks}) == len(tasks)
         goals[split] = {task.data["goal"] for task in tasks}

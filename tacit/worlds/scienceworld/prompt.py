@@ -40,7 +40,7 @@ class TerseWording(Brief):
         return brief(observation.text)
 
     def task(self, task: Task) -> str:
-        return task.goal.removeprefix("Your task is to ")
+        return " ".join(task.goal.split()).removeprefix("Your task is to ")
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
         return super().now(number, observation, admissible=False)

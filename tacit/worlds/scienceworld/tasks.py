@@ -5,8 +5,9 @@
                           papers, with ETO's step limit per task
     eto_train, eto_dev    ETO's own samples, from files of its repository: "seen" is `eto_dev`, with the step limits
 
-Evaluation splits of ETO have its step limits; training splits do not, since many gold paths are longer. Note that 54 of the 194
-variations in `eto_dev` are also in `eto_train`, which draws from `train` and `dev`; test lists do not overlap.
+ETO's splits have its step limits. In `eto_train` they hold for the agent's episodes only, since many gold paths are longer and
+are shown whole. Note that 54 of the 194 variations in `eto_dev` are also in `eto_train`, which draws from `train` and `dev`;
+test lists do not overlap.
 `goals.json.xz` has the goal texts of scienceworld 1.2.3; a test compares them with the simulator.
 """
 
@@ -110,7 +111,8 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> li
 
 def _task(name: str, variation: int, split: str, seed: int) -> Task:
     kind = TASKS[name]
-    data = {"task": name, "variation": variation, **({"limit": kind.limit} if split in _LIMITED else {})}
+    limits = {"limit": kind.limit} if split in _LIMITED else {"max_steps": kind.limit} if split == "eto_train" else {}
+    data = {"task": name, "variation": variation, **limits}
     return Task(NAME, f"{split}/{name}/{variation}", kind.family, split, seed, goals()[name][variation], data)
 
 
@@ -163,11 +165,11 @@ def goals() -> Mapping[str, Sequence[str]]:
 
 
 PANELS = parse_panels("""
-train      16:9961587944ab5f41 128:f7ffe625b55ea6ba 3592:a46ab6d32f5f0fc6
-dev        16:c5803020aa5c1d71 128:3ae2fcc1e945710d 1796:e7c7e01d2f314d59
-test       16:f272c5485830859b 128:adc4bae7c7f0ce54 1819:5fe05c2f0c1da92a
-eto_test   16:82e240583047e4c5 128:8e8e06ba507e50ea 211:56182514a4d3547d
-eto_train  16:dbf68d89ca803eb8 128:bc103a7d182bdb75 1483:b03df8e2ba7c0256
-eto_dev    16:25e528b39e58650c 128:57eac4ddeaaec500 194:09e52ef1b8cb33bd
+train      16:d9faf952465e1ba6 128:f5526a4f58a5b38b 3592:45f1aedca3df440d
+dev        16:51c9bc615e89816c 128:1c9dd5b27b0f0bfe 1796:e6d8a91ba3b0612c
+test       16:150969b53a34950b 128:e9f3b1b24e44c00c 1819:6d5e4496bf8239f4
+eto_test   16:b4676f605aff3d4c 128:4bcc5ec483cd018c 211:ff15287e34704854
+eto_train  16:ac943f1f9d7db35a 128:c2e958b984e4e8e6 1483:832ae772a19b3d5f
+eto_dev    16:89d0ca0dfcce9f82 128:2f2eb2688fd4ac8a 194:2175fe5c9500cde9
 """)
 """split -> number of tasks -> panel hash"""

