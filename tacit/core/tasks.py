@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tacit.core.errors import TacitError
 
 
 def split_by_digest(name: str) -> str:
@@ -31,3 +38,77 @@ def describe_failures(failures: Sequence[str]) -> str:
     lines = "\n".join(f"  {failure}" for failure in failures[:5])
     more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
     return f", {len(failures)} could not be read:\n{lines}{more}"
+
+
+# The family of a task from its goal text.
+
+_PREFIX = re.compile(r"your task is to:?\s*", re.IGNORECASE)
+
+
+def normalize_goal(goal: str) -> str:
+    """A goal for comparison: single spaces, without `Your task is to`."""
+    return _PREFIX.sub("", " ".join(goal.split()), count=1)
+
+
+class GoalClassifier:
+    """The label of a goal by its words: logistic regression on words and pairs of words, from examples.
+
+    Labels that words do not tell are refused: every fourth example is first held out, and all but a few must be found again.
+    """
+
+    MIN_ACCURACY, MIN_PROBABILITY = 0.98, 0.8
+    STEPS, RATE, DECAY = 80, 5.0, 1e-4
+
+    def __init__(self, examples: Iterable[tuple[str, str]]) -> None:
+        """`examples` are (goal, label)."""
+        pairs = list(dict.fromkeys((normalize_goal(goal).lower(), label) for goal, label in examples))
+        self._fit([pair for number, pair in enumerate(pairs) if number % 4])
+        found = [self._probabilities(goal)[0][1] == label for goal, label in pairs[::4]] if self._labels else [False]
+        self.accuracy = sum(found) / len(found)
+        self._fit(pairs)
+
+    def _fit(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Full-batch gradient descent on the mean cross-entropy."""
+        counts = Counter(feature for goal, _ in pairs for feature in self._split_goal(goal))
+        self._index = {feature: at for at, feature in enumerate(sorted(f for f, n in counts.items() if n > 1))}
+        self._labels = sorted({label for _, label in pairs})
+        if not pairs:
+            return
+        rows_NF = np.stack([self._encode(goal) for goal, _ in pairs])
+        targets_NL = np.eye(len(self._labels), dtype=np.float32)[[self._labels.index(label) for _, label in pairs]]
+        self._weights_FL = np.zeros((rows_NF.shape[1], len(self._labels)), np.float32)
+        for _ in range(self.STEPS):
+            gradient = rows_NF.T @ (_softmax(rows_NF @ self._weights_FL) - targets_NL) / len(pairs)
+            self._weights_FL -= self.RATE * (gradient + self.DECAY * self._weights_FL)
+
+    def _split_goal(self, goal: str) -> set[str]:
+        words = re.findall(r"[a-z]+|\d+", goal)
+        return {*words, *map(" ".join, pairwise(words))}
+
+    def _encode(self, goal: str) -> np.ndarray:
+        row = np.zeros(len(self._index) + 1, np.float32)
+        row[[self._index[feature] for feature in self._split_goal(goal) if feature in self._index]] = 1.0
+        row[-1] = 1.0
+        return row
+
+    def _probabilities(self, goal: str) -> list[tuple[float, str]]:
+        """(probability, label), the most probable first."""
+        found = _softmax(self._encode(goal) @ self._weights_FL)
+        return sorted(zip(found.tolist(), self._labels, strict=True), reverse=True)
+
+    def classify(self, goal: str) -> str:
+        """The label; raises TacitError if the words do not tell it."""
+        if not self._labels or self.accuracy < self.MIN_ACCURACY:
+            raise TacitError(
+                f"goals do not tell which of {', '.join(self._labels) or 'the families'} they belong to "
+                f"({self.accuracy:.0%} of held-out examples were found)"
+            )
+        (probability, label), *others = self._probabilities(normalize_goal(goal).lower())
+        if others and probability < self.MIN_PROBABILITY:
+            raise TacitError(f"goal {goal[:80]!r} could be {label} ({probability:.0%}) or {others[0][1]}")
+        return label
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)

@@ -13,7 +13,8 @@ It keeps no transcript: its memory is what its context keeps, such as the tracke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tacit.core.types import Completion, Observation, Prompt, Task, Trajectory, 
 from tacit.core.world import Environment, World
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.module import Module, find_modules
-from tacit.modules.router import Router
+from tacit.modules.router import Router, list_modules_directories
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.replay import PromptRenderer
 from tacit.rollout.worlds import InProcessPool
@@ -106,7 +107,7 @@ class Agent:
     @classmethod
     def load(
         cls,
-        path: Path | str,
+        path: Path | str | Sequence[Path | str],
         *,
         base: str | None = None,
         fallback: str | None = None,
@@ -114,19 +115,25 @@ class Agent:
         world: Environment | None = None,
         engine: EngineSettings | None = None,
     ) -> Agent:
-        """Load a module or a directory of modules. A different base, tracker or wording, or damaged files, are errors.
+        """Load a module, a directory of modules, or several directories, also of several worlds. A different base, tracker or
+        wording, or damaged files, are errors.
 
         `base` overrides the base's path. `world` is for a world of your own that cannot be found by name.
         """
-        modules = find_modules(path)
-        names = sorted({module.world for module in modules.values()})
-        if len(names) > 1:
-            raise TacitError(f"the modules in {path} are for several worlds ({', '.join(names)}); load them one by one.")
-        if world is None:
-            from tacit.worlds import get_environment
+        from tacit.worlds import get_environment
 
-            world = get_environment(names[0])
-        return cls(Router(modules, world, engine, base, fallback), temperature)
+        found = [
+            module
+            for each in ([path] if isinstance(path, str | Path) else path)
+            for directory in list_modules_directories(Path(each).expanduser())
+            for module in find_modules(directory).values()
+        ]
+        skills = Counter(module.skill for module in found)
+        modules = {m.skill if skills[m.skill] == 1 else f"{m.world}/{m.skill}": m for m in found}
+        if len(modules) < len(found):
+            raise TacitError(f"two modules have the same skill and world; keep one: {', '.join(str(m.path) for m in found)}.")
+        worlds = {name: world or get_environment(name) for name in dict.fromkeys(m.world for m in found)}
+        return cls(Router(modules, worlds, engine, base, fallback), temperature)
 
     @property
     def module(self) -> Module:
@@ -139,10 +146,10 @@ class Agent:
         return self._episode.prompt if self._episode else None
 
     def begin(self, task: Task | str, family: str = "", seed: int = 0) -> None:
-        """Start an episode with a task of the world, or with a goal and its family. `seed` is for sampling."""
+        """Start an episode with a task or a goal. Without a family, the goal's words tell it. `seed` is for sampling."""
         if isinstance(task, str):
-            task = Task(self.router.world.name, "", family or self._only_family(), "", 0, task)
-        module = self.router.choose(task.family)
+            task = self.router.find_task(task, family)
+        module = self.router.choose(task.family, task.world)
         episode = Episode(module, self.router.context(module), task, self.sampling(module), seed)
         self.router.policy(module)  # load now, so that the first action does not wait
         self._episode = episode
@@ -161,8 +168,8 @@ class Agent:
 
     def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
         """Play one episode, at most `max_steps` turns (0: as in the module's evaluation)."""
-        module = self.router.choose(task.family)
-        context, policy = self.router.agent(module.skill)
+        module = self.router.choose(task.family, task.world)
+        context, policy = self.router.context(module), self.router.policy(module)
         plan, steps = EpisodePlan(task, seed), max_steps or module.max_steps
         (played,) = rollout([plan], context, InProcessPool(lambda: world), policy, self.sampling(module), steps)
         return played
@@ -174,9 +181,3 @@ class Agent:
         if self._episode is None:
             raise TacitError("no episode in progress: call begin(task) first.")
         return self._episode
-
-    def _only_family(self) -> str:
-        families = sorted({family for module in self.router.modules.values() for family in module.families})
-        if len(families) == 1:
-            return families[0]
-        raise TacitError(f"the goal needs a family: begin(goal, family=…), one of {', '.join(families)}.")

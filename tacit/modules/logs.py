@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, World
 from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker, read_draft
-from tacit.training.recordings import Reading, Recording, read_recordings
+from tacit.training.recordings import Known, Reading, Recording, read_recordings
 from tacit.worlds import get_environment
 
 ENDINGS = ("*.jsonl", "*.jsonl.gz")
@@ -127,18 +127,13 @@ def family_without_world(recording: Recording) -> str:
 
 
 def make_family_lookup(world: Environment, tasks: Sequence[Task]) -> Callable[[Recording], str]:
-    """A lookup by the recording's own family, else its task, else its goal."""
-    by_id = {task.id: task.family for task in tasks}
-    by_goal: dict[str, str] = {}
-    for task in tasks:
-        known = by_goal.setdefault(task.goal, task.family)
-        if known != task.family:
-            by_goal[task.goal] = ""  # ambiguous
+    """A lookup by the recording's own family, else its task, else its goal, else the goal's words."""
+    by_id, known = {task.id: task.family for task in tasks}, Known(world, tasks)
 
     def family_of(recording: Recording) -> str:
         if recording.family in world.families:
             return recording.family
-        return by_id.get(recording.task) or by_goal.get(recording.goal, "")
+        return by_id.get(recording.task) or known.family_of(replace(recording, family=""))
 
     return family_of
 

@@ -1,6 +1,6 @@
 """A skill module is a directory.
 
-module.json                     its purpose, requirements and scores, and a hash of every other file
+module.json                     its purpose, requirements and scores, a hash of every other file, and one of itself
 adapter_model.safetensors       a LoRA adapter in peft's format, with adapter_config.json
 model.safetensors, …            or, after full-parameter training, a model in transformers' format with its tokenizer
 NAME_tracker.py.txt             the draft, if its tracker or rewards were drafted; runs only in the sandbox
@@ -34,7 +34,7 @@ MAX_MANIFEST = 1 << 22
 """bytes"""
 FORMAT = 1
 SHAPE: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("world", "skill", "wording", "weights", "digest"), (str,)),
+    **dict.fromkeys(("world", "skill", "wording", "weights", "digest", "sha256"), (str,)),
     **dict.fromkeys(("context", "base", "sampling", "scores", "run", "code", "files", "taught", "draft"), (dict,)),
     "families": (list,),
     "tracker": (str, type(None)),
@@ -138,7 +138,7 @@ class Module:
         return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        data = {
             "format": FORMAT,
             "world": self.world,
             "skill": self.skill,
@@ -158,10 +158,15 @@ class Module:
             **({"taught": dict(self.from_logs)} if self.from_logs else {}),
             **({"draft": self.draft.to_json()} if self.draft else {}),
         }
+        return {**data, "sha256": hash_manifest(data)}
 
     def find_damage(self) -> list[str]:
-        """One message per missing, changed or unsafe file."""
+        """One message per missing, changed or unsafe file, and one if the manifest is not what its own hash says."""
         found = []
+        manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+        expected = manifest.get("sha256")  # older modules have none
+        if expected is not None and (actual := hash_manifest(manifest)) != expected:
+            found.append(f"{self.path / MANIFEST} was changed after it was written (sha256 {actual}, but it says {expected})")
         for name, expected in self.files.items():
             file = self.path / name
             if not file.is_file():
@@ -206,6 +211,12 @@ class Module:
                 f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
                 f"{base.model!r} has {here}. Name the right base (--base-model MODEL), or train the module on this one."
             )
+
+
+def hash_manifest(data: Mapping[str, Any]) -> str:
+    """The hash of a manifest without its own hash, whatever the order and spacing."""
+    rest = {name: value for name, value in data.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def read_module(path: Path | str) -> Module:

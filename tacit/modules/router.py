@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tacit.config.checks import check_values, open_world, with_split
 from tacit.config.recipe import Overrides, Recipe, absolute_name, override
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
+from tacit.core.tasks import GoalClassifier
 from tacit.core.types import Task
 from tacit.core.world import Environment, Expert
 from tacit.engines.local.settings import EngineSettings
@@ -26,6 +28,10 @@ from tacit.training.setup import evaluation_sampling
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
+
+
+GOALS = 512
+"""training tasks of each world from which routing learns the words of its families"""
 
 
 @dataclass
@@ -40,17 +46,18 @@ class Router:
     def __init__(
         self,
         modules: Mapping[str, Module],
-        world: Environment,
+        world: Environment | Mapping[str, Environment],
         engine: EngineSettings | None = None,
         base: str | None = None,
         fallback: str | None = None,
     ) -> None:
         """Check every module without loading any.
 
-        `base` overrides the base's path. `fallback` is the skill for families that no module serves; without one they are
-        errors.
+        `world` is the modules' world, or one for each name of a world in them. `base` overrides the base's path. `fallback`
+        is the skill for families that no module serves; without one they are errors.
         """
-        self.modules, self.world, self.fallback = dict(modules), world, fallback
+        self.modules, self.fallback = dict(modules), fallback
+        self.worlds = {m.world: world if isinstance(world, Environment) else world[m.world] for m in self.modules.values()}
         self.loads = LoadCounts()
         self._engine = replace(engine or EngineSettings(), value_head=False)
         self._active: Module | None = None
@@ -60,14 +67,51 @@ class Router:
         if fallback is not None and fallback not in self.modules:
             raise TacitError(f"fallback {fallback!r} is not one of the modules {self._names()}.")
         for module in self.modules.values():
-            module.check_tracker(world)
-            make_context(module.context, world)
-            module.check_wording(world)
-            module.check_base(self._base_of(module), world)
+            own = self.worlds[module.world]
+            module.check_tracker(own)
+            make_context(module.context, own)
+            module.check_wording(own)
+            module.check_base(self._base_of(module), own)
 
-    def choose(self, family: str) -> Module:
-        """The module that serves a family; if several do, the one with the fewest families."""
-        serving = sorted((m for m in self.modules.values() if family in m.families), key=lambda m: len(m.families))
+    @property
+    def world(self) -> Environment:
+        """the world of the modules; of several, the first"""
+        return next(iter(self.worlds.values()))
+
+    @cached_property
+    def _goals(self) -> GoalClassifier:
+        """Tells world and family from a goal, by the worlds' training tasks."""
+        examples = []
+        for name, world in self.worlds.items():
+            families = tuple(f for m in self.modules.values() if m.world == name for f in m.families)
+            tasks = world.tasks_of(world.splits[0], GOALS, 0, families) if world.playable else ()
+            examples += [(task.goal, f"{world.name}/{task.family}") for task in tasks]
+        return GoalClassifier(examples)
+
+    def find_task(self, goal: str, family: str = "", world: str = "") -> Task:
+        """A task with this goal. Without a family, the only one that is served, or the one that the goal's words tell."""
+        served = [
+            (self.worlds[m.world].name, own)
+            for m in self.modules.values()
+            for own in m.families
+            if family in ("", own) and world in ("", self.worlds[m.world].name)
+        ]
+        served = list(dict.fromkeys(served))
+        if family and len({name for name, _ in served}) <= 1:
+            return Task(served[0][0] if served else world or self.world.name, "", family, "", 0, goal)
+        if len(served) != 1:
+            try:
+                served = [tuple(self._goals.classify(goal).split("/", 1))]  # type: ignore[list-item]
+            except TacitError as error:
+                raise TacitError(
+                    f"the goal needs a family: {error}. Name it, begin(goal, family=…): {self._names()}."
+                ) from error
+        return Task(served[0][0], "", served[0][1], "", 0, goal)
+
+    def choose(self, family: str, world: str = "") -> Module:
+        """The module that serves a family of a world (empty: of any); if several do, the one with the fewest families."""
+        among = [m for m in self.modules.values() if not world or len(self.worlds) == 1 or self.worlds[m.world].name == world]
+        serving = sorted((m for m in among if family in m.families), key=lambda m: len(m.families))
         if not serving:
             if self.fallback is not None:
                 return self.modules[self.fallback]
@@ -80,7 +124,7 @@ class Router:
         return serving[0]
 
     def context(self, module: Module) -> Context:
-        return make_context(module.context, self.world)
+        return make_context(module.context, self.worlds[module.world])
 
     def policy(self, module: Module) -> LocalPolicy:
         """The policy with this module's weights. Earlier return values are the same object and switch too."""
@@ -99,7 +143,8 @@ class Router:
         return self._policy
 
     def name(self, task: Task) -> str:
-        return self.choose(task.family).skill
+        module = self.choose(task.family, task.world)
+        return next(name for name, own in self.modules.items() if own is module)
 
     def agent(self, name: str) -> tuple[Context, LocalPolicy]:
         module = self.modules[name]
@@ -112,7 +157,7 @@ class Router:
             return load_policy(str(module.path), replace(self._engine, lora_rank=0))
         rank, alpha, targets = shape
         engine = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
-        return load_policy(self._base_of(module).source(self.world), engine)
+        return load_policy(self._base_of(module).source(self.worlds[module.world]), engine)
 
     def _base_of(self, module: Module) -> Base:
         return module.base.with_model(self._base)
@@ -154,12 +199,17 @@ def open_agent(
 
 def find_modules_directory(path: Path) -> Path:
     """`path` if it has modules, else the only directory in it that has some, else `path`."""
-    if has_modules(path) or not path.is_dir():
-        return path
-    found = [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and has_modules(inside)]
+    found = list_modules_directories(path)
     if len(found) > 1:
         raise TacitError(f"{path} has several directories of modules; choose one: {', '.join(map(str, found))}.")
-    return found[0] if found else path
+    return found[0]
+
+
+def list_modules_directories(path: Path) -> list[Path]:
+    """`path` if it has modules, else the directories in it that have some, else `path`."""
+    if has_modules(path) or not path.is_dir():
+        return [path]
+    return [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and has_modules(inside)] or [path]
 
 
 def open_modules(path: Path, said: Overrides, base: str | None, fallback: str | None) -> Target:

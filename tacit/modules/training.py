@@ -52,6 +52,7 @@ class SkillRun:
 
     skill: str
     families: tuple[str, ...]
+    """that the module will serve; `recipe` says which of them it trains on"""
     prepared: Prepared
 
     @property
@@ -59,29 +60,33 @@ class SkillRun:
         return self.prepared.recipe
 
 
-def choose_skills(world: Environment, names: str) -> dict[str, tuple[str, ...]]:
-    """skill -> families, for `all`, `unified` or comma-separated names."""
-    known = {**world.skill_families, UNIFIED: world.families}
-    if names == ALL:
-        return dict(world.skill_families)
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
+def choose_skills(world: Environment, names: str, families: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """skill -> the families it serves, for `all`, `unified` or comma-separated names. With `families`, only skills that serve
+    some of them."""
+    for family in families:
+        if family not in world.families:
+            raise unknown(f"family of world {world.name!r}", family, world.families)
+    known = {**world.skill_families, UNIFIED: tuple(families) or world.families}
+    chosen = list(world.skill_families) if names == ALL else [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
         raise TacitError(f"--skills is empty; choose from {ALL}, {', '.join(known)}.")
     for name in chosen:
         if name not in known:
             raise unknown(f"skill of world {world.name!r}", name, [*known, ALL])
-    return {name: known[name] for name in chosen}
+    found = {name: known[name] for name in chosen if not families or set(families) & set(known[name])}
+    if not found:
+        raise TacitError(f"--families {','.join(families)}: none of the skills {', '.join(chosen)} serves them.")
+    return found
 
 
 def plan_skill_runs(recipe: Recipe, skills: str, out: Path) -> list[SkillRun]:
     """Check and plan every skill's run. Writes nothing."""
-    world = open_world(recipe.world)
-    if recipe.train.families:
-        raise TacitError("a module's skill decides its families; leave `families` out, and choose skills with --skills.")
+    world, only = open_world(recipe.world), recipe.train.family_names
     planned = []
-    for skill, families in choose_skills(world, skills).items():
+    for skill, families in choose_skills(world, skills, only).items():
+        trained = [family for family in families if not only or family in only]
         # A run on all families names none, so that its panel is the world's usual one.
-        named = "" if set(families) == set(world.families) else ",".join(families)
+        named = "" if set(trained) == set(world.families) else ",".join(trained)
         own = replace(recipe, out=out / RUNS / skill, train=replace(recipe.train, families=named))
         planned.append(SkillRun(skill, families, prepare(own)))
     return planned
@@ -200,9 +205,8 @@ def add_log_defaults(document: Document, logs: Sequence[Path]) -> Document:
 
 def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]) -> LogPlan:
     """Check and plan every skill's run, then write the sorted logs to `out`."""
-    world = open_world(recipe.world)
-    if recipe.train.families:
-        raise TacitError("a module's skill decides its families; leave `families` out, and choose skills with --skills.")
+    world, only = open_world(recipe.world), recipe.train.family_names
+    recipe = replace(recipe, train=replace(recipe.train, families=""))
     context = prepare(recipe).method.context
     tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
     family_of = make_family_lookup(world, tasks) if world.playable else family_without_world
@@ -214,8 +218,9 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
         raise TacitError(f"there is no won episode to imitate in {', '.join(map(str, logs.files))}.{first}")
     won_by_skill: dict[str, tuple[tuple[str, ...], list[LoggedEpisode]]] = {}
     skipped: dict[str, str] = {}
-    for skill, families in choose_skills(known, skills).items():
-        won = [logged for logged in logs.select(families) if logged.recording.success]
+    for skill, families in choose_skills(known, skills, only).items():
+        trained = [family for family in families if not only or family in only]
+        won = [logged for logged in logs.select(trained) if logged.recording.success]
         if won:
             won_by_skill[skill] = (families, won)
         else:
@@ -228,8 +233,9 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     runs = []
     for skill, (families, _) in won_by_skill.items():
         train = replace(recipe.train, sft=replace(recipe.train.sft, from_=str(out / LOGS / f"{skill}.jsonl")))
-        if world.playable and set(families) != set(world.families):
-            train = replace(train, families=",".join(families))
+        trained = [family for family in families if not only or family in only]
+        if world.playable and set(trained) != set(world.families):
+            train = replace(train, families=",".join(trained))
         runs.append(SkillRun(skill, families, prepare(replace(recipe, out=out / RUNS / skill, train=train))))
     return LogPlan(runs, logs, coverage, skipped)
 

@@ -105,10 +105,11 @@ def collect_demonstrations(
     experts = {name: partial(TimedExpert, make, limit_s) for name, make in world.experts.items()}
     world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {pluralize(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
-    shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
+    longest = max(world.max_steps, setup.max_steps)
+    shown = demonstrate(world, tasks, context, tokenizer, longest, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
     if settings.noted or settings.step_notes or settings.entries:
-        more = demonstrate_notes(world, tasks, context, tokenizer, world.max_steps, settings, seed)
+        more = demonstrate_notes(world, tasks, context, tokenizer, longest, settings, seed)
         say(f"imitation: and {pluralize(len(more), 'sample')} of how notes are read and entries written")
         shown = Demonstrations.joined([shown, more])
     return shown

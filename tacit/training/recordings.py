@@ -18,15 +18,17 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from tacit.core.chat import OPEN_THOUGHT, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.progress import is_unicode, pluralize
 from tacit.core.protocols import Tokenizer
+from tacit.core.tasks import GoalClassifier, normalize_goal
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, World
 from tacit.rollout.replay import Interaction, ReplayMismatch, render_turns, replay_actions
@@ -36,11 +38,14 @@ from tacit.training.demonstrations import Demonstrations, Sample, make_sample
 #
 #     {"goal": …, "success": …, "text": "You are in a room.\nThought: hm\nAction: go east\nObservation: A hall.\n…"}
 #     {"goal": …, "success": …, "messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]}
+#     {"id": …, "conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]}
 #
 # `text` is a ReAct transcript with `Observation:`, `Thought:` and `Action:` labels (numbered or not), or in ALFWorld's style
 # (`> go east`, `> think: hm`). In `messages`, user and tool messages are observations. An assistant's action is in
 # <action>…</action>, after `Action:`, the only argument of its tool call, or alone on its line. A message with only a thought
-# is no turn, nor is the `OK.` that answers it.
+# is no turn, nor is the `OK.` that answers it. `conversations` are ETO's demonstrations (Song et al., 2024): the instruction
+# and the `OK` before the task are dropped, and an episode is won unless its `reward` is below 1. Such a file may be one JSON
+# list.
 
 _LABEL = re.compile(r"^[ \t]*(observation|thought|action)(?:[ \t]*\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
 _PROMPT = re.compile(r"^>[ \t]*((?:think|thought)(?:[ \t]*\d+)?[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -52,7 +57,8 @@ _SAME_LINE = re.compile(
 """a thought with its action on the same line; only the capital letter marks the label"""
 _MARK = re.compile(r"^[ \t]*>[ \t]*", re.MULTILINE)
 _TAGS = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
-_TASK = re.compile(r"your task is to:?[ \t]*(.+)", re.IGNORECASE)
+_TASK = re.compile(r"(?:your task is to:[ \t]*|(?=your task is to ))(.+)", re.IGNORECASE)
+"""ALFWorld's goal is what follows the colon; ScienceWorld's is the sentence"""
 ACKNOWLEDGED = ("OK.", "OK")
 """ALFWorld transcripts' answer to a thought"""
 
@@ -64,6 +70,8 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """The line with `turns`; unchanged if it already has them or its form is unknown."""
     if "turns" in data:
         return data
+    if isinstance(data.get("conversations"), list):
+        data = _eto_episode(data)
     if isinstance(data.get("messages"), list):
         said = list(_conversation(data["messages"]))
     elif isinstance(data.get("text"), str):
@@ -75,6 +83,21 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
         (found[1] for kind, text in said if kind == "observation" and (found := _TASK.search(text))), ""
     )
     return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
+
+
+def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An ETO record with `messages`, and whether it was won."""
+    roles = {"human": "user", "gpt": "assistant", "system": "system"}
+    messages = [
+        {"role": roles.get(each.get("from")), "content": each.get("value")} if isinstance(each, Mapping) else each
+        for each in data["conversations"]
+    ]
+    first = [message.get("content") for message in messages[:2] if isinstance(message, Mapping)]
+    if len(first) == 2 and isinstance(first[1], str) and first[1].strip().rstrip(".").upper() == "OK":
+        messages = messages[2:]
+    reward = data.get("reward")
+    won = not isinstance(reward, int | float) or reward >= 1
+    return {"success": won, **{name: value for name, value in data.items() if name != "conversations"}, "messages": messages}
 
 
 def _pair_turns(said: list[Said]) -> tuple[list[dict[str, str]], str]:
@@ -258,7 +281,7 @@ def imitate_recordings(
         if not recording.success:
             reading.lost += 1
             continue
-        if families and recording.family and recording.family not in families:
+        if families and (known.family_of(recording) or families[0]) not in families:
             reading.others += 1
             continue
         try:
@@ -295,7 +318,10 @@ def imitate_recordings(
 
 
 def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
-    """The episodes of a file. Unusable lines are counted in `reading`."""
+    """The episodes of a file. Unusable lines are counted in `reading`. In a JSON list, entries count as lines."""
+    if _is_list(path.expanduser()):
+        yield from _read_list(path.expanduser(), reading)
+        return
     for number, line in _lines(path.expanduser(), reading):
         try:
             yield recording_of(number, json.loads(line.decode("utf-8")))
@@ -307,7 +333,7 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
     """(number, text) of every nonempty line. A truncated file is read as far as it goes."""
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with _open(path) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
@@ -321,6 +347,32 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
         if not number:
             raise TacitError(f"cannot read the recorded episodes {path}: {error}.") from error
         reading.unusable.append(f"line {number + 1}: the file breaks off here: {error}")
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _is_list(path: Path) -> bool:
+    """Whether the file begins as a JSON list; an unreadable one does not."""
+    try:
+        with _open(path) as file:
+            return file.read(64).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def _read_list(path: Path, reading: Reading) -> Iterator[Recording]:
+    try:
+        with _open(path) as file:
+            entries = json.loads(file.read().decode("utf-8-sig"))
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise TacitError(f"cannot read the recorded episodes {path}: a JSON list that breaks off: {_reason(error)}.") from error
+    for number, data in enumerate(entries, start=1):
+        try:
+            yield recording_of(number, data)
+        except (ValueError, TacitError, RecursionError) as error:
+            reading.unusable.append(f"line {number}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -395,31 +447,50 @@ class Known:
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
         self.world = world
-        self._world = world.make() if tasks else None
+        self._world: World | None = None
         self._by_id = {task.id: task for task in tasks}
         self._by_goal: dict[str, list[Task]] = {}
         for task in tasks:
-            self._by_goal.setdefault(task.goal, []).append(task)
+            self._by_goal.setdefault(normalize_goal(task.goal), []).append(task)
 
     def find(self, recording: Recording) -> Task | None:
         if recording.task in self._by_id:
             return self._by_id[recording.task]
-        alike = [] if recording.task else self._by_goal.get(recording.goal, [])
+        alike = [] if recording.task else self._by_goal.get(normalize_goal(recording.goal), [])
         return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
+
+    def family_of(self, recording: Recording) -> str:
+        """The recording's own family, else that of all known tasks with its goal, else what the goal's words tell."""
+        families = {task.family for task in self._by_goal.get(normalize_goal(recording.goal), [])}
+        if recording.family or len(families) == 1:
+            return recording.family or families.pop()
+        try:
+            return self._goals.classify(recording.goal)
+        except TacitError:
+            return ""
+
+    @cached_property
+    def _goals(self) -> GoalClassifier:
+        return GoalClassifier((task.goal, task.family) for task in self._by_id.values())
 
     def happened(self, recording: Recording) -> tuple[Task, list[Interaction]]:
         """(task, episode): replayed if the replay matches, else as recorded."""
         task = self.find(recording)
         if task is None:
-            return task_of_recording(recording, self.world.name), list(recording.as_recorded())
+            return self.make_task(recording), list(recording.as_recorded())
         try:
             return task, list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
         except ReplayMismatch:
             return task, list(recording.as_recorded())
 
+    def make_task(self, recording: Recording) -> Task:
+        """A task made from an episode of an unknown task."""
+        return replace(task_of_recording(recording, self.world.name), family=self.family_of(recording))
+
     @property
     def live(self) -> World:
-        assert self._world is not None, "a known task is one of some"
+        if self._world is None:
+            self._world = self.world.make()
         return self._world
 
     def close(self) -> None:
@@ -432,7 +503,7 @@ def _replay_recording(recording: Recording, known: Known) -> tuple[Task, list[In
     if task is None:
         if not recording.goal:
             raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
-        return task_of_recording(recording, known.world.name), list(recording.as_recorded()), "unknown"
+        return known.make_task(recording), list(recording.as_recorded()), "unknown"
     try:
         course = list(replay_actions(known.live, task, recording.actions, recording.seen, recording.wrote))
     except ReplayMismatch as difference:

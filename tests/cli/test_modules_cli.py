@@ -11,9 +11,10 @@ import pytest
 from small_modules import RECIPE, Trained, train_modules, write_recipe
 
 from tacit.cli.main import main
+from tacit.config.recipe import Recipe, read_document
 from tacit.modules import find_modules, read_module
 from tacit.modules.router import module_recipe
-from tacit.modules.training import choose_skills
+from tacit.modules.training import choose_skills, plan_skill_runs
 from tacit.runs.directory import read_settings, read_summary
 from tacit.worlds import get_environment
 
@@ -75,7 +76,8 @@ def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, ca
     [
         (["--skills", "haet"], "unknown skill 'haet' of world 'alfworld'. Did you mean 'heat'?"),
         (["--skills", ","], "--skills is empty; choose from all, pick, look, clean, heat, cool, unified."),
-        (["--families", "heat"], "leave `families` out, and choose skills with --skills"),
+        (["--families", "haet"], "unknown family 'haet' of world 'alfworld'. Did you mean 'heat'?"),
+        (["--families", "heat", "--skills", "pick"], "--families heat: none of the skills pick serves them."),
         (["--sft.steps", "0", "--iterations", "0"], "nothing would be trained"),
         (["--resume", "x"], "unknown flag --resume"),
     ],
@@ -95,6 +97,16 @@ def test_the_skills_of_a_world() -> None:
     assert list(choose_skills(household, "all")) == ["pick", "look", "clean", "heat", "cool"]
     assert choose_skills(household, "unified, heat") == {"unified": household.families, "heat": ("heat",)}
     assert list(choose_skills(countdown, "all")) == list(countdown.families)
+
+
+def test_families_choose_skills_and_what_they_train_on(recipe, tmp_path) -> None:
+    household = get_environment("alfworld")
+    assert choose_skills(household, "all", ("heat", "pick")) == {"pick": ("pick", "pick2"), "heat": ("heat",)}
+    assert choose_skills(household, "unified", ("heat", "pick")) == {"unified": ("heat", "pick")}
+    chosen = replace(Recipe.from_json(read_document(recipe)), out=tmp_path)
+    chosen = replace(chosen, train=replace(chosen.train, families="pick,heat"))
+    planned = {run.skill: (run.families, run.recipe.train.families) for run in plan_skill_runs(chosen, "all", tmp_path)}
+    assert planned == {"pick": (("pick", "pick2"), "pick"), "heat": (("heat",), "heat")}, "pick2 is served and not trained on"
 
 
 def test_whole_models_of_tiny_policies_in_one_unified_module(tmp_path, capsys) -> None:

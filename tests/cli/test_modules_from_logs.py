@@ -307,7 +307,7 @@ def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys
         (["--from", "EMPTY"], "the directory has no logs"),
         (["--from", "LOST"], "there is no won episode to imitate"),
         (["--from", "LOST", "--sft.from", "x"], "both name logs to imitate; use one of them"),
-        (["--from", "LOST", "--families", "heat"], "leave `families` out"),
+        (["--from", "LOST", "--families", "heat"], "there is no won episode to imitate"),
     ],
 )
 def test_what_cannot_be_taught_is_refused_before_anything_is_written(tmp_path, capsys, flags, message) -> None:

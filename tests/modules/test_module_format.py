@@ -17,7 +17,7 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import find_modules, read_module
 from tacit.modules.export import _scores
-from tacit.modules.module import describe_context, has_modules, make_context, tracker_version, wording_version
+from tacit.modules.module import describe_context, has_modules, hash_manifest, make_context, tracker_version, wording_version
 from tacit.modules.router import Router
 from tacit.prompts.history import History
 from tacit.runs.directory import read_summary
@@ -185,3 +185,20 @@ def test_a_module_of_one_form_is_refused_on_another(modules: Path) -> None:
     other = replace(module, context={**module.context, "form": "paper"})
     with pytest.raises(TacitError, match=r"trained with tracker 'alfworld-1'.*tracker 'alfworld-paper-1' here"):
         other.check_tracker(WORLD)
+
+
+def test_a_manifest_is_covered_by_its_own_hash(modules: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
+    file, module = copy / "module.json", read_module(copy)
+    data = json.loads(file.read_text())
+    assert data["sha256"] == hash_manifest(data) and not module.find_damage()
+    file.write_text(json.dumps(data, indent=7))
+    assert not read_module(copy).find_damage(), "spacing and order do not matter"
+    stage = next(iter(data["scores"]))
+    file.write_text(json.dumps({**data, "scores": {stage: {**data["scores"][stage], "successes": 4}}}))
+    (damage,) = read_module(copy).find_damage()
+    assert "module.json was changed after it was written (sha256" in damage
+    with pytest.raises(TacitError, match=r"module\.json was changed after it was written"):
+        read_module(copy).check_files()
+    file.write_text(json.dumps({name: value for name, value in data.items() if name != "sha256"}))
+    assert not read_module(copy).find_damage(), "older modules have none"

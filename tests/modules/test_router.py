@@ -16,14 +16,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tacit.core.errors import TacitError
+from tacit.core.tasks import GoalClassifier
 from tacit.core.types import Task
+from tacit.core.world import version_of
 from tacit.engines.models.bases import fingerprint, hash_file
 from tacit.modules import Agent, Module, find_modules
-from tacit.modules.module import UNIFIED, Base
+from tacit.modules.module import UNIFIED, Base, hash_manifest
 from tacit.modules.router import Router
 from tacit.worlds import get_environment
 
-WORLD = get_environment("alfworld")
+WORLD, ERRANDS = get_environment("alfworld"), get_environment("errands")
 
 
 def scores(router: Router, skill: str) -> np.ndarray:
@@ -164,12 +166,52 @@ def test_the_more_special_module_is_chosen_and_equals_are_refused(modules: Path)
         Router({"heat": heat, "twin": twin}, WORLD).choose("heat")
 
 
-def test_an_agent_is_of_one_world(modules: Path, tmp_path: Path) -> None:
-    shutil.copytree(modules / "heat", tmp_path / "heat")
-    other = Path(shutil.copytree(modules / "pick", tmp_path / "pick")) / "module.json"
-    other.write_text(other.read_text().replace('"world": "alfworld"', '"world": "cooking"'))
-    with pytest.raises(TacitError, match=r"for several worlds \(alfworld, cooking\)"):
-        Agent.load(tmp_path)
+def test_a_goal_without_a_family_is_routed_by_its_words(modules: Path) -> None:
+    agent = Agent.load(modules)
+    for goal, skill in (("heat some mug and put it in cabinet.", "heat"), ("put a pencil in desk.", "pick")):
+        agent.begin(goal)
+        assert agent.module.skill == skill
+    agent.begin("put a pencil in desk.", family="heat")
+    assert agent.module.skill == "heat", "a family that is named wins"
+
+
+def test_goals_that_tell_no_family_need_one(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent.load(modules)
+    monkeypatch.setattr(GoalClassifier, "MIN_ACCURACY", 1.1)
+    with pytest.raises(
+        TacitError, match=r"the goal needs a family: goals do not tell .* begin\(goal, family=…\): heat \(heat\)"
+    ):
+        agent.begin("put a pencil in desk.")
+
+
+def in_errands(module: Path, place: Path) -> Path:
+    """The module as one of another world with the same base: its adapter and context, for the errands' family."""
+    file = Path(shutil.copytree(module, place)) / "module.json"
+    data = json.loads(file.read_text()) | {
+        "world": "errands",
+        "families": [ERRANDS.families[0]],
+        "tracker": ERRANDS.tracker.version,
+    }
+    data["wording"] = version_of(ERRANDS.wordings[data["context"]["wording"]])
+    file.write_text(json.dumps({**data, "sha256": hash_manifest(data)}))
+    return place
+
+
+def test_one_agent_over_modules_of_several_worlds(modules: Path, tmp_path: Path) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "household" / "heat")
+    in_errands(modules / "pick", tmp_path / "errands" / "heat")
+    agent = Agent.load(tmp_path)
+    assert agent.router.modules.keys() == Agent.load([tmp_path / "household", tmp_path / "errands"]).router.modules.keys()
+    assert sorted(agent.router.modules) == ["alfworld/heat", "errands/heat"]
+    household, errand = WORLD.tasks_of("seen", 1, 1, ("heat",))[0], ERRANDS.tasks("test", 1, 1)[0]
+    assert agent.router.name(household) == "alfworld/heat" and agent.router.name(errand) == "errands/heat"
+    assert len(agent.play(WORLD.make(), household, seed=3).steps) and len(agent.play(ERRANDS.make(), errand, seed=3).steps)
+    agent.begin(household.goal)
+    assert agent.module.world == "alfworld"
+    agent.begin(errand.goal)
+    assert agent.module.world == "errands" and agent.router.loads.models == 1, "one base serves both"
+    with pytest.raises(TacitError, match="two modules have the same skill and world"):
+        Agent.load([tmp_path / "household", tmp_path / "household" / "heat"])
 
 
 def test_a_task_names_its_player(modules: Path) -> None:

@@ -585,7 +585,8 @@ CONSTANT_CONTEXT: Sourced = {
     "schedule.epochs": (1, "Table 5: RL epochs"),
     "schedule.minibatches": (1, "ours: not stated"),
     "schedule.minibatch_rows": (0, "ours: not stated"),
-    "sft.steps": (1376, "Table 5: 3 epochs of 36,702 samples in batches of 16, for five modules"),
+    "sft.steps": (0, "Table 5: epochs"),
+    "sft.epochs": (3.0, "Table 5"),
     "sft.batch": (16, "Table 5: effective batch"),
     "sft.tasks": (3553, "instead of 2,628 trajectories after filtering: our explorer's"),
     "sft.lr": (2e-4, "Table 5"),
@@ -616,7 +617,6 @@ CONSTANT_CONTEXT: Sourced = {
 }
 ALL_FAMILIES: Sourced = CONSTANT_CONTEXT | {
     "schedule.iterations": (1000, "§4.2: one module for all; 200 games for each of five families"),
-    "sft.steps": (6882, "Table 5: 3 epochs of 36,702 samples in batches of 16"),
 }
 
 SHOPPING: Sourced = CONSTANT_CONTEXT | {
@@ -625,13 +625,30 @@ SHOPPING: Sourced = CONSTANT_CONTEXT | {
     "max_steps": (15, "Table 5: max episode steps"),
     "prompt.block": ("paper", "§3.1: query, product, selected and remaining options, readiness"),
     "prompt.bound": (40000, "ours; there 2,048 tokens in imitation"),
-    "sft.steps": (2829, "Table 5: 3 epochs of 15,087 samples in batches of 16"),
     "sft.tasks": (1571, "Table 5: expert trajectories; ours are the shopper's, of which it wins four in five"),
     "sft.expert": ("", "instead of the dataset's expert: our shopper"),
     "sft.from": ("", "instead of the dataset's expert: our shopper"),
     "evaluation.split": ("published_test", "§7.1: held-out goals"),
     "evaluation.tasks": (500, "Table 5"),
     "evaluation.max_steps": (15, "Table 5: of training; ReAct's 14.4 steps in Table 2 agree"),
+}
+
+IN_SCIENCE: Sourced = CONSTANT_CONTEXT | {
+    "world": ("scienceworld", "Table 5"),
+    "split": ("eto_train", "§7.1: ETO's protocol, with its step limits"),
+    "tasks": (1483, "§7.1: ETO's list; the paper counts 1,617 trajectories"),
+    "max_steps": (120, "Table 5: ETO's per-task limits, which are at most this"),
+    "prompt.block": ("paper", "§3.1: phase, selected entity, inventory, answer room, completed subgoals"),
+    "prompt.bound": (12000, "ours; there 1,024 tokens in imitation"),
+    "method.success_reward": (1.0, "Table 6: +1 besides Δscore / 33"),
+    "schedule.iterations": (56, "§7.1: state_change has 56 variants; one RL epoch"),
+    "sft.epochs": (1.0, "Table 5"),
+    "sft.tasks": (1483, "§7.1: one gold path for each variation"),
+    "sft.expert": ("", "instead of the dataset's: the simulator's gold paths"),
+    "sft.from": ("", "instead of the dataset's: the simulator's gold paths"),
+    "evaluation.split": ("eto_dev", "Table 5: eval games, seen"),
+    "evaluation.tasks": (194, "Table 5"),
+    "evaluation.max_steps": (120, "Table 5: ETO's per-task limits, which are at most this"),
 }
 
 
@@ -719,6 +736,7 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
     },
     "constant-context-table1": {("alfworld", ""): CONSTANT_CONTEXT},
     "constant-context-table1-webshop": {("webshop", ""): SHOPPING},
+    "constant-context-table1-scienceworld": {("scienceworld", ""): IN_SCIENCE},
     "constant-context-table3-webshop": {
         ("webshop", "whole"): SHOPPING,
         ("webshop", "no-state-block"): SHOPPING | {"prompt.state_block": (False, "Table 3")},
@@ -760,6 +778,7 @@ SEEDS = {
     "complementary-figure9d": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),
     "constant-context-table1-webshop": ([42], "Table 5: training seed"),
+    "constant-context-table1-scienceworld": ([42], "Table 5: training seed"),
     "constant-context-table3-webshop": ([42], "Table 5: training seed"),
     "constant-context-table3": ([42], "Table 5: training seed"),
 }

@@ -26,7 +26,7 @@ FILES = sorted(path for path in RECIPES.rglob("*") if path.is_file())
 COMPARISONS, RUNS, SCRIPTS = ([r.path for r in packaged() if r.kind == kind] for kind in ("comparison", "run", "script"))
 PUBLISHED = [file for file in FILES if file.parent.name == "published"]
 
-COMMAND = re.compile(r"^(?:#\s+)?(?:\w+=…? ?)?(tacit (?:train|compare|eval|modules) .+?)(?: \(.*)?$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:#\s+|[ ]+)?(?:\w+=…? ?)?(tacit (?:train|compare|eval|modules) .+?)(?: \(.*)?$", re.MULTILINE)
 
 
 def named(path: Path) -> str:
@@ -172,18 +172,49 @@ def test_constant_context_table_1():
     skills = choose_skills(world, "all")
     assert recipe.train.seed == 42 and len(skills) == 5
     assert recipe.schedule.iterations * recipe.schedule.groups == 200  # train games for each family
-    assert recipe.train.sft.steps == round(3 * 36702 / 16 / len(skills))
+    assert recipe.train.sft.epochs == 3 and not recipe.train.sft.steps
 
 
 def test_constant_context_table_2():
     told = [shlex.split(command)[2:] for command in commands(RECIPES / "published/constant-context-table2.sh")]
     told = [words for words in told if "--split" in words]
     panels = [words[words.index("--split") + 1] + "/" + words[words.index("--tasks") + 1] for words in told]
-    assert panels == ["valid_seen/140", "valid_unseen/134"] * 3
+    assert panels == [
+        *["valid_seen/140", "valid_unseen/134"] * 3,
+        *["published_test/500"] * 3,
+        *["eto_dev/194", "eto_test/211"] * 3,
+    ]
     assert all(words[words.index("--temperature") + 1] == "0" for words in told)
     assert all(words[words.index("--seed") + 1] == "42" for words in told)
-    assert [words[words.index("--history") + 1] for words in told if "--history" in words] == ["1", "1", "-1", "-1"]
-    assert ["--tokens" in words for words in told] == [True, True, False, False, False, False]
+    assert [words[words.index("--history") + 1] for words in told if "--history" in words] == [
+        *("1", "1", "-1", "-1"), *("1", "-1"), *("1", "1", "-1", "-1"),
+    ]  # fmt: skip
+    react = [words for words in told if "--tokens" not in words]
+    assert all(words[words.index("--max-tokens") + 1] == "64" for words in react), "Table 5: max new tokens, ReAct's too"
+
+
+def test_constant_context_table_1_in_scienceworld(shared_data, monkeypatch):
+    """Five families imitate, four train on; with ETO's limits in practice and Table 6's own reward."""
+    monkeypatch.setenv("SCIENCEWORLD_ETO", str(shared_data / "scienceworld"))
+    recipe = Recipe.resolve(RECIPES / "published/constant-context-table1-scienceworld.toml", {})
+    told = [shlex.split(each) for each in commands(RECIPES / "published/constant-context-table1-scienceworld.toml")]
+    trained = [words[words.index("--families") + 1].split(",") for words in told if "--families" in words]
+    world = open_world("scienceworld")
+    assert sorted(name for names in trained for name in names) == sorted(world.families[:9]) and len(trained) == 5
+    tasks = world.tasks_of("eto_train", 1483, 42)
+    assert all(0 < task.data["max_steps"] <= recipe.train.max_steps == 120 for task in tasks)
+    low = {names[0]: words for names, words in zip(trained, told, strict=False) if len(names) == 1}
+    for family, words in low.items():
+        games = int(words[words.index("--iterations") + 1]) if "--iterations" in words else recipe.schedule.iterations
+        assert games == sum(task.family == family for task in tasks), "one RL epoch"
+
+
+def test_constant_context_figure_4():
+    told = [shlex.split(command) for command in commands(RECIPES / "published/constant-context-figure4.sh")]
+    told = [words for words in told if "train" in words]
+    assert [int(words[words.index("--sft.tasks") + 1]) for words in told] == [5, 25, 100, 250, 500, 1000, 1571]
+    assert all(words[words.index("--iterations") + 1] == "0" for words in told), "imitation alone"
+    assert all(words[words.index("--evaluation.tasks") + 1] == "100" for words in told)
 
 
 @pytest.mark.parametrize(

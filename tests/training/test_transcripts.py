@@ -11,6 +11,7 @@ from household_logs import as_messages, as_react, household
 from tacit.core.errors import TacitError
 from tacit.training import recordings
 from tacit.training.recordings import Reading, read_recordings, recording_of
+from tacit.worlds import get_environment
 
 USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": True}
 LINE = household(1, ["heat"])[0]
@@ -35,7 +36,15 @@ def with_calls(line: dict) -> dict:
     }
 
 
-@pytest.mark.parametrize("form", [as_react, as_messages, in_alfworlds_manner, with_calls])
+def as_eto(line: dict) -> dict:
+    said = [("human", "Interact with a household to solve a task."), ("gpt", "OK")]
+    for turn in line["turns"]:
+        said += [("human", turn["saw"]), ("gpt", f"Thought: I should act.\nAction: {turn['action']}")]
+    conversations = [{"from": who, "value": text} for who, text in [*said, ("human", line["saw"])]]
+    return {"id": 7, "goal": line["goal"], "family": line["family"], "conversations": conversations}
+
+
+@pytest.mark.parametrize("form", [as_react, as_messages, in_alfworlds_manner, with_calls, as_eto])
 def test_every_form_is_the_same_episode(form) -> None:
     assert recording_of(1, form(LINE)) == PLAIN
 
@@ -156,3 +165,42 @@ def test_a_file_that_breaks_off_is_used_as_far_as_it_goes(tmp_path) -> None:
     reading = Reading()
     found = list(read_recordings(tmp_path / "e.jsonl.gz", reading))
     assert 0 < len(found) < 200 and "the file breaks off here" in reading.unusable[-1]
+
+
+def test_etos_records(tmp_path) -> None:
+    """One JSON list, without outcome and family; a reward below 1 is a loss."""
+    sentence = "Your task is to boil water. First, focus on the substance."
+    shop = {"conversations": [{"from": "human", "value": "shop"}, {"from": "gpt", "value": "Action: search[mug]"}], "goal": "g"}
+    science = {
+        "id": 3,
+        "conversations": [
+            {"from": "human", "value": "You are a helpful assistant."},
+            {"from": "gpt", "value": "OK"},
+            {"from": "human", "value": sentence},
+            {"from": "gpt", "value": "Thought: hm.\nAction: look around"},
+            {"from": "human", "value": "Observation: a kitchen"},
+            {"from": "gpt", "value": "Thought: hm.\nAction: focus on water"},
+        ],
+    }
+    entries = [science, {**shop, "reward": 1.0}, {**shop, "reward": 0.5}, {"conversations": [{"from": "dog", "value": "woof"}]}]
+    reading, file = Reading(), tmp_path / "sft.json"
+    file.write_text(json.dumps(entries, indent=1))
+    found = list(read_recordings(file, reading))
+    assert found[0].goal == sentence and found[0].seen == (sentence, "a kitchen")
+    assert found[0].actions == ("look around", "focus on water")
+    assert [each.success for each in found] == [True, True, False] and found[1].actions == ("search[mug]",)
+    assert reading.unusable == ["line 4: message 1 has no role (system, user, assistant, tool), or no text"]
+    with gzip.open(tmp_path / "sft.json.gz", "wt") as packed:
+        packed.write("\ufeff" + json.dumps(entries))
+    assert list(read_recordings(tmp_path / "sft.json.gz", Reading())) == found
+    file.write_text(json.dumps(entries)[:-5])
+    with pytest.raises(TacitError, match=r"sft\.json: a JSON list that breaks off"):
+        list(read_recordings(file, Reading()))
+
+
+def test_an_eto_record_of_scienceworld_finds_its_family() -> None:
+    world = get_environment("scienceworld")
+    known = recordings.Known(world, world.tasks("train", 512, 0))
+    goal = world.tasks_of("test", 1, 0, ("power",))[0].goal.replace("  ", " ")
+    said = recording_of(1, {"goal": goal, "success": True, "turns": [{"saw": goal, "action": "look around"}]})
+    assert known.make_task(said).family == "power" and known._world is None, "no simulator is needed"

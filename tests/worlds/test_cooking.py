@@ -15,7 +15,7 @@ from tacit.worlds import get_environment
 from tacit.worlds.cooking.skills import SKILLS, skill
 from tacit.worlds.cooking.tasks import split_of
 from tacit.worlds.cooking.tracker import Direction, Item, read_recipe, read_scene
-from tacit.worlds.cooking.world import DIRECTIONS, DOORS, build_house
+from tacit.worlds.cooking.world import DIRECTIONS, DOORS, CookingWorld, build_house
 
 ENVIRONMENT = get_environment("cooking")
 ROOT = Path(__file__).resolve().parents[2]
@@ -398,3 +398,32 @@ def test_tracker_knows_what_arrives_done_and_what_is_lost():
     assert signals[-1]["error"] == 0.3
     _, signals = fold(TWO_ROOMS, ["open plain door", "go north", "go south", "go north"])
     assert [s["error"] for s in signals] == [0, 0, 0, 0.1], "a first visit may be a dead end"
+
+
+def test_actions_are_listed_as_textworld_lists_them():
+    """`prepare meal` with the first ingredient alone, no carried thing to examine, milk to drink; see test_cooking_parity."""
+    data = {
+        "house": {"kitchen": {"exits": {}, "furniture": ["counter", "stove"]}},
+        "start": "kitchen",
+        "items": [
+            ["carrot", "carried", "raw", "uncut"],
+            ["egg", "counter", "raw", "uncut"],
+            ["milk", "carried", "raw", "uncut"],
+        ],
+        "recipe": [["carrot", "raw", "uncut"], ["egg", "fried", "uncut"]],
+        "cook": True,
+        "cut": False,
+        "flavour": 0,
+    }
+    world = CookingWorld()
+    first = world.reset(Task("cooking", "x", "hard", "own", 0, "", data))
+    assert "prepare meal" in first.actions and "drink milk" in first.actions and "eat milk" not in first.actions
+    assert not [action for action in first.actions if action in ("examine carrot", "examine milk")]
+    assert "examine egg" in first.actions and world.step("examine carrot").effective, "it is not refused"
+    early = world.step("prepare meal")
+    assert not early.effective and "You still miss something." in early.observation.text and not early.done
+    drunk = world.step("drink milk")
+    assert drunk.effective and not drunk.done and "drink milk" not in drunk.observation.actions
+    assert not world.step("drink carrot").effective
+    world.step("drop carrot")
+    assert "prepare meal" not in world.step("take egg from counter").observation.actions, "the second ingredient does not do"

@@ -342,7 +342,8 @@ class AlfworldTracker:
         good, once = _progress(state, after, command)
         errors = _errors(state, after, command)
         if refused:
-            errors.append("invalid" if observation.actions else "no_effect")
+            # Whatever the block uses, the reward uses the world's list of actions if there is one (Table 6).
+            errors.append("invalid" if transition.observation.actions else "no_effect")
         elif state.subgoal == "place_object" and action.split()[:1] in (["look"], ["examine"], ["inventory"]):
             errors.append("looked_while_placing")
         if action in state.recent and not good:

@@ -3,7 +3,7 @@
     go <direction>, open / close <container or door>, look, inventory, examine <thing>
     take <thing> [from <place>], drop <thing>, put <thing> on <place>, insert <thing> into <container>
     chop / slice / dice <food> with knife, cook <food> with stove (fries) / oven (roasts) / BBQ (grills)
-    prepare meal, eat <food>
+    prepare meal, eat <food>, drink <milk or water>
 
     success            eat the meal
     burned             an ingredient or the meal is cooked a second time: lost
@@ -52,6 +52,7 @@ class Food:
     """after cooking, if it needs cooking"""
     uncountable: bool = False
     """`some salt` instead of `a carrot`"""
+    drinkable: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _foods() -> dict[str, Food]:
         *several("red apple, yellow apple, green apple, banana", "counter, table, patio table"),
         *several("tomato, red hot pepper, green hot pepper", "counter, patio table, shelf"),
         *several("cilantro, parsley", "fridge, counter", cookable=False, uncountable=True),
-        *several("milk, water", "fridge", edible=False, **plain),
+        *several("milk, water", "fridge", edible=False, drinkable=True, **plain),
         *several("olive oil, peanut oil, vegetable oil", "shelf, counter", edible=False, **plain),
         *several("salt, sugar, flour, black pepper", "shelf, counter", **plain),
     ]
@@ -268,8 +269,8 @@ class Game:
         )
 
     def admissible(self) -> tuple[str, ...]:
-        """All admissible commands, sorted. As in TextWorld, `prepare meal` is listed once all ingredients are carried, and
-        refused while one of them is not as the recipe wants it."""
+        """All admissible commands, sorted, as TextWorld lists them: `prepare meal` once the recipe's first ingredient is
+        carried (it may still be refused), and no `examine` for what is carried (it is not refused)."""
         here, carried = self.furniture[self.room], self.carried
         commands = ["inventory", "look"]
         for name in here:
@@ -289,7 +290,7 @@ class Game:
             commands += (f"examine {item}", f"take {item}")
         heats = [name for name in here if name in HEAT]
         for item in carried:
-            commands += (f"drop {item}", f"examine {item}")
+            commands.append(f"drop {item}")
             commands += [
                 f"insert {item} into {store}" if FURNITURE[store].container else f"put {item} on {store}" for store in stores
             ]
@@ -298,11 +299,13 @@ class Game:
                 continue
             if self.edible(item):
                 commands.append(f"eat {item}")
+            if food.drinkable:
+                commands.append(f"drink {item}")
             if food.cookable and self.cooking[item] != BURNED:
                 commands += [f"cook {item} with {heat}" for heat in heats]
             if food.cuttable and item != "meal" and self.cutting[item] == UNCUT and "knife" in carried:
                 commands += [f"{verb} {item} with knife" for verb in CUTS]
-        if self.room == "kitchen" and all(self.where[food] == CARRIED for food in self.ingredients):
+        if self.room == "kitchen" and self.where[self.ingredients[0]] == CARRIED:
             commands.append("prepare meal")
         return tuple(sorted(commands))
 
@@ -354,6 +357,7 @@ class CookingWorld:
             "cook": self._cook,
             "prepare": self._prepare,
             "eat": self._eat,
+            "drink": self._drink,
             "examine": self._examine,
             **{verb: partial(self._cut, verb) for verb in CUTS},
         }
@@ -565,6 +569,15 @@ class CookingWorld:
         elif name in game.ingredients:
             self._lost = WRONG_LABEL
         return f"You eat the {name}. Not bad."
+
+    def _drink(self, name: str) -> str:
+        food = self.game.food(self._in_hand(name))
+        if food is None or not food.drinkable:
+            raise _Refused("You can't drink that.")
+        self.game.move(name, GONE)
+        if name in self.game.ingredients:
+            self._lost = WRONG_LABEL
+        return f"You drink the {name}. Not bad."
 
     def _examine(self, name: str) -> str:
         game = self.game

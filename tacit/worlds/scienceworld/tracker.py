@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tacit.core.hindsight import component_names, score_events, sum_signals
+from tacit.core.tasks import normalize_goal
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.scienceworld.world import (
     AMBIGUOUS,
@@ -101,7 +102,7 @@ def read_goal(sentence: str) -> Goal:
     target = _first(_TARGETS, sentence)
     boxes = tuple(dict.fromkeys(_BOX.findall(sentence)))
     room = _first(_ROOMS, sentence) or _first(_SOUGHT, sentence)
-    matter = next((form for verb, form in _MATTER.items() if f"task is to {verb}" in sentence), "")
+    matter = next((form for verb, form in _MATTER.items() if normalize_goal(sentence).startswith(verb)), "")
     return Goal(target, boxes, room, matter)
 
 

@@ -1,4 +1,4 @@
-"""Sokoban: 6x6 rooms with one or two boxes, all solvable; pushes are irreversible."""
+"""Sokoban: 6x6 rooms with one or two boxes, or Boxoban's levels; all solvable, and pushes are irreversible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.sokoban.expert import Solver
 from tacit.worlds.sokoban.prompt import FullWording, TerseWording
 from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.sokoban.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
+from tacit.worlds.sokoban.tasks import FAMILIES, MANY, NAME, PANELS, SIZES, SPLITS, tasks
 from tacit.worlds.sokoban.tracker import SokobanTracker
 from tacit.worlds.sokoban.world import DIRECTIONS, MAX_STEPS, SokobanWorld, parse_observation, read_position
 
@@ -45,7 +45,7 @@ ENVIRONMENT = Environment(
     make=SokobanWorld,
     tasks=tasks,
     splits=SPLITS,
-    families=tuple(FAMILIES.values()),
+    families=(*FAMILIES.values(), MANY),
     wordings={"full": FullWording(), "terse": TerseWording()},
     experts={"solver": Solver},
     alphabet=ALPHABET,
@@ -57,5 +57,7 @@ ENVIRONMENT = Environment(
     questions=questions,
     action_tokens=8,
     panels=PANELS,
+    published=SIZES,
+    step_rewards=True,
     place=place,
 )

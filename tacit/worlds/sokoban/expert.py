@@ -1,20 +1,27 @@
-"""A solver that plays a shortest solution, by exhaustive reverse play.
+"""A solver that plays a shortest solution, by exhaustive reverse play; larger rooms are solved by best-first search.
 
 Undoing a step walks back, with or without pulling the box that was pushed. Breadth-first search from all solved positions
 reaches exactly the solvable ones; a 6x6 room with two boxes has about 1,500 positions. All others are deadlocks.
+
+Rooms with more than two boxes or 64 cells have too many positions. There, a best-first search over pushes looks for a solution,
+and a deadlock is reported only if some box can no longer reach a target of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import permutations
+from heapq import heappop, heappush
 from math import inf
+from typing import Any
 
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
 from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, Room, bits, read_position
 
+SMALL_BOXES, SMALL_CELLS = 2, 64
+"""largest rooms for exhaustive search"""
+MOST_EXPANDED, WEIGHT = 30_000, 3.0
 KEPT = 128
 """cached rooms: the members of a group play in the same room"""
 
@@ -48,8 +55,16 @@ def moves_left(layout: Layout) -> Mapping[Position, int]:
     return reached
 
 
+def is_small(layout: Layout) -> bool:
+    """Whether the exhaustive solver can be used."""
+    return layout.targets.bit_count() <= SMALL_BOXES and layout.height * layout.width <= SMALL_CELLS
+
+
 def best_moves(layout: Layout, at: Position) -> list[str]:
-    """The directions that begin a shortest solution; none in a deadlock or a solved position."""
+    """The directions that begin a shortest solution (in a large room, the one that was found); none in a deadlock or a solved
+    position."""
+    if not is_small(layout):
+        return list(find_solution(layout, at)[:1])
     left, room = moves_left(layout), Room(layout)
     here = left.get(at)
     if not here:
@@ -59,16 +74,25 @@ def best_moves(layout: Layout, at: Position) -> list[str]:
 
 
 def is_deadlocked(layout: Layout, at: Position) -> bool:
-    return at not in moves_left(layout)
+    return at not in moves_left(layout) if is_small(layout) else pushes_left(layout, at.boxes) == inf
 
 
 def pushes_left(layout: Layout, boxes: int) -> float:
     """A lower bound: the smallest sum of box-target distances over all assignments, ignoring other boxes and the agent's
     position. Infinite if some box cannot reach a target."""
-    distances = _distances(layout)
-    targets = list(bits(layout.targets))
-    shared = permutations(targets, boxes.bit_count())
-    return min(sum(distances[target].get(box, inf) for box, target in zip(bits(boxes), some, strict=True)) for some in shared)
+    distances, targets = _distances(layout), list(bits(layout.targets))
+    cheapest: dict[int, float] = {0: 0.0}
+    """set of targets in use -> cheapest assignment of the boxes so far"""
+    for box in bits(boxes):
+        further: dict[int, float] = {}
+        for used, cost in cheapest.items():
+            for number, target in enumerate(targets):
+                if not used >> number & 1 and box in distances[target]:
+                    chosen = used | 1 << number
+                    further[chosen] = min(further.get(chosen, inf), cost + distances[target][box])
+        cheapest = further
+    least = min(cheapest.values(), default=inf)
+    return least if least == inf else int(least)
 
 
 @lru_cache(maxsize=KEPT)
@@ -91,16 +115,83 @@ def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
     return found
 
 
+@lru_cache(maxsize=4 * KEPT)
+def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
+    """Moves that solve the room; empty if none was found within `MOST_EXPANDED` positions. Best-first search over pushes, by
+    the pushes done and a weighted lower bound of the pushes left."""
+    beside = Room(layout).beside
+    first = Position(at.agent, at.boxes)
+    queue = [(0.0, 0, 0, first, ())]
+    met, number = set[tuple[int, int]](), 0
+    while queue and len(met) < MOST_EXPANDED:
+        _, _, pushes, (agent, boxes), trail = heappop(queue)
+        if boxes == layout.targets:
+            return tuple(_unroll(trail))
+        ways = _walks(beside, agent, boxes)
+        key = (min(ways), boxes)
+        if key in met:
+            continue
+        met.add(key)
+        for box in bits(boxes):
+            for way, opposite in _OPPOSITE.items():
+                stand, there = beside[opposite][box], beside[way][box]
+                if stand not in ways or there < 0 or boxes >> there & 1:
+                    continue
+                pushed = boxes ^ 1 << box | 1 << there
+                left = pushes_left(layout, pushed)
+                if left < inf:
+                    number += 1
+                    step = (trail, (*_path(ways, stand), way))
+                    heappush(queue, (pushes + 1 + WEIGHT * left, number, pushes + 1, Position(box, pushed), step))
+    return ()
+
+
+def _walks(beside: Mapping[str, tuple[int, ...]], agent: int, boxes: int) -> dict[int, tuple[int, str]]:
+    """cell -> (cell before it, direction) of a shortest walk to every cell the agent reaches without pushing"""
+    reached, edge = {agent: (-1, "")}, [agent]
+    for cell in edge:
+        for way, ahead in beside.items():
+            there = ahead[cell]
+            if there >= 0 and there not in reached and not boxes >> there & 1:
+                reached[there] = (cell, way)
+                edge.append(there)
+    return reached
+
+
+def _path(ways: Mapping[int, tuple[int, str]], cell: int) -> tuple[str, ...]:
+    steps = []
+    while ways[cell][0] >= 0:
+        cell, way = ways[cell]
+        steps.append(way)
+    return tuple(reversed(steps))
+
+
+def _unroll(trail: tuple[Any, ...]) -> list[str]:
+    """(((), first moves), next moves) -> all moves in order"""
+    parts = []
+    while trail:
+        trail, moves = trail
+        parts.append(moves)
+    return [move for moves in reversed(parts) for move in moves]
+
+
 _OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 class Solver(ByReading):
     """Acts on the observation alone, so it can advise in any episode. Of several best moves it takes the first in the order up,
-    down, left, right. In a deadlock it takes the first admissible action."""
+    down, left, right. In a deadlock it takes the first admissible action. In a large room it follows the solution it found
+    until somebody leaves it."""
 
     def __init__(self, task: Task | None = None) -> None:
-        pass
+        self._planned: dict[Position, str] = {}
 
     def act(self, observation: Observation) -> str:
-        best = best_moves(*read_position(observation.text))
+        layout, at = read_position(observation.text)
+        if not is_small(layout) and at not in self._planned:
+            room, here = Room(layout), at
+            for move in find_solution(layout, at):
+                self._planned[here] = move
+                here = room.move(here, move) or here
+        best = best_moves(layout, at) if is_small(layout) else [self._planned[at]] if at in self._planned else []
         return best[0] if best else (observation.actions or ("up",))[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tacit.core.hindsight import Skills, critical_steps
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
-from tacit.worlds.sokoban.expert import best_moves, is_deadlocked
+from tacit.worlds.sokoban.expert import best_moves, find_solution, is_deadlocked, is_small
 from tacit.worlds.sokoban.tracker import SokobanTracker
 from tacit.worlds.sokoban.world import DIRECTIONS, Room, parse_direction, read_position
 
@@ -95,13 +95,13 @@ def pushes(trajectory: Trajectory) -> list[str]:
 
 
 def solution(trajectory: Trajectory) -> list[str]:
-    """The pushes of a shortest solution from the start."""
+    """The pushes of the solver's solution from the start."""
     layout, at = read_position(trajectory.steps[0].observation.text)
-    room, found = Room(layout), []
-    while best := best_moves(layout, at):
-        there = room.move(at, best[0])
+    room, found, moves = Room(layout), list[str](), iter(() if is_small(layout) else find_solution(layout, at))
+    while move := next(iter(best_moves(layout, at)), "") if is_small(layout) else next(moves, ""):
+        there = room.move(at, move)
         assert there is not None
-        found += [best[0]] if there.boxes != at.boxes else []
+        found += [move] if there.boxes != at.boxes else []
         at = there
     return found
 

@@ -10,6 +10,9 @@ split:
     test     about a sixth, the same
     hard     about a sixth: two boxes, 14 to 24 moves
 
+    boxoban_*    the levels of DeepMind's Boxoban (10 by 10, four boxes), from the directory $BOXOBAN_LEVELS: unfiltered (train,
+                 valid, test), medium (train, valid) and hard
+
 There are not many rooms this small, and two seeds may well draw the same one. Those of a corpus for pretraining are kept apart
 from those of runs: seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
 """
@@ -17,19 +20,45 @@ from those of runs: seeds beyond what a person types draw from a seventh of the 
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
-from tacit.core.errors import check_split_and_count
+from tacit.core.errors import TacitError, check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.sokoban.expert import moves_left
-from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Room, read_rows
+from tacit.worlds.sokoban.world import (
+    AGENT,
+    AGENT_ON_TARGET,
+    BOX,
+    DIRECTIONS,
+    FLOOR,
+    PLACED,
+    TARGET,
+    WALL,
+    Layout,
+    Room,
+    read_rows,
+)
 
 NAME = "sokoban"
-SPLITS = ("train", "test", "hard")
-FAMILIES = {1: "one_box", 2: "two_boxes"}
+BOXOBAN = {
+    "boxoban_train": "unfiltered/train",
+    "boxoban_valid": "unfiltered/valid",
+    "boxoban_test": "unfiltered/test",
+    "boxoban_medium_train": "medium/train",
+    "boxoban_medium_valid": "medium/valid",
+    "boxoban_hard": "hard",
+}
+"""split -> directory of level files"""
+SPLITS = ("train", "test", "hard", *BOXOBAN)
+SIZES = {"boxoban_test": 1000, "boxoban_hard": 3332}
+BOXOBAN_VARIABLE = "BOXOBAN_LEVELS"
+FAMILIES, MANY = {1: "one_box", 2: "two_boxes"}, "many_boxes"
 SIZE = 6
 WALLED = 0.3
 """share of the inner cells that are walls"""
@@ -45,6 +74,8 @@ GOAL = "Push every box onto a target."
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different rooms of the split; a larger count begins with the same ones."""
     check_split_and_count(NAME, SPLITS, split, count)
+    if split in BOXOBAN:
+        return _draw_levels(split, count, seed)
     shares = SHARES["corpus" if split == "train" and seed >= DERIVED_SEEDS else split]
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
@@ -60,8 +91,55 @@ def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
     """Any room as a task."""
     _, start = read_rows(rows)
     mark = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
-    family = FAMILIES[start.boxes.bit_count()]
+    family = FAMILIES.get(start.boxes.bit_count(), MANY)
     return Task(NAME, f"{NAME}/{split}/{family}-{mark}", family, split, seed, GOAL, {"room": list(rows)})
+
+
+LEVEL_SYMBOLS = str.maketrans({"#": WALL, " ": FLOOR, "$": BOX, ".": TARGET, "@": AGENT, "*": PLACED, "+": AGENT_ON_TARGET})
+"""of Boxoban and other collections of levels"""
+
+
+def read_levels(path: Path) -> list[list[str]]:
+    """The rooms of a level file: rows of symbols, with a `;` line or an empty one before each level. Short rows are filled up
+    with floor, and what lies outside the walls stays floor that nobody reaches."""
+    levels: list[list[str]] = [[]]
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.startswith(";"):
+            levels.append([])
+        else:
+            levels[-1].append(line.rstrip())
+    rooms = []
+    for number, rows in enumerate(filter(None, levels), start=1):
+        width = max(map(len, rows))
+        rooms.append([row.ljust(width).translate(LEVEL_SYMBOLS) for row in rows])
+        read_rows(rooms[-1], f"level {number} of {path}")
+    return rooms
+
+
+def _draw_levels(split: str, count: int, seed: int) -> list[Task]:
+    """`count` levels in an order that depends on the seed. Reads as many files as it needs."""
+    root = os.environ.get(BOXOBAN_VARIABLE, "")
+    place = Path(root).expanduser() / BOXOBAN[split]
+    files = sorted(place.glob("*.txt")) if root else []
+    if not files:
+        where = f"{str(place)!r} has no .txt files" if root else "it is not set"
+        raise TacitError(
+            f"{split!r} needs Boxoban's levels: set {BOXOBAN_VARIABLE} to the directory of the repository "
+            f"google-deepmind/boxoban-levels; {where}."
+        )
+    rng = Random(f"{NAME}/{split}/{seed}")
+    rng.shuffle(files)
+    found: dict[str, Task] = {}
+    for file in files:
+        levels = list(enumerate(read_levels(file)))
+        for number, rows in rng.sample(levels, len(levels)):
+            task = replace(make_task(rows, split, seed), id=f"{NAME}/{split}/{file.stem}-{number}")
+            found[task.id] = task
+            if len(found) == count:
+                return list(found.values())
+    if len(found) < count:
+        raise TacitError(f"{count} levels of {split!r} were asked for; {str(place)!r} has {len(found)}.")
+    return list(found.values())
 
 
 def split_of(layout: Layout) -> str:

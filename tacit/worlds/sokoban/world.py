@@ -4,6 +4,8 @@
     success   every box is on a target
     refused   a step into a wall, a push against a wall or another box, and anything that is no direction
     score     the share of boxes on targets
+    reward    gym-sokoban's, for `outcome = steps`: −0.1 per action, +1 for a box pushed onto a target, −1 for one pushed off
+              it, +10 for the last one
 
 As in gym-sokoban, an episode continues after a deadlock; the failure reason reports it. An observation is the room, row by row,
 and why the last action was refused, if it was:
@@ -27,8 +29,9 @@ from tacit.core.types import Observation, Task, Transition
 
 WALL, BOX, TARGET, AGENT, FLOOR, PLACED, AGENT_ON_TARGET = "W", "A", "C", "@", ".", "*", "+"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-LARGEST, MOST_BOXES = 8, 2
-"""limits on rows or columns and on boxes, for the exhaustive solver"""
+LARGEST, MOST_BOXES = 30, 10
+"""limits on rows or columns and on boxes"""
+STEP_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
 
 
 class Position(NamedTuple):
@@ -131,7 +134,7 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
     boxes, targets, agents = where(BOX, PLACED), where(TARGET, PLACED, AGENT_ON_TARGET), where(AGENT, AGENT_ON_TARGET)
     if agents.bit_count() != 1 or boxes.bit_count() != targets.bit_count() or not 1 <= boxes.bit_count() <= MOST_BOXES:
         raise TacitError(
-            f"{named} needs one agent and one or two boxes with as many targets, got {agents.bit_count()} agents, "
+            f"{named} needs one agent and 1 to {MOST_BOXES} boxes with as many targets, got {agents.bit_count()} agents, "
             f"{boxes.bit_count()} boxes, {targets.bit_count()} targets."
         )
     return Layout(*shape, where(WALL), targets), Position(agents.bit_length() - 1, boxes)
@@ -172,15 +175,17 @@ class SokobanWorld:
         if there is None:
             ahead = self._room.beside[direction][self._at.agent]
             return self._refuse(f"a wall is {direction}" if ahead < 0 else f"the box cannot be pushed {direction}")
+        moved = self._room.placed(there) - self._room.placed(self._at)
         self._at = there
         solved = self._room.is_solved(there)
-        return Transition(self._observe(), done=solved, success=solved, score=self._score())
+        reward = STEP_REWARD + BOX_REWARD * moved + SOLVED_REWARD * solved
+        return Transition(self._observe(), done=solved, success=solved, score=self._score(), reward=reward)
 
     def close(self) -> None:
         pass
 
     def _refuse(self, why: str) -> Transition:
-        return Transition(self._observe(why), effective=False, score=self._score())
+        return Transition(self._observe(why), effective=False, score=self._score(), reward=STEP_REWARD)
 
     def _score(self) -> float:
         return self._room.placed(self._at) / self._at.boxes.bit_count()

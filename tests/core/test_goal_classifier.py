@@ -1,0 +1,40 @@
+"""The family of a task from its goal: what words tell, and what they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.core.tasks import GoalClassifier, normalize_goal
+from tacit.worlds import get_environment
+from tacit.worlds.scienceworld.tasks import SIZES
+
+
+def test_goals_are_compared_without_their_opening():
+    assert normalize_goal("Your task is to: put a mug in desk.") == normalize_goal("put a  mug in desk.")
+    assert normalize_goal("Your task is to boil water.  First") == "boil water. First"
+
+
+@pytest.mark.parametrize(("world", "split", "size"), [("alfworld", "unseen", 200), ("scienceworld", "test", SIZES["test"])])
+def test_families_of_unseen_goals_are_found(world, split, size):
+    environment = get_environment(world)
+    classifier = GoalClassifier((task.goal, task.family) for task in environment.tasks("train", 512, 0))
+    tasks = environment.tasks(split, size, 1)
+    assert classifier.accuracy >= 0.98 and all(classifier.classify(task.goal) == task.family for task in tasks)
+
+
+def test_families_that_no_word_tells_are_refused():
+    depths = GoalClassifier((task.goal, task.family) for task in get_environment("textcraft").tasks("train", 200, 0))
+    with pytest.raises(
+        TacitError, match=r"goals do not tell which of depth_2, depth_3, depth_4 they belong to \(\d+% of held-out"
+    ):
+        depths.classify("craft ash stool")
+    with pytest.raises(TacitError, match="goals do not tell which of the families"):
+        GoalClassifier([]).classify("craft ash stool")
+
+
+def test_a_goal_between_two_families_is_refused():
+    sides = GoalClassifier([(f"go left {n}", "left") for n in range(40)] + [(f"go right {n}", "right") for n in range(40)])
+    assert sides.classify("go left now") == "left"
+    with pytest.raises(TacitError, match=r"goal 'go' could be (left|right) \(50%\) or"):
+        sides.classify("go")
