@@ -41,7 +41,9 @@ def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatc
 def test_every_split_has_a_hash_but_those_of_files_we_never_had(name):
     world = get_environment(name)
     theirs = ("valid_unseen",) if name != "searchqa" else ("published_train", "published_test")
-    missing = [s for s in world.splits if s not in world.panels and s not in theirs]
+    missing = [
+        s for s in world.splits if s not in world.panels and s not in theirs and not s.startswith(("boxoban_", "adapt_"))
+    ]
     assert not missing, f"{name}: add the hashes of {missing} to its panels.py"
 
 

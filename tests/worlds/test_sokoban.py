@@ -12,9 +12,9 @@ from every_world import HOSTILE, expert_episode, random_episode
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds import get_environment
-from tacit.worlds.sokoban.expert import best_moves, is_deadlocked, moves_left, pushes_left
+from tacit.worlds.sokoban.expert import Solver, best_moves, is_deadlocked, moves_left, pushes_left
 from tacit.worlds.sokoban.skills import SKILLS
-from tacit.worlds.sokoban.tasks import DERIVED_SEEDS, SHARES, make_task, share_of, split_of
+from tacit.worlds.sokoban.tasks import DERIVED_SEEDS, GENERATED, SHARES, make_task, share_of, split_of
 from tacit.worlds.sokoban.world import (
     DIRECTIONS,
     Layout,
@@ -132,7 +132,7 @@ def test_whatever_is_written_is_answered(action):
     assert set(ENVIRONMENT.alphabet(trajectory(ROOM, [action]))) <= set(SKILLS)
 
 
-@pytest.mark.parametrize("split", ENVIRONMENT.splits)
+@pytest.mark.parametrize("split", GENERATED)
 def test_a_thousand_random_episodes(split):
     rng, counts = Random(7), Counter()
     for task in ENVIRONMENT.tasks(split, 334, seed=9):
@@ -141,7 +141,7 @@ def test_a_thousand_random_episodes(split):
     assert counts["lost"] > 200 and counts["True"] > 5_000 and counts["False"] > 1_000
 
 
-@pytest.mark.parametrize("split", ENVIRONMENT.splits)
+@pytest.mark.parametrize("split", GENERATED)
 def test_the_expert_earns_everything_in_the_fewest_moves(split):
     """Solver against generator, and both against a search that knows neither: every room is solved, and none in fewer moves."""
     for task in ENVIRONMENT.tasks(split, 100, seed=5):
@@ -200,7 +200,7 @@ def test_listed_actions_are_exactly_the_accepted_ones():
 
 def test_splits_share_no_room_however_it_is_turned_and_repeat_none():
     rooms = {}
-    for split in ENVIRONMENT.splits:
+    for split in GENERATED:
         tasks = ENVIRONMENT.tasks(split, 300, seed=1)
         assert len({task.id for task in tasks}) == len({tuple(task.data["room"]) for task in tasks}) == 300
         layouts = [read_rows(task.data["room"]) for task in tasks]
@@ -241,13 +241,13 @@ def reflections(layout: Layout) -> set[tuple[int, int]]:
     [
         ({}, "its data needs `room`, a list of rows"),
         ({"room": "WW"}, "its data needs `room`"),
-        ({"room": []}, "rows of equal length, at most 8 by 8"),
+        ({"room": []}, "rows of equal length, at most 30 by 30"),
         ({"room": ["@AC", "W"]}, "rows of equal length"),
-        ({"room": ["@AC......"]}, "at most 8 by 8"),
+        ({"room": ["@AC" + "." * 28]}, "at most 30 by 30"),
         ({"room": ["@$C"]}, r"symbols that mean nothing here: \$; known are W A C"),
         ({"room": ["@A."]}, "1 agents, 1 boxes, 0 targets"),
-        ({"room": ["@AAACCC"]}, "one or two boxes"),
-        ({"room": ["@.."]}, "one or two boxes"),
+        ({"room": ["@" + "A" * 11 + "C" * 11]}, "1 to 10 boxes"),
+        ({"room": ["@.."]}, "1 to 10 boxes"),
         ({"room": ["@A@C"]}, "got 2 agents"),
         ({"room": ["@*"]}, "is solved already"),
     ],
@@ -311,3 +311,85 @@ def test_questions_are_answered_by_the_room():
     assert dict(ENVIRONMENT.questions(Random(0), Observation(format_observation(["@AC"])))).keys() <= {
         f"what is {way}" for way in DIRECTIONS
     }
+
+
+BOXES = """; 0
+##########
+#####  . #
+##### $  #
+#    $.  #
+# @  $.  #
+#    $   #
+#    .   #
+##########
+
+; 1
+##########
+#.$ @   ##
+#.$     ##
+#.$   ####
+#.$   ####
+##########
+"""
+"""two levels as Boxoban writes them; the second has two rows less"""
+
+
+@pytest.fixture
+def boxoban(tmp_path, monkeypatch):
+    for place in ("unfiltered/test", "hard"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "000.txt").write_text(BOXES)
+    monkeypatch.setenv("BOXOBAN_LEVELS", str(tmp_path))
+    return tmp_path
+
+
+def test_boxoban_levels_are_read_and_solved(boxoban):
+    tasks = ENVIRONMENT.tasks("boxoban_test", 2, 0)
+    assert sorted(t.id for t in tasks) == ["sokoban/boxoban_test/000-0", "sokoban/boxoban_test/000-1"]
+    assert {t.family for t in tasks} == {"many_boxes"} and tasks == ENVIRONMENT.tasks("boxoban_test", 2, 0)
+    assert tasks[0].data["room"] != ENVIRONMENT.tasks("boxoban_hard", 1, 0)[0].id
+    for task in tasks:
+        assert set("".join(task.data["room"])) <= set("WAC@.")
+        world, solver, tracker = ENVIRONMENT.make(), Solver(), ENVIRONMENT.tracker
+        observation, rewards, done = world.reset(task), list[float](), False
+        state = tracker.start(task, observation)
+        while not done and len(rewards) < 120:
+            action = solver.act(observation)
+            transition = world.step(action)
+            state = tracker.update(state, action, transition)
+            observation, done = transition.observation, transition.done
+            rewards.append(transition.reward)
+        assert done and state.phase == "done" and sum(rewards) == pytest.approx(-0.1 * len(rewards) + 4 + 10)
+
+
+def test_gym_sokobans_reward():
+    """−0.1 per action, refused or not, +1 and −1 for a box onto and off a target, +10 for the last; see the world's page."""
+    world = ENVIRONMENT.make()
+    world.reset(make_task(["WWWWWWW", "W@A.C.W", "W..A.CW", "WWWWWWW"]))
+    assert world.step("up").reward == world.step("jump").reward == pytest.approx(-0.1)
+    rewards = [world.step(action).reward for action in ("right", "right", "right")]
+    assert rewards == pytest.approx([-0.1, 0.9, -1.1])
+    assert ENVIRONMENT.step_rewards, "--outcome steps"
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        (None, "set BOXOBAN_LEVELS to the directory of the repository google-deepmind/boxoban-levels; it is not set"),
+        ("nowhere", r"has no \.txt files"),
+        ("broken", r"level 1 of .*000\.txt has symbols that mean nothing here: x"),
+    ],
+)
+def test_levels_that_are_missing_or_broken_are_named(tmp_path, monkeypatch, setting, says):
+    monkeypatch.delenv("BOXOBAN_LEVELS", raising=False)
+    if setting:
+        (tmp_path / "broken" / "hard").mkdir(parents=True)
+        (tmp_path / "broken" / "hard" / "000.txt").write_text("; 0\n####\n#x@#\n####\n")
+        monkeypatch.setenv("BOXOBAN_LEVELS", str(tmp_path / setting))
+    with pytest.raises(TacitError, match=says):
+        ENVIRONMENT.tasks("boxoban_hard", 1, 0)
+
+
+def test_more_levels_than_there_are_is_refused(boxoban):
+    with pytest.raises(TacitError, match=r"3 levels of 'boxoban_test' were asked for; .* has 2"):
+        ENVIRONMENT.tasks("boxoban_test", 3, 0)

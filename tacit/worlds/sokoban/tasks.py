@@ -55,7 +55,8 @@ BOXOBAN = {
     "boxoban_hard": "hard",
 }
 """split -> directory of level files"""
-SPLITS = ("train", "test", "hard", *BOXOBAN)
+GENERATED = ("train", "test", "hard")
+SPLITS = (*GENERATED, *BOXOBAN)
 SIZES = {"boxoban_test": 1000, "boxoban_hard": 3332}
 BOXOBAN_VARIABLE = "BOXOBAN_LEVELS"
 FAMILIES, MANY = {1: "one_box", 2: "two_boxes"}, "many_boxes"
@@ -145,7 +146,7 @@ def _draw_levels(split: str, count: int, seed: int) -> list[Task]:
 def split_of(layout: Layout) -> str:
     """The split of a room and its rotations and reflections."""
     share = share_of(layout)
-    return next((split for split in SPLITS if share in SHARES[split]), "train")
+    return next((split for split in GENERATED if share in SHARES[split]), "train")
 
 
 def share_of(layout: Layout) -> int:
