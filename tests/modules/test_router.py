@@ -200,8 +200,10 @@ def in_errands(module: Path, place: Path) -> Path:
 def test_one_agent_over_modules_of_several_worlds(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "household" / "heat")
     in_errands(modules / "pick", tmp_path / "errands" / "heat")
-    agent = Agent.load(tmp_path)
-    assert agent.router.modules.keys() == Agent.load([tmp_path / "household", tmp_path / "errands"]).router.modules.keys()
+    base = find_modules(modules)["heat"].base.source(WORLD)  # a tiny base of its own is each world's
+    agent = Agent.load(tmp_path, base=base)
+    both = Agent.load([tmp_path / "household", tmp_path / "errands"], base=base)
+    assert agent.router.modules.keys() == both.router.modules.keys()
     assert sorted(agent.router.modules) == ["alfworld/heat", "errands/heat"]
     household, errand = WORLD.tasks_of("seen", 1, 1, ("heat",))[0], ERRANDS.tasks("test", 1, 1)[0]
     assert agent.router.name(household) == "alfworld/heat" and agent.router.name(errand) == "errands/heat"

@@ -46,6 +46,7 @@ ENVIRONMENT = Environment(
     tasks=tasks,
     splits=SPLITS,
     families=(*FAMILIES.values(), MANY),
+    skills={FAMILIES[1]: (FAMILIES[1],), FAMILIES[2]: (FAMILIES[2], MANY)},  # generated rooms have no more than two boxes
     wordings={"full": FullWording(), "terse": TerseWording()},
     experts={"solver": Solver},
     alphabet=ALPHABET,
