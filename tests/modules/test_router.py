@@ -189,6 +189,7 @@ def in_errands(module: Path, place: Path) -> Path:
     file = Path(shutil.copytree(module, place)) / "module.json"
     data = json.loads(file.read_text()) | {
         "world": "errands",
+        "skill": "heat",
         "families": [ERRANDS.families[0]],
         "tracker": ERRANDS.tracker.version,
     }
