@@ -89,7 +89,7 @@ def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
     """An ETO record with `messages`, and whether it was won."""
     roles = {"human": "user", "gpt": "assistant", "system": "system"}
     messages = [
-        {"role": roles.get(each.get("from")), "content": each.get("value")} if isinstance(each, Mapping) else each
+        {"role": roles.get(str(each.get("from"))), "content": each.get("value")} if isinstance(each, Mapping) else each
         for each in data["conversations"]
     ]
     first = [message.get("content") for message in messages[:2] if isinstance(message, Mapping)]

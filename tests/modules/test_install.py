@@ -18,7 +18,7 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.modules import read_module
 from tacit.modules.archive import pack
-from tacit.modules.module import MANIFEST, OWN_LICENSE, Base, find_license
+from tacit.modules.module import MANIFEST, OWN_LICENSE, Base, find_license, hash_manifest
 from tacit.modules.verify import Verdict
 from tacit.worlds import get_environment
 
@@ -55,7 +55,8 @@ def rewritten(package: Path, file: Path, change: Any) -> Path:
 
 def manifest_with(**changes: Any) -> Any:
     def change(entries: dict[str, bytes]) -> None:
-        entries[MANIFEST] = json.dumps({**json.loads(entries[MANIFEST]), **changes}).encode()
+        data = {**json.loads(entries[MANIFEST]), **changes}
+        entries[MANIFEST] = json.dumps({**data, "sha256": hash_manifest(data)}).encode()
 
     return change
 

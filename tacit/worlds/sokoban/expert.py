@@ -121,7 +121,7 @@ def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
     the pushes done and a weighted lower bound of the pushes left."""
     beside = Room(layout).beside
     first = Position(at.agent, at.boxes)
-    queue = [(0.0, 0, 0, first, ())]
+    queue: list[tuple[float, int, int, Position, Any]] = [(0.0, 0, 0, first, ())]
     met, number = set[tuple[int, int]](), 0
     while queue and len(met) < MOST_EXPANDED:
         _, _, pushes, (agent, boxes), trail = heappop(queue)
