@@ -220,10 +220,10 @@ class Gated(ScriptedPolicy):
         self.begun = threading.Event()
         self.waiting = 0
 
-    def sample(self, requests, sampling, layer=None):
+    def sample(self, requests, sampling, hidden=None):
         self.waiting = len(requests)
         assert self.sampling.wait(20)
-        return super().sample(requests, sampling, layer)
+        return super().sample(requests, sampling, hidden)
 
     def update(self, batch, losses, lr):
         self.begun.set()

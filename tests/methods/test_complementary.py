@@ -177,10 +177,10 @@ def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(b
         done = loop.iterate(number)
         bank = experience.manager.bank
         guides = {int(t.condition.entry) for g in done.groups for t in g.trajectories if t.condition.name == GUIDED}
+        experience.manager.finish()
         known = {sample.entry for sample in experience.manager.extractor.buffer}
         trained = {entry for entry in guides if number in bank.training_steps(entry)}
         assert guides == trained | (guides & known), "nobody was forgotten"
-        experience.manager.finish()
         bank.drop_retired_calls()
         everybody = range(1, max(bank.entries) + 1)
         assert all((bank.call(entry) is not None) == (entry in bank.entries) for entry in everybody)

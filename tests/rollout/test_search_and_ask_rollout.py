@@ -18,7 +18,7 @@ from tacit.core.types import Condition, Observation, Prompt, StopReason, Transit
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, SearchAndAsk, SearchResult, parse_question
 from tacit.prompts.settings import PromptSettings
-from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.episodes import EpisodePlan, RolloutObserver, rollout
 from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
@@ -120,6 +120,30 @@ def test_somebody_who_cannot_answer_costs_that_episode_and_a_refusal_the_run():
         assert trajectory.stop is StopReason.WORLD_ERROR and "asking: RuntimeError: nobody there" in trajectory.detail
     with pytest.raises(TacitError, match="closed"):
         play(TacitError("the query desk is closed."))
+
+
+def test_other_episodes_go_on_while_a_question_is_answered():
+    """The answer is there once the other episode has ended, and not before."""
+    ended: list[int] = []
+
+    class Watching(RolloutObserver):
+        def on_episode_end(self, index, trajectory):
+            ended.append(index)
+
+    class Late:
+        def done(self) -> bool:
+            return bool(ended)
+
+        def result(self) -> SearchResult:
+            assert ended, "somebody waited for it"
+            return SearchResult("now", 7)
+
+    context = asking_of(get_method("grpo")(**TERSE).context(WORLD), lambda question, task: Late(), brief=True)
+    conditions = (Condition(GUIDED, "", "1"), Condition())
+    plans = [EpisodePlan(WORLD.tasks("train", 1, 0)[0], i, each) for i, each in enumerate(conditions)]
+    actor = ScriptedPolicy(lambda prompt, seed: f"{ASK} why" if ASK in prompt and "now" not in prompt else "hm")
+    asked, free = rollout(plans, context, InProcessPool(WORLD.make), actor, Sampling(), 4, observer=Watching())
+    assert ended == [1, 0] and asked.steps[0].answer == "now" and len(asked) == len(free) == 4
 
 
 HOSTILE = [
