@@ -39,7 +39,7 @@ def pack(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="new directory of the pack (default: RUN.pack)")
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help="newest, best, sft, or a name such as rl-000020")
     parser.add_argument(
-        "--compact", action="store_true", help="round the optimizer's state: about a fifth of the size; the weights stay exact"
+        "--compact", action="store_true", help="round the optimizer's state: about a sixth of the size; the weights stay exact"
     )
     arguments = parser.parse_args(argv)
     out = arguments.out or arguments.run.with_name(arguments.run.resolve().name + ".pack")

@@ -6,7 +6,7 @@
 The tar holds settings, metrics, evaluations and one checkpoint; no trajectories. A run continued from it equals an
 uninterrupted one, bit for bit on a CPU.
 
-`compact` rounds the optimizer's state (engines/local/checkpoint.py): about 2.4 bytes per trained parameter instead of 14.
+`compact` rounds the optimizer's state (engines/local/checkpoint.py): about 2 bytes per trained parameter instead of 13.
 """
 
 from __future__ import annotations
