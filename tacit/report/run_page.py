@@ -252,6 +252,23 @@ def build_headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
     return told
 
 
+def describe_outcome(panels: Sequence[Panel]) -> str:
+    """One sentence: success at the first and the last evaluation, and whether the difference is larger than their errors."""
+    own = sorted((panel for panel in panels if panel.training), key=lambda panel: not panel.worlds)
+    if not own:
+        return ""
+    first, last = own[0].training[0], own[0].training[-1]
+    if first is last:
+        return f"Success is {format_percent(last['success'])} {describe_moment(last)}, the only evaluation so far."
+    low, high = first["interval"]
+    change = "rose" if last["interval"][0] > high else "fell" if last["interval"][1] < low else "went"
+    doubt = "" if change != "went" else "; the 95% intervals overlap"
+    return (
+        f"Success on {own[0].name} {change} from {format_percent(first['success'])} ({describe_moment(first)}) to "
+        f"{format_percent(last['success'])} ({describe_moment(last)}){doubt}."
+    )
+
+
 # Provenance: chosen settings, all settings, versions, and the command to repeat the run
 
 Key = tuple[str, ...]
@@ -466,6 +483,7 @@ def render_run(
     before = [episodes for episodes in split_by_world(first, known) if episodes.title not in [e.title for e in measured]]
     panels = group_panels(run)
     parts = {
+        "outcome": describe_outcome(panels),
         "panels": panels,
         "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _alarm_text(alarm)) for alarm in run.alarms],
         "stages": build_stages(run.metrics, panels),
