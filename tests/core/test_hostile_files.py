@@ -14,6 +14,7 @@ import pytest
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.engines.models.bases import _may_backtrack, check_sizes, check_tokenizer
+from tacit.engines.models.tiny import TinySettings
 from tacit.modules.drafting.sandbox_process import findings
 from tacit.report.run_files import read_episodes
 from tacit.runs import files
@@ -177,3 +178,10 @@ def test_a_draft_reads_no_attributes_through_format(line: str) -> None:
 
 def test_a_draft_may_format_plainly() -> None:
     assert not findings('x = "{} {0!r:>3} {name:{width}}".format(1, name=2, width=3)\ny = format(3, ".1f")\nz = f"{x:>3}"\n')
+
+
+@pytest.mark.parametrize("sizes", [{"layers": 10**7}, {"hidden": 8 * 10**6}, {"intermediate": 10**9}])
+def test_a_tiny_model_is_not_large(sizes: dict[str, int]) -> None:
+    """module.json and settings.json name its sizes."""
+    with pytest.raises(TacitError, match=r"weights, more than 1,000,000,000"):
+        TinySettings(**sizes)

@@ -49,6 +49,9 @@ WORDS = (
 )
 
 
+MAX_WEIGHTS = 1_000_000_000
+
+
 @dataclass(frozen=True)
 class TinySettings:
     """Sizes of a tiny policy. The defaults are about a million parameters."""
@@ -74,6 +77,9 @@ class TinySettings:
         for name in ("hidden", "layers", "heads", "kv_heads", "intermediate", "context"):
             if getattr(self, name) < 1:
                 raise TacitError(f"tiny policy: {name} = {getattr(self, name)} must be at least 1.")
+        weights = 2 * self.vocab * self.hidden + self.layers * self.hidden * (4 * self.hidden + 3 * self.intermediate)
+        if weights > MAX_WEIGHTS:
+            raise TacitError(f"tiny policy: these sizes make {weights:,} weights, more than {MAX_WEIGHTS:,}.")
         if self.hidden % (2 * self.heads):
             raise TacitError(f"tiny policy: hidden = {self.hidden} must be an even multiple of heads = {self.heads}.")
         if self.heads % self.kv_heads:
