@@ -25,7 +25,6 @@ from typing import Any
 from tacit.config.checks import AGENTS
 from tacit.config.recipe import method_name
 from tacit.core.errors import TacitError
-from tacit.engines.local.checkpoint import compact_file, restore_file
 from tacit.engines.models.bases import BASES, checkpoint_directory, fingerprint, hash_file
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
@@ -57,6 +56,8 @@ def pack_run(run: Path, out: Path, checkpoint: str = "newest", compact: bool = F
         "checkpoint": chosen.path.name,
         "compact": compact,
     }
+
+    from tacit.engines.local.checkpoint import compact_file  # imports torch
 
     def fill(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
@@ -97,6 +98,8 @@ def unpack_run(pack: Path, out: Path | None = None, model: str = "") -> tuple[Pa
             f"{pack} continues a run of model {manifest['model']} with fingerprint {manifest['fingerprint'][:12]}, but {base} "
             f"has {here[:12]}: another model, or another version of it. Give the right one with --model."
         )
+
+    from tacit.engines.local.checkpoint import restore_file  # imports torch
 
     def fill(directory: Path) -> None:
         try:
