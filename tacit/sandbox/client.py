@@ -214,6 +214,11 @@ class Sandbox:
         """False once the server has ended"""
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """of the server"""
+        return self._process.pid
+
     def close(self) -> None:
         self._line.close()
         self._process.terminate()

@@ -21,6 +21,7 @@ import fcntl
 import importlib
 import importlib.util
 import json
+import math
 import os
 import resource
 import selectors
@@ -55,6 +56,8 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LOOK_S = 0.1
 """how often memory and workspace size are checked"""
+OWNER_S = 5.0
+"""how often an idle server looks for its owner, where a fork of it keeps the line open"""
 SETUP_FAILED = 125
 PIPES = ("output", "report", "status")
 REPORT_BYTES = 4 << 20
@@ -388,11 +391,12 @@ class Server:
         bind(os.path.realpath(outside), staged)
         return staged
 
-    def serve(self) -> None:
+    def serve(self, owner: int) -> None:
+        """Until the owner, a process, hangs up or ends."""
         looked = 0.0
-        while True:
-            soonest = min((job.deadline for job in self.jobs.values()), default=time.monotonic() + 3600)
-            wait = max(0.0, min(soonest - time.monotonic(), LOOK_S if self.jobs else 3600))
+        while os.getppid() == owner:
+            soonest = min((job.deadline for job in self.jobs.values()), default=math.inf)
+            wait = max(0.0, min(soonest - time.monotonic(), LOOK_S if self.jobs else OWNER_S))
             for key, _ in self.selector.select(wait):
                 if key.data is None:
                     if not self.receive():
@@ -413,6 +417,15 @@ class Server:
                 looked = now
                 self.look()
             self.finish()
+
+    def stop(self) -> None:
+        """Kill what runs and unmount what is staged: nothing must be left where the owner was killed."""
+        for pid, job in self.jobs.items():
+            job.kill("")
+            os.waitpid(pid, 0)
+        for staged, _ in self.staged:
+            if staged.startswith(self.folder):
+                LIBC.umount2(staged.encode(), MNT_DETACH)
 
     def receive(self) -> bool:
         chunk = self.line.recv(1 << 20)
@@ -518,11 +531,15 @@ def main() -> None:
     if sys.argv[1] == "call":  # by bubblewrap
         sys.exit(load_function(sys.argv[2])(sys.argv[3:], 3))
     descriptor, folder, binds, *preload = sys.argv[1:]
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    owner = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = socket.socket(fileno=int(descriptor))
     try:
-        Server(line, folder, json.loads(binds), preload).serve()
+        server = Server(line, folder, json.loads(binds), preload)
+        try:
+            server.serve(owner)
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -6,18 +6,22 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
+from tacit.evaluation.panels import Panel
 from tacit.sandbox import Sandbox
+from tacit.worlds import get_environment
 from tacit.worlds.code import prepare
 from tacit.worlds.code.folders import difference_edits, patch_edits, prepare_patches, prepare_programs, read_patch
 from tacit.worlds.code.prepare import SOURCES, Source, filter_folder, prepare_packages
-from tacit.worlds.code.tasks import KINDS, apply_edits, open_folder
+from tacit.worlds.code.tasks import KINDS, apply_edits, open_folder, record_of
 
 CODE = """
 def clamp(value, low, high):
@@ -99,6 +103,16 @@ def test_the_issue_shows_a_failing_test_and_no_place_in_the_package(folder):
     for record in open_folder(folder).records:
         assert record.fail_to_pass[0] in record.issue and "def test_" in record.issue
         assert "mini/__init__" not in record.issue and not re.search(r"\.py:\d|line \d", record.issue)
+
+
+def test_the_same_folder_elsewhere_has_the_same_panels(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "moved")
+    panels = [Panel.of(get_environment(f"code+folder={place}"), "train", 4) for place in (folder, tmp_path / "moved")]
+    assert panels[0].hash == panels[1].hash and str(tmp_path) not in json.dumps(panels[1].to_json())
+    assert record_of(panels[0].tasks[0])[0].package == "mini"
+    lost = replace(panels[0].tasks[0], data={**panels[0].tasks[0].data, "folder": "0" * 16})
+    with pytest.raises(TacitError, match="is not open; name its directory with --folder"):
+        record_of(lost)
 
 
 @pytest.mark.slow

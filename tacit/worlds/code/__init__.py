@@ -15,6 +15,7 @@ from tacit.core.world import Environment
 from tacit.worlds.code.expert import AROUND, NoEdit, Oracle, RandomEdit, Rule, find_hunks
 from tacit.worlds.code.prompt import FullWording, TerseWording
 from tacit.worlds.code.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.code.swebench import instance_environment
 from tacit.worlds.code.tasks import (
     FAMILIES,
     NAME,
@@ -51,14 +52,19 @@ def example_texts(seed: int) -> list[str]:
     return texts
 
 
-def code_environment(folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = ISOLATED) -> Environment:
+def code_environment(
+    folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = ISOLATED, runtime: str = ""
+) -> Environment:
     """The world with the tasks of a folder that `tacit prepare code` made, with tests shown or hidden; `sandbox` none runs
-    commands without isolation, which is only for repositories and models you trust."""
+    commands without isolation, which is only for repositories and models you trust. With a .jsonl file of SWE-bench instances
+    as `folder`, commands run in containers of `runtime`: docker, podman or apptainer, the first installed if none is named."""
     if tests not in TESTS:
         raise unknown("value of tests", tests, TESTS)
     if sandbox not in MODES:
         raise unknown("value of sandbox", sandbox, MODES)
     root = PACKAGED if folder == PACKAGED else Path(folder).expanduser().absolute()
+    if root.suffix == ".jsonl":
+        return instance_environment(ENVIRONMENT, root, runtime)
     if root != PACKAGED:
         open_folder(root)
 

@@ -16,7 +16,6 @@ import itertools
 import json
 import re
 import shutil
-import string
 import subprocess
 import sys
 import tarfile
@@ -82,15 +81,19 @@ class Source:
         return f"{self.name}-{self.version}"
 
 
-SOURCES = tuple(
-    Source(
-        *words[:3],
-        **{  # type: ignore[arg-type]
-            name: tuple(word.lstrip(mark) for word in words[3:] if word[0] in (mark or string.ascii_letters))
-            for name, mark in (("code", ""), ("tests", "?"), ("without", "-"), ("more", "+"))
-        },
-    )
-    for words in (row.split() for row in re.split(r"\n(?! )", """
+def read_sources(table: str) -> tuple[Source, ...]:
+    """From lines `name version sha256`, each with lines of paths below it: code, ?tests, +further files, -tests left out."""
+    found = []
+    for words in (row.split() for row in re.split(r"\n(?! )", table.strip())):
+        marked: dict[str, tuple[str, ...]] = {}
+        for mark in "?+-":
+            marked[mark] = tuple(word[1:] for word in words[3:] if word[0] == mark)
+        code = tuple(word for word in words[3:] if word[0] not in "?+-")
+        found.append(Source(words[0], words[1], words[2], code, marked["?"], marked["-"], marked["+"]))
+    return tuple(found)
+
+
+SOURCES = read_sources("""
 anytree 2.13.0 c9d3aa6825fdd06af7ebb05b4ef291d2db63e62bb1f9b7d9b71354be9d362714
   src/anytree ?tests
   -tests/test_dotexport.py -tests/test_dotexporter.py -tests/test_mermaidexporter.py
@@ -127,10 +130,9 @@ webcolors 25.10.0 62abae86504f66d0f6364c2a8520de4a0c47b80c03fc3a5f1815fedbef7c19
   src/webcolors ?tests
 xmltodict 1.0.4 6d94c9f834dd9e44514162799d344d815a3a4faec913717a9ecbfa5be1bb8e61
   xmltodict.py ?tests
-""".strip()))
-)  # fmt: skip
-"""Pure Python, small, and with suites that pass in the sandbox: name, version, sha256; code, ?tests, +further files, and -tests
-that need a network, a locale, another package or seconds of time."""
+""")
+"""pure Python, small, with suites that pass in the sandbox; left out are tests that need a network, a locale, another package
+or seconds of time"""
 HELD_PACKAGES = ("cachetools", "parse", "webcolors")
 """split other_packages"""
 HELD_KINDS = ("boolean", "lost_return")

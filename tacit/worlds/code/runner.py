@@ -74,7 +74,7 @@ class TestRun:
 
 @dataclass
 class Runner:
-    """One sandbox server for any number of packages and workspaces. Thread-safe."""
+    """Sandbox servers for any number of packages and workspaces. Thread-safe."""
 
     limits: Limits = field(default_factory=Limits)
     trees: Sequence[Path] = ()
@@ -98,8 +98,15 @@ class Runner:
         hidden = Path(sysconfig.get_path("purelib", vars={"base": PYTHON}))
         binds = {f"{TOOLS}/bin/pytest": own / "pytest", str(hidden): own / "empty", **find_tools()}
         python_path = (f"{AT}/src", AT, TOOLS)
-        try:
-            self.sandbox = Sandbox(self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.mode)
+        try:  # two servers: one without pytest in it forks shell commands in half the time
+            self.sandbox = Sandbox(self.limits, binds=binds, python_path=python_path, mode=self.mode)
+            try:
+                self._warm = Sandbox(
+                    self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.sandbox.mode
+                )
+            except TacitError:
+                self.sandbox.close()
+                raise
         except TacitError:
             self._made.cleanup()
             raise
@@ -110,7 +117,7 @@ class Runner:
         """Begin a run: `arguments` are files, node ids and options, as on pytest's command line. `trace` notes the calls."""
         key = secrets.token_hex(16)
         words = [json.dumps({"key": key, "trace": trace}), *arguments]
-        begun = self.sandbox.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
+        begun = self._warm.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
         future: Future[TestRun] = Future()
 
         def finish(done: Future[Result]) -> None:
@@ -126,8 +133,19 @@ class Runner:
     def run(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None, trace: bool = False) -> TestRun:
         return self.start(workspace, arguments, limits, trace).result()
 
+    @property
+    def alive(self) -> bool:
+        """False once a server has ended"""
+        return self.sandbox.alive and self._warm.alive
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """of the servers"""
+        return self.sandbox.pid, self._warm.pid
+
     def close(self) -> None:
         self.sandbox.close()
+        self._warm.close()
         self._made.cleanup()
 
     def __enter__(self) -> Self:

@@ -124,6 +124,8 @@ class TaskFolder:
     records: tuple[Record, ...] = field(repr=False)
     failures: tuple[str, ...] = ()
     """lines and packages that were skipped, and why"""
+    name: str = ""
+    """hash of its content: the same on every machine; empty for the packaged tasks"""
 
     def tree(self, record: Record) -> Path:
         return self.root / "packages" / f"{record.package}-{record.version}"
@@ -183,12 +185,16 @@ def write_folder(root: Path, seed: int, packages: Sequence[Package], records: Se
     (root / "tasks.jsonl").write_text("".join(json.dumps(record.to_dict()) + "\n" for record in records))
 
 
+_opened: dict[str, Path] = {}
+"""name of a folder -> where it is"""
+
+
 @lru_cache(maxsize=8)
 def open_folder(root: Path) -> TaskFolder:
     """A task folder. Records and packages that cannot be used are named and skipped."""
     try:
-        manifest = json.loads((root / "manifest.json").read_text())
-        lines = (root / "tasks.jsonl").read_text().splitlines()
+        texts = [(root / name).read_text() for name in ("manifest.json", "tasks.jsonl")]
+        manifest, lines = json.loads(texts[0]), texts[1].splitlines()
     except OSError as error:
         raise TacitError(f"{root} is no task folder ({error}); make one with `tacit prepare code {root}`.") from error
     except ValueError as error:
@@ -222,7 +228,9 @@ def open_folder(root: Path) -> TaskFolder:
         raise TacitError(f"{root} has no usable tasks{describe_failures(failures)}")
     if failures:
         _log.warning("%s: %d tasks%s", root, len(records), describe_failures(failures))
-    return TaskFolder(root, packages, tuple(records.values()), tuple(failures))
+    name = "" if root == PACKAGED else hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    _opened[name] = root
+    return TaskFolder(root, packages, tuple(records.values()), tuple(failures), name)
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path = PACKAGED) -> list[Task]:
@@ -240,7 +248,7 @@ def split_sizes(root: Path = PACKAGED) -> dict[str, int]:
 
 
 def make_task(record: Record, root: Path = PACKAGED, seed: int = 0) -> Task:
-    data = {"folder": "" if root == PACKAGED else str(root), "record": record.to_dict()}
+    data = {"folder": open_folder(root).name, "record": record.to_dict()}
     return Task(NAME, f"{NAME}/{record.split}/{record.id}", record.family, record.split, seed, record.issue, data)
 
 
@@ -248,9 +256,11 @@ def record_of(task: Task) -> tuple[Record, TaskFolder]:
     """The record of a task and the folder it is from."""
     if "record" not in task.data:
         raise TacitError(f"task {task.id!r} is not a repair task: its data has no 'record'.")
-    return Record.from_dict(task.data["record"]), open_folder(
-        Path(str(task.data.get("folder", ""))) if task.data.get("folder") else PACKAGED
-    )
+    name = str(task.data.get("folder", ""))
+    root = _opened.get(name) if name else PACKAGED
+    if root is None:
+        raise TacitError(f"task {task.id!r} is of task folder {name}, which is not open; name its directory with --folder.")
+    return Record.from_dict(task.data["record"]), open_folder(root)
 
 
 PANELS = parse_panels("""

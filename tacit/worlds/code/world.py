@@ -53,7 +53,7 @@ class Bench:
 
     @property
     def alive(self) -> bool:
-        return self.runner.sandbox.alive
+        return self.runner.alive
 
     def close(self) -> None:
         self.runner.close()
