@@ -418,14 +418,13 @@ class Server:
                 self.look()
             self.finish()
 
-    def stop(self) -> None:
-        """Kill what runs and unmount what is staged: nothing must be left where the owner was killed."""
+    def stop(self) -> bool:
+        """Kill what runs and unmount what is staged. True if nothing of the host is left in the folder, so that it may go."""
         for pid, job in self.jobs.items():
             job.kill("")
             os.waitpid(pid, 0)
-        for staged, _ in self.staged:
-            if staged.startswith(self.folder):
-                LIBC.umount2(staged.encode(), MNT_DETACH)
+        staged = [path for path, _ in self.staged if path.startswith(self.folder)]
+        return not any([LIBC.umount2(path.encode(), MNT_DETACH) for path in staged])
 
     def receive(self) -> bool:
         chunk = self.line.recv(1 << 20)
@@ -534,14 +533,12 @@ def main() -> None:
     owner = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = socket.socket(fileno=int(descriptor))
+    server = Server(line, folder, json.loads(binds), preload)
     try:
-        server = Server(line, folder, json.loads(binds), preload)
-        try:
-            server.serve(owner)
-        finally:
-            server.stop()
+        server.serve(owner)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if server.stop():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
