@@ -423,8 +423,8 @@ class Server:
         for pid, job in self.jobs.items():
             job.kill("")
             os.waitpid(pid, 0)
-        staged = [path for path, _ in self.staged if path.startswith(self.folder)]
-        return not any([LIBC.umount2(path.encode(), MNT_DETACH) for path in staged])
+        left = [LIBC.umount2(path.encode(), MNT_DETACH) for path, _ in self.staged if path.startswith(self.folder)]
+        return not any(left)
 
     def receive(self) -> bool:
         chunk = self.line.recv(1 << 20)
