@@ -18,7 +18,7 @@ from tacit.core.errors import TacitError
 from tacit.core.trust import VARIABLE
 from tacit.modules import Agent, read_module
 from tacit.modules.archive import pack
-from tacit.modules.module import MANIFEST
+from tacit.modules.module import MANIFEST, hash_manifest
 from tacit.report.live import render_recording
 from tacit.report.page import Live
 from tacit.report.run_page import render_run
@@ -232,6 +232,7 @@ def test_a_packed_module_of_a_stranger_is_refused_before_its_world(
     shutil.copytree(modules / "heat", tmp_path / "heat")
     pack(read_module(tmp_path / "heat"), tmp_path / "good.tacit")
     module = json.loads((tmp_path / "heat" / MANIFEST).read_text())
-    (tmp_path / "heat" / MANIFEST).write_text(json.dumps({**module, "world": f"{tmp_path}/evil.py:ENVIRONMENT"}))
+    module["world"] = f"{tmp_path}/evil.py:ENVIRONMENT"
+    (tmp_path / "heat" / MANIFEST).write_text(json.dumps({**module, "sha256": hash_manifest(module)}))
     with pytest.raises(TacitError, match="pass --trust-code"):
         pack(read_module(tmp_path / "heat"), tmp_path / "evil.tacit")

@@ -130,7 +130,7 @@ def test_no_name_leads_out_of_the_package(package, tmp_path, capsys, name):
     )
     files = {name: "0" * 64}
     assert "unsafe name" in refused(capsys, rewritten(package, tmp_path / "r", manifest_with(files=files)), tmp_path / "out")
-    assert not list(tmp_path.parent.rglob("evil*")) and not Path("/tmp/evil.json").exists()
+    assert not list(tmp_path.rglob("evil*")) and not Path("/tmp/evil.json").exists()
 
 
 def test_links_code_compression_twins_and_giants_are_refused(package, tmp_path, capsys):
