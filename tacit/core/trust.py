@@ -24,6 +24,10 @@ VARIABLE = "TACIT_TRUST_CODE"
 EVERYTHING = "1"
 
 
+class UntrustedCode(TacitError):
+    """Data names code that is not registered, and nobody has said to trust it."""
+
+
 def trust_code() -> None:
     """Let files name the code to import, in this process and its children."""
     os.environ[VARIABLE] = EVERYTHING
@@ -96,7 +100,7 @@ def check_import(kind: str, name: str) -> None:
 def require_trust(danger: str) -> None:
     """Raise unless all code is trusted. `danger`: `WHAT would import NAME from PLACE`."""
     if not is_code_trusted():
-        raise TacitError(f"{danger}; pass {FLAG} if you trust it (in Python: tacit.trust_code()).")
+        raise UntrustedCode(f"{danger}; pass {FLAG} if you trust it (in Python: tacit.trust_code()).")
 
 
 def _identify(name: str) -> str:

@@ -13,7 +13,7 @@ from tacit.config.checks import EXPERT, open_world
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
-from tacit.core.trust import trust_nothing
+from tacit.core.trust import UntrustedCode, trust_nothing
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment
 from tacit.report.page import is_number
@@ -242,6 +242,9 @@ class WorldInfo:
                     world = open_world(place.world)
                     context = None if self.recipe and self.recipe.model == EXPERT else place.settings.context(world)
                     scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
+        except UntrustedCode:
+            why = "reports import registered worlds only"
+            self.notices.append(f"The world is not here ({why}): labels and prompts are shown where the run recorded them.")
         except Exception as error:  # a world of the user's own may fail in any way
             self.notices.append(f"The world is not here ({error}): no labels of failures, no prompts.")
             return {}

@@ -253,20 +253,20 @@ def build_headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
 
 
 def describe_outcome(panels: Sequence[Panel]) -> str:
-    """One sentence: success at the first and the last evaluation, and whether the difference is larger than their errors."""
+    """Success at the first evaluation, after imitation and at the last one, and whether RL training changed it by more than the
+    errors of the evaluations."""
     own = sorted((panel for panel in panels if panel.training), key=lambda panel: not panel.worlds)
     if not own:
         return ""
-    first, last = own[0].training[0], own[0].training[-1]
-    if first is last:
-        return f"Success is {format_percent(last['success'])} {describe_moment(last)}, the only evaluation so far."
-    low, high = first["interval"]
-    change = "rose" if last["interval"][0] > high else "fell" if last["interval"][1] < low else "went"
-    doubt = "" if change != "went" else "; the 95% intervals overlap"
-    return (
-        f"Success on {own[0].name} {change} from {format_percent(first['success'])} ({describe_moment(first)}) to "
-        f"{format_percent(last['success'])} ({describe_moment(last)}){doubt}."
-    )
+    before = [e for e in own[0].training if e.get("stage") != "rl"]
+    scores = [*before[:1], *before[1:][-1:], *own[0].training[len(before) :][-1:]]
+    moments = [f"{format_percent(e['success'])} {describe_moment(e)}" for e in scores]
+    told = f"Success on {own[0].name}: {', '.join(moments)}."
+    if not before or scores[-1].get("stage") != "rl":
+        return told
+    (low, high), (start, end) = scores[-1]["interval"], before[-1]["interval"]
+    change = "raised it" if low > end else "lowered it" if high < start else "made no difference beyond the 95% intervals"
+    return f"{told} RL training {change}."
 
 
 # Provenance: chosen settings, all settings, versions, and the command to repeat the run

@@ -113,6 +113,7 @@ ALLOWED = {
     "engines/sharded/ray_launch.py": "constants: rank and server",
     "engines/sharded/messages.py": "pickles between a run's own processes, over an authenticated socket",
     "engines/sharded/shards.py": "checkpoints of older versions, behind the gate",
+    "worlds/code/pytest_fork.py": "byte code of the packages under test, inside the sandbox",
     "modules/drafting/sandbox_process.py": "drafts, inside the sandbox",
 }
 

@@ -13,12 +13,14 @@ def outcome(*scores: dict) -> str:
     return describe_outcome([Panel(scores, scores, None, None)])
 
 
-def test_the_sentence_compares_the_first_and_the_last_evaluation():
+def test_the_sentence_tells_imitation_from_rl_training():
     start = score("sft", 200, 0.5, 0.4, 0.6)
-    assert outcome(start, score("rl", 20, 0.8, 0.7, 0.9)) == (
-        "Success on alfworld rose from 50.0% (after sft 200) to 80.0% (after rl 20)."
+    told = outcome(score("untrained", 0, 0.0, 0.0, 0.1), start, score("rl", 10, 0.6, 0.5, 0.7), score("rl", 20, 0.8, 0.7, 0.9))
+    assert told == "Success on alfworld: 0.0% untrained, 50.0% after sft 200, 80.0% after rl 20. RL training raised it."
+    assert outcome(start, score("rl", 20, 0.2, 0.1, 0.3)).endswith("RL training lowered it.")
+    assert outcome(start, score("rl", 20, 0.55, 0.45, 0.65)).endswith(
+        "RL training made no difference beyond the 95% intervals."
     )
-    assert "fell from 50.0%" in outcome(start, score("rl", 20, 0.2, 0.1, 0.3))
-    assert outcome(start, score("rl", 20, 0.55, 0.45, 0.65)).endswith("; the 95% intervals overlap.")
-    assert outcome(start) == "Success is 50.0% after sft 200, the only evaluation so far."
+    assert outcome(start) == "Success on alfworld: 50.0% after sft 200."
+    assert outcome(score("rl", 5, 0.5, 0.4, 0.6)) == "Success on alfworld: 50.0% after rl 5."
     assert describe_outcome([]) == ""
