@@ -152,7 +152,7 @@ def test_only_what_is_missing_costs_a_pass():
     assert encoder.asked == [(2, -2, "last")]
     assert [[row.tolist() for row in rows] for rows in features] == [[[1, 0], [3, 1]], [[4, 1]]]
     ActorHidden(-2, "mean")(groups, encoder)
-    assert encoder.asked[-1] == (3, -2, "mean"), "the prefill hands back the last token's state, and no other"
+    assert encoder.asked[-1] == (2, -2, "mean"), "the prefill returned the state with the pooling of the method"
     with pytest.raises(TacitError, match="2 steps have no hidden states"):
         ActorHidden(-2)(groups, None)
 

@@ -8,7 +8,7 @@ import pytest
 from tacit.core.credit import Batch
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
-from tacit.core.types import Group
+from tacit.core.types import Group, HiddenState
 from tacit.losses.regularizers import Imitation
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
@@ -21,7 +21,9 @@ CONTEXT = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare
 
 def play(policy, **options) -> list[Group]:
     sampling, tasks = Sampling(temperature=1.2, max_tokens=24, stop=("3", "7")), WORLD.tasks("train", 4, 0)
-    return rollout_groups(tasks, 4, 3, Alike(), CONTEXT, InProcessPool(WORLD.make), policy, sampling, 6, 1, **options)
+    return rollout_groups(
+        tasks, 4, 3, Alike(), CONTEXT, InProcessPool(WORLD.make), policy, sampling, 6, HiddenState(1), **options
+    )
 
 
 def steps(groups: list[Group]) -> list:

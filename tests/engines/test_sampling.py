@@ -214,7 +214,7 @@ def test_nonfinite_logits_are_an_error(tokenizer):
 )
 def test_impossible_requests_are_refused_with_the_reason(request_, sampling, layer, message, llama, tokenizer):
     with pytest.raises(TacitError, match=message):
-        LocalSampler(llama, tokenizer, "cpu").sample([request_], sampling, HiddenState(layer))
+        LocalSampler(llama, tokenizer, "cpu").sample([request_], sampling, None if layer is None else HiddenState(layer))
 
 
 def test_a_prompt_may_fill_the_context_exactly(llama, tokenizer):

@@ -109,7 +109,7 @@ def test_diagnostics_are_in_the_metrics_and_marks_in_the_records(settings):
         wanted |= {"pace_used", "pace_leave_one_out", "pace_zero", "pace_keys_per_part", "pace_parsed"}
         assert sum(done.metrics[f"pace_{b}"] for b in ("used", "leave_one_out", "zero")) == pytest.approx(1.0)
     assert wanted <= done.metrics.keys()
-    turns = [turn for record in iteration_records(done) for turn in record["turns"]]
+    turns = [turn for record in iteration_records(done)[1] for turn in record["turns"]]
     assert all(isinstance(turn["part"], int) and isinstance(turn["step_credit"], float) for turn in turns)
 
 
