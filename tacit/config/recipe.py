@@ -557,10 +557,12 @@ def _world_name(said: Any) -> str:
     """`{"name": "code", "tests": "hidden"}` -> `code+tests=hidden`; options that the name has already are replaced."""
     if isinstance(said, str):
         return said
-    options = dict(said) if isinstance(said, Mapping) else {}
+    if not isinstance(said, Mapping):
+        raise TacitError(f"world must be a name or a table with one, not {said!r}.")
+    options = dict(said)
     name = options.pop("name", "")
     if not isinstance(name, str) or not name:
-        raise TacitError(f'[world] has no name, only {", ".join(options) or said!r}; write name = "code", or --world code.')
+        raise TacitError(f'[world] has no name, only {", ".join(options) or said}; write name = "code", or --world code.')
     if "," in name and options:
         raise TacitError(f"{', '.join(options)}: say for which of {name} it is meant, as in code+{next(iter(options))}=…")
     base, *own = name.split("+")

@@ -71,7 +71,7 @@ def test_help_shows_the_fields_of_the_method_named(capsys):
     assert main(["train", "--method", "ppo", "--help"]) == 0
     ppo = " ".join(capsys.readouterr().out.split())
     assert "--lam NUMBER λ of the advantage estimate; 1 is return minus value (default: 0.95)" in ppo
-    assert "--sft.steps INT optimizer steps; 0 skips the stage (default: 0)" in ppo
+    assert "--sft.steps INT optimizer steps; 0 skips the stage, unless `epochs` is set (default: 0)" in ppo
     assert "package.module:OBJECT or path/to/file.py:OBJECT" in ppo
     assert main(["train", "--help"]) == 0
     assert "--lam" not in capsys.readouterr().out

@@ -73,7 +73,7 @@ def test_those_who_continue_read_what_the_start_was_taught_with():
     plan = plan_of(SMALL + "\n[worlds.same.start.method]\nhistory = 0\n[methods.long]\nname = 'grpo'\nhistory = 3\n")
     histories = {c.method: c.document["prompt"]["history"] for c in plan.cells if c.world == "same"}
     assert histories == {"grpo": 0, "plain": 0, "ppo": 0, "long": 3}
-    assert cell(plan, "next/grpo/0").document["prompt"]["history"] == 2
+    assert cell(plan, "next/grpo/0").document["prompt"]["history"] is None, "the world's own"
     talk = plan_of(SMALL + "\n[worlds.same.start.method]\nchat = true\n")
     assert {c.document["prompt"]["chat"] for c in talk.cells if c.world == "same"} == {True}, "a conversation goes on as one"
 

@@ -127,7 +127,8 @@ def test_what_each_step_was_told_is_recorded(policy):
     from tacit.runs.trajectories import iteration_records
 
     done = loop_of(policy, "opid").iterate(1)
-    turns = [turn for record in iteration_records(done) for turn in record["turns"]]
+    _, records = iteration_records(done)
+    turns = [turn for record in records for turn in record["turns"]]
     assert all({"skills", "skill_shift", "shift_by_token"} <= set(turn) for turn in turns)
     turn = turns[0]
     assert sum(shift for _, shift in turn["shift_by_token"]) == pytest.approx(turn["skill_shift"], abs=1e-2)

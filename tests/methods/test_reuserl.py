@@ -45,7 +45,7 @@ def test_reuserl_as_published():
     assert isinstance(dictionary, SkillDictionary) and cost.code is dictionary, "the term reads the companion of its own method"
     assert (cost.horizon, cost.efficiency, cost.alphabet) == (30, 10.0, WORLD.alphabet)
     assert (dictionary.max_phrase, dictionary.buffer, dictionary.horizon) == (4, 256, 30)
-    assert method.schedule == Schedule(16, 8, 300, 1e-6, 1.0, 1, 1)
+    assert method.schedule == Schedule(16, 8, 300, 1e-6, 1.0, top_p=1.0, top_k=0, epochs=1, minibatches=1)
 
 
 def test_round_length_as_published():

@@ -70,7 +70,7 @@ def test_the_world_stands_still_and_neither_history_nor_tracker_hear_of_it():
     reader.read(Observation("two"))
     heard = reader.ask(f"{ASK} what now").result()
     assert heard.observation.text == "two" and heard.score == 0.5 and not heard.done and heard.reward == 0.0
-    assert heard.signals == {"progress": 0.0, "error": 0.0, ASKED: 1.0, ENTRY: 7.0}
+    assert heard.signals == {"progress": 0.0, "error": 0.0, "env": 0.0, ASKED: 1.0, ENTRY: 7.0}
     assert reader.record(f"{ASK} what now", heard) == {} and inner.turns == ["go"]
     assert "about what now" in reader.read(heard.observation).step_note
     assert reader.ask("go") is None
