@@ -1,7 +1,7 @@
 """A world of your own, trained in from a script: guess a number, told higher or lower. About half a minute on a CPU.
 
 python examples/own_world.py
-tacit play --policy runs/guess --task 3         # a run that was made here is like any other
+tacit play --policy runs/guess --task 3 --trust-code    # the run names this file, which is imported
 """
 
 from __future__ import annotations

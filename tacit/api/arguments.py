@@ -139,6 +139,7 @@ def _name_object(registry: Registry, found: Any, plain: str) -> str:
         return own
     name = next(_places(found), None) or f"{IN_MEMORY}:{plain}"
     registry.register(name, found)
+    trust_names(name)  # child processes import it
     return name
 
 

@@ -25,12 +25,12 @@ def try_say(say: Callable[[str], None], line: str) -> bool:
 
 
 @contextmanager
-def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], every_s: float = EVERY_S) -> Iterator[None]:
-    """Every few seconds the `line` for the seconds it has taken; none for what is over sooner."""
-    began, over = time.monotonic(), threading.Event()
+def report_elapsed(say: Callable[[str], None], line: Callable[[float], str], every_s: float | None = None) -> Iterator[None]:
+    """Every `every_s` (EVERY_S) seconds the `line` for the seconds it has taken; none for what is over sooner."""
+    began, over, pause_s = time.monotonic(), threading.Event(), EVERY_S if every_s is None else every_s
 
     def remind() -> None:
-        while not over.wait(every_s) and try_say(say, line(time.monotonic() - began)):
+        while not over.wait(pause_s) and try_say(say, line(time.monotonic() - began)):
             pass
 
     thread = threading.Thread(target=remind, daemon=True)
