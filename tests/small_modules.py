@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tacit.cli.main import main
+from tacit.modules.module import MANIFEST, hash_manifest
 
 RECIPE = """
 world = "alfworld"
@@ -76,3 +79,9 @@ def train_both(directory: Path) -> Trained:
     with redirect_stdout(said):
         assert train_modules(recipe, modules, "--skills", "heat,pick") == 0
     return Trained(recipe, modules, said.getvalue())
+
+
+def change_manifest(module: Path, **changes: Any) -> None:
+    """Write the module's manifest with these fields changed and with the hash that it then has."""
+    data = json.loads((module / MANIFEST).read_text()) | changes
+    (module / MANIFEST).write_text(json.dumps({**data, "sha256": hash_manifest(data)}))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import start
+from small_modules import change_manifest
 
 from tacit.core.trust import trust_names
 from tacit.core.types import Observation
@@ -126,6 +127,5 @@ def heat_elsewhere(modules: Path, place: Path, answers: str = "return self.world
     trust_names(f"{file}:ENVIRONMENT")
     file.write_text(ANOTHER_WORLD.format(answers=answers, begins=begins))
     shutil.copytree(modules / "heat", place / "modules" / "heat")
-    manifest = place / "modules" / "heat" / "module.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": f"{file}:ENVIRONMENT"}))
+    change_manifest(place / "modules" / "heat", world=f"{file}:ENVIRONMENT")
     return place / "modules"

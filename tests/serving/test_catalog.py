@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from served import WORLD, Served, played, served
-from small_modules import RECIPE, train_modules, write_recipe
+from small_modules import RECIPE, change_manifest, train_modules, write_recipe
 
 from tacit.cli.main import main
 
@@ -44,8 +44,7 @@ def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path
         old = server.begin(task.goal, "heat", seed=7)
         # The other adapter, under heat's name: whoever began before keeps what they began with.
         put(modules / "pick", shelf / "heat")
-        manifest = json.loads((shelf / "heat" / "module.json").read_text())
-        (shelf / "heat" / "module.json").write_text(json.dumps(manifest | {"skill": "heat", "families": ["heat"]}))
+        change_manifest(shelf / "heat", skill="heat", families=["heat"])
         assert server.post("/modules/refresh")["replaced"] == ["alfworld/heat"]
         world, seen, actions = WORLD.make(), WORLD.make().reset(task), []
         world.reset(task)

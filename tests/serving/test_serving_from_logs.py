@@ -14,6 +14,7 @@ import drafts
 import pytest
 from household_logs import household, write_lines
 from served import served
+from small_modules import change_manifest
 
 from tacit.cli.main import main
 from tacit.modules.carrying import read_packaged_draft
@@ -89,7 +90,7 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
     for name, written in draft.files.items():
         (manifest.parent / name).write_text(written)
         told["files"][name] = hashlib.sha256(written.encode()).hexdigest()
-    manifest.write_text(json.dumps(told))
+    change_manifest(manifest.parent, **told)
     return place
 
 
