@@ -139,13 +139,17 @@ def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules:
         put(modules / "pick", shelf / "pick")
         manifest = shelf / "pick" / "module.json"
         for wrong in NONSENSE:
-            manifest.write_text(wrong if isinstance(wrong, str) else json.dumps(sound | wrong))
+            if isinstance(wrong, str):
+                manifest.write_text(wrong)
+            else:
+                manifest.write_text(json.dumps(sound))
+                change_manifest(shelf / "pick", **wrong)  # with its hash: it is the value that is refused
             changes = server.post("/modules/refresh")
             assert len(changes["refused"]) == 1 and str(shelf / "pick") in str(changes["refused"]), (wrong, changes)
             assert [module["name"] for module in server.get("/modules")["modules"]] == ["alfworld/heat"]
         manifest.write_text(json.dumps(sound))
         assert server.post("/modules/refresh")["added"] == ["alfworld/pick"]
-        manifest.write_text(json.dumps(sound | {"scores": 5}))
+        change_manifest(shelf / "pick", scores=5)
         assert list(server.post("/modules/refresh")["refused"]) == ["alfworld/pick"]
         server.begin(GOAL, "pick")
 
