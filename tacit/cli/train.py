@@ -45,6 +45,7 @@ from tacit.config.recipe import (
 )
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize
+from tacit.core.trust import flag_for_later
 from tacit.core.types import PLAIN
 from tacit.evaluation.panels import panel_name
 from tacit.evaluation.scores import final_and_peak
@@ -161,7 +162,8 @@ def run_prepared(prepared: Prepared, resume: bool) -> int:
     try:
         summary = running.run_training(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
     except KeyboardInterrupt as stop:
-        remedy = f"Continue with `tacit train --resume {recipe.out}`." if any(begun) else "Nothing was written yet."
+        go_on = f"tacit train --resume {recipe.out}{flag_for_later()}"
+        remedy = f"Continue with `{go_on}`." if any(begun) else "Nothing was written yet."
         print(f"\nstopped. {remedy}", file=sys.stderr)
         return exit_status(stop)
     show_summary(console, summary, recipe.out)
@@ -239,7 +241,7 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     )
     if measured and summary["settings"].get("model") not in AGENTS:
         worlds = summary["evaluations"][-1].get("worlds", ())
-        here = f" --world {next(iter(worlds))}" if worlds else ""
+        here = (f" --world {next(iter(worlds))}" if worlds else "") + flag_for_later()
         again = "repeats the last number" + (f" of one world; the others are {', '.join(list(worlds)[1:])}" if worlds else "")
         say(console, f"\nNext: tacit eval {path}{here}        {again}\n      tacit play --policy {path}{here}")
         final, peak = final_and_peak(summary["evaluations"])

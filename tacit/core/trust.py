@@ -73,6 +73,7 @@ def _find_texts(value: Any) -> Iterator[str]:
 def trust_command_line(words: Sequence[str]) -> Iterator[None]:
     """Trust the names among the words that a user typed, and with --trust-code everything, for one command."""
     before = os.environ.get(VARIABLE)
+    _imported.clear()
     trust_names(*words)
     if FLAG in words:
         trust_code()
@@ -84,9 +85,18 @@ def trust_command_line(words: Sequence[str]) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
+_imported = set[str]()
+
+
+def flag_for_later() -> str:
+    """` --trust-code` if this command imported code of the user's own: later commands read its name from the run."""
+    return f" {FLAG}" if _imported else ""
+
+
 def check_import(kind: str, name: str) -> None:
     """Raise unless `name` (`package.module:NAME` or `file.py:NAME`) may be imported."""
     if is_code_trusted() or (_trusts.get() and _identify(name) in os.environ.get(VARIABLE, "").splitlines()):
+        _imported.add(name)
         return
     place, _, attribute = name.rpartition(":")
     if place.endswith(".py"):

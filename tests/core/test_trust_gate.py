@@ -11,7 +11,7 @@ import pytest
 import tacit
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
-from tacit.core.trust import VARIABLE, trust_code, trust_command_line, trust_names
+from tacit.core.trust import VARIABLE, flag_for_later, trust_code, trust_command_line, trust_names
 from tacit.engines import get_engine
 from tacit.methods import get_method
 from tacit.worlds import get_environment
@@ -64,7 +64,9 @@ def test_the_message_says_what_would_be_imported_from_where(evil: Path, monkeypa
 def test_a_typed_name_is_trusted_however_it_is_spelled_and_no_other(evil: Path, monkeypatch) -> None:
     monkeypatch.chdir(evil.parent)
     with trust_command_line(["train", f"--world={evil.name}:ENVIRONMENT=0.5,countdown=0.5"]):
+        assert not flag_for_later()
         assert get_environment(f"{evil}:ENVIRONMENT").name == "countdown"
+        assert flag_for_later() == " --trust-code", "the run that names it is evaluated with the flag"
         with pytest.raises(TacitError, match="would import OTHER"):
             get_environment(f"{evil}:OTHER")
     with pytest.raises(TacitError, match="would import"):
