@@ -19,7 +19,7 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,14 +81,22 @@ def play(world: CodeWorld, task: Task, rng: random.Random, steps: int) -> int:
     return played
 
 
-def left_over(bench: Bench) -> dict[str, int]:
-    """What a leak would make grow."""
+def children(pid: int) -> set[int]:
+    """Process ids of the direct children of all its threads."""
+    return {
+        int(child)
+        for thread in os.listdir(f"/proc/{pid}/task")
+        for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+    }
+
+
+def left_over(bench: Bench, others: Collection[int] = ()) -> dict[str, int]:
+    """What a leak would make grow. `others` are children of this process that have nothing to do with the bench."""
     found = dict.fromkeys(("memory_mb", "descriptors", "processes", "mounts"), 0)
     for pid in (os.getpid(), *bench.runner.pids):
         found["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
         found["memory_mb"] += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() >> 20
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found["processes"] += len(Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+        found["processes"] += len(children(pid).difference(others))
         found["mounts"] += len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
     found["workspaces"] = len(list(bench.runner.sandbox.folder.glob("work-*")))
     return found

@@ -117,7 +117,9 @@ def folder(tmp_path):
 def test_a_folder_elsewhere_gives_the_same_tasks(folder):
     mine = tasks("test", 4, 0, root=folder)
     assert [t.id for t in mine] == [t.id for t in tasks("test", 4, 0)]
-    assert mine[0].data["folder"] == str(folder)
+    name = open_folder(folder).name
+    assert name and {t.data["folder"] for t in mine} == {name} and str(folder) not in str(mine[0].data)
+    assert record_of(mine[0])[1].root == folder
     world = get_environment(f"code+folder={folder}")
     assert [t.id for t in world.tasks("test", 4, 0)] == [t.id for t in mine] and not world.panels
 

@@ -49,8 +49,8 @@ def test_a_prompt_without_a_block_is_refused():
 def test_the_text_says_all_the_tracker_wants_to_know():
     """Random play, some of it nonsense: the same states and rewards, with nothing but texts and actions."""
     full, text = ENVIRONMENT.tracker_of("full"), ENVIRONMENT.tracker_of("text")
-    refused = ended = 0
-    for number, task in enumerate(ENVIRONMENT.tasks("train", 60, 1)):
+    refused = ended = drunk = 0
+    for number, task in enumerate(ENVIRONMENT.tasks("train", 90, 1)):
         rng, world = Random(number), CookingWorld()
         observation = world.reset(task)
         one, other = full.start(task, observation), text.start(task, Observation(observation.text))
@@ -64,10 +64,11 @@ def test_the_text_says_all_the_tracker_wants_to_know():
             )
             assert one == other
             refused += not transition.effective
+            drunk += transition.effective and action.startswith("drink ")
             if transition.done:
                 ended += 1
                 break
-    assert refused > 50 and ended > 10
+    assert refused > 50 and ended > 10 and drunk
 
 
 def test_forms_have_versions_of_their_own_and_show_what_they_say():

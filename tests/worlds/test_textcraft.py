@@ -319,7 +319,10 @@ def test_the_same_seed_is_the_same_episode_in_every_process(split, published):
 def test_published_panels_are_those_the_hashes_were_taken_of(published):
     from tacit.evaluation.panels import Panel
 
-    for split, size in ENVIRONMENT.published.items():
+    sizes = dict(ENVIRONMENT.published)
+    sizes.pop("adapt_test")  # in a file of ADaPT's, of which no hash was taken
+    assert sizes
+    for split, size in sizes.items():
         panel = Panel.of(ENVIRONMENT, split, size)
         assert panel.hash == ENVIRONMENT.panels[split][size] and panel.difference() == ""
 

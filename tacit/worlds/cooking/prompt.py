@@ -16,6 +16,8 @@ A wrong cut or a wrong way of cooking loses the game. Food that is cooked alread
 
 
 class FullWording(Numbered):
+    version = "2"
+    """1 listed other commands: all ingredients for `prepare meal`, `examine` of what is carried, no `drink`"""
     rules, word = COMMANDS, "command"
 
 
@@ -25,6 +27,8 @@ class TerseWording(Brief):
     The turn that reads the recipe shows it as `recipe: slice carrot, fry carrot`. Past turns keep only the recipe, the refusal
     mark and the action.
     """
+
+    version = "2"
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
         return f"{_answer(read_scene(observation.text))}: {action}"

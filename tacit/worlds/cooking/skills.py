@@ -16,7 +16,7 @@ from tacit.worlds.cooking.world import BURNED_LABEL, WRONG_LABEL
 SKILLS = ("READ_RECIPE", "INSPECT", "EXPLORE", "OPEN", "TAKE", "DELIVER", "CUT", "COOK", "PREPARE_MEAL", "EAT_MEAL")
 _WHOLE = {"examine cookbook": "READ_RECIPE", "prepare meal": "PREPARE_MEAL", "eat meal": "EAT_MEAL"}
 _VERBS = {
-    **dict.fromkeys(("look", "inventory", "eat", "examine"), "INSPECT"),
+    **dict.fromkeys(("look", "inventory", "eat", "drink", "examine"), "INSPECT"),
     "go": "EXPLORE",
     **dict.fromkeys(("open", "close"), "OPEN"),
     "take": "TAKE",

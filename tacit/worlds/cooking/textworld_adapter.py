@@ -82,6 +82,11 @@ class TextWorldWorld:
         return Observation("\n".join(part for part in parts if part), tuple(state.admissible_commands or ()))
 
 
+class GameWording(FullWording):
+    version = "1"
+    """the commands listed are TextWorld's own"""
+
+
 def textworld_environment(path: str | Path) -> Environment:
     """All games of a folder, or one game, as a world with a single split."""
     games = game_tasks(path)
@@ -101,7 +106,7 @@ def textworld_environment(path: str | Path) -> Environment:
         tasks=tasks,
         splits=(SPLIT,),
         families=(SPLIT,),
-        wordings={"full": FullWording()},
+        wordings={"full": GameWording()},
         alphabet=TEXTWORLD_ALPHABET,
         failure=failure,
         slow=True,

@@ -38,7 +38,7 @@ _FURNITURE = re.compile(r"You see an? (?:(open|closed) )?([\w ]+?)\.(?: (?:In|On
 _EXIT = re.compile(r"There is an? (?:(open|closed) )?([\w -]+) to the (\w+)\.")
 _WENT = re.compile(r"You go (\w+)\.")
 _DONE = re.compile(
-    r"You (take|pick up|put|drop|open|close|go|look|check|chop|slice|dice|fried|roasted|grilled|eat)\b|Adding the meal"
+    r"You (take|pick up|put|drop|open|close|go|look|check|chop|slice|dice|fried|roasted|grilled|eat|drink)\b|Adding the meal"
 )
 
 
