@@ -170,16 +170,11 @@ class OpenRun:
 
     def resume(self, *, callbacks: Callback | Sequence[Callback] = (), quiet: bool = False, **settings: Any) -> OpenRun:
         """Continue the run; `settings` are those a resumed run may change, such as `iterations`."""
-
-        # Run the rest of the run at `path`; `said` are settings that a resumed run may change.
-        path = self.path
-        stored = read_settings(path)
-        before, resumed = (
-            Recipe.from_json(stored),
-            Recipe.from_json(override(stored, parse_settings(settings, method_name(stored)))),
-        )
-        if not is_finished(path, before, resumed):
-            run_training(prepare(replace(resumed, out=path)), True, reporter_for(quiet), check_callbacks(callbacks))
+        stored = read_settings(self.path)
+        before = Recipe.from_json(stored)
+        resumed = Recipe.from_json(override(stored, parse_settings(settings, method_name(stored))))
+        if not is_finished(self.path, before, resumed):
+            run_training(prepare(replace(resumed, out=self.path)), True, reporter_for(quiet), check_callbacks(callbacks))
         return self
 
     def _rows(self, stage: str, step: int | None, rows_of: Any) -> Iterator[dict[str, Any]]:

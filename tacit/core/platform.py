@@ -40,9 +40,9 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         return ray
     own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
     try:
-        # Whether anybody is there at all, where the address says where.
-        if told := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
-            socket.create_connection((told[1], int(told[2])), timeout=ANSWER_S).close()
+        # An address without a server fails here at once; Ray would wait for it.
+        if place := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
+            socket.create_connection((place[1], int(place[2])), timeout=ANSWER_S).close()
         # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,24 @@ class Served:
 
     def stop(self) -> int:
         return self.process.stop()
+
+
+def connect(server: Served, words: str | bytes) -> socket.socket:
+    """A raw connection that has sent these bytes."""
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    made.sendall(words.encode() if isinstance(words, str) else words)
+    return made
+
+
+def read_to_end(made: socket.socket) -> bytes:
+    """Until the server closes it."""
+    received = b""
+    try:
+        while piece := made.recv(65536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import TOKEN, Served, served
+from served import TOKEN, Served, connect, read_to_end, served
 from test_hostile_requests import read_answer
 
 from tacit.core.errors import TacitError
@@ -48,22 +48,6 @@ def shared(modules: Path, tmp_path_factory: pytest.TempPathFactory):
     file.write_text("# who may ask\n" + "".join(f"{client} {token}\n" for client, token in CLIENTS.items()))
     with served(modules, "--host", "127.0.0.2", "--token-file", str(file), token="") as found:
         yield found
-
-
-def connect(server: Served, words: str) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    made.sendall(words.encode())
-    return made
-
-
-def read_to_end(made: socket.socket) -> bytes:
-    told = b""
-    try:
-        while piece := made.recv(65536):
-            told += piece
-    except ConnectionResetError:
-        pass
-    return told
 
 
 def memory(server: Served) -> int:

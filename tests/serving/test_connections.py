@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from served import TOKEN, Served, served
+from served import TOKEN, Served, connect, read_to_end, served
 from uvicorn.server import ServerState
 
 from tacit.serving import guard
@@ -21,23 +21,6 @@ from tacit.serving import guard
 def impatient(modules: Path):
     with served(modules, "--answer-s", "1.5") as found:
         yield found
-
-
-def opened(server: Served, words: bytes) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    made.sendall(words)
-    return made
-
-
-def answer(made: socket.socket) -> bytes:
-    """Until the server closes it."""
-    told = b""
-    try:
-        while piece := made.recv(65536):
-            told += piece
-    except ConnectionResetError:
-        pass
-    return told
 
 
 def asks(made: socket.socket) -> bytes:
@@ -50,26 +33,26 @@ def asks(made: socket.socket) -> bytes:
 
 
 def test_a_head_without_end_is_cut_off(server: Served) -> None:
-    made, sent = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: "), 0
+    made, sent = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: "), 0
     with pytest.raises(OSError):
         while sent < 16 << 20:
             sent += made.send(b"a" * 4096)
             time.sleep(0.001)
     assert sent < 8 << 20, "what lies between is read by nobody"
-    made = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
-    assert answer(made).startswith(b"HTTP/1.1 431 ")
+    made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
+    assert read_to_end(made).startswith(b"HTTP/1.1 431 ")
     assert server.send("GET", "/health", None, TOKEN, x="a" * 60_000)[0] == 200
 
 
 def test_what_is_no_request_at_all_is_told_so_in_the_shape_of_every_refusal(server: Served) -> None:
-    head, _, body = answer(opened(server, b"HELO there\r\n\r\n")).partition(b"\r\n\r\n")
+    head, _, body = read_to_end(connect(server, b"HELO there\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["code"] == 400
 
 
 @pytest.mark.parametrize("head", [b"x: " + b"a" * 70_000 + b"\r\n", b"x: aaaaaaaa\r\n" * 6000], ids=["one line", "many"])
 def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(server: Served, head: bytes) -> None:
-    made = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
-    told = answer(made)
+    made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
+    told = read_to_end(made)
     assert told.startswith(b"HTTP/1.1 431 ") and b"the limit is 65536 bytes" in told
     assert server.send("GET", "/health")[0] == 200
 
@@ -77,22 +60,22 @@ def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(ser
 @pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: bytes) -> None:
     began = time.monotonic()
-    told = answer(opened(impatient, words))
+    told = read_to_end(connect(impatient, words))
     assert told.startswith(b"HTTP/1.1 408 ") and b"did not arrive within 1.5 s" in told
     assert 1.0 < time.monotonic() - began < 15
 
 
 def test_nor_is_the_next_one_or_a_body(impatient: Served) -> None:
-    made = opened(impatient, b"")
+    made = connect(impatient, b"")
     assert asks(made).startswith(b"HTTP/1.1 200 ")
     made.sendall(b"GET /health HT")
-    assert answer(made).startswith(b"HTTP/1.1 408 ")
+    assert read_to_end(made).startswith(b"HTTP/1.1 408 ")
     head = f"POST /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 100\r\n\r\n{{"
-    assert answer(opened(impatient, head.encode())).startswith(b"HTTP/1.1 408 "), "and then it is closed"
+    assert read_to_end(connect(impatient, head.encode())).startswith(b"HTTP/1.1 408 "), "and then it is closed"
 
 
 def test_a_connection_that_asks_now_and_then_is_kept(impatient: Served) -> None:
-    made = opened(impatient, b"")
+    made = connect(impatient, b"")
     for _ in range(4):
         assert asks(made).startswith(b"HTTP/1.1 200 ")
         time.sleep(0.7)

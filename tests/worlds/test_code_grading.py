@@ -9,7 +9,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.worlds.code.grading import is_carried, make_canary
 from tacit.worlds.code.tasks import PACKAGED, Edit, Record, make_task, open_folder, read_source, record_of
-from tacit.worlds.code.world import Bench, CodeWorld
+from tacit.worlds.code.world import CodeWorld
 
 TARGET = "wordsmith/words.py"
 PASS_ALL = """
@@ -86,16 +86,6 @@ IN_SHELL = {
     "a deleted package": "rm -r wordsmith",
     "a daemon that edits later": "(sleep 1; echo 'assert True' > tests/test_words.py) & disown",
 }
-
-
-@pytest.fixture(scope="module")
-def bench():
-    try:
-        opened = Bench()
-    except TacitError as error:
-        pytest.skip(str(error))
-    yield opened
-    opened.close()
 
 
 SOURCE = read_source(PACKAGED / "packages" / "wordsmith-1.0" / TARGET)

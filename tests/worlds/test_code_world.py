@@ -17,17 +17,7 @@ from tacit.worlds.code.expert import Oracle, Rule, find_hunks
 from tacit.worlds.code.skills import SKILLS, skill
 from tacit.worlds.code.tasks import make_task, open_folder, record_of, tasks
 from tacit.worlds.code.tracker import BOUND
-from tacit.worlds.code.world import Bench, CodeWorld, read_pytest
-
-
-@pytest.fixture(scope="module")
-def bench():
-    try:
-        opened = Bench()
-    except TacitError as error:
-        pytest.skip(str(error))
-    yield opened
-    opened.close()
+from tacit.worlds.code.world import CodeWorld, read_pytest
 
 
 @pytest.fixture

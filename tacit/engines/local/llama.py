@@ -314,11 +314,8 @@ class LlamaForward:
         """`prefill_padded` for packed prompts. Keys and values [N, heads, head_dim] go to `store`, or through the fused
         `rope_and_store` where possible. `cached(layer)`: the whole cached keys and values, if the prompts are suffixes of what
         is cached. Reads no value on the host."""
-        ops, ends_U, scale = (
-            (self._step_ops if len(prompts.tokens_N) >= MIN_TOKENS_TO_COMPILE else SamplerOps),
-            prompts.ends_U,
-            self.shape.scale,
-        )
+        ops = self._step_ops if len(prompts.tokens_N) >= MIN_TOKENS_TO_COMPILE else SamplerOps
+        ends_U, scale = prompts.ends_U, self.shape.scale
         h, positions_N = embedding(prompts.tokens_N, self._embed.weight), prompts.positions_N
         fused = rope_and_store is not None and not self._layers[0].has_qk_norm
         rope_N = None if fused else self._rope[positions_N, None]
