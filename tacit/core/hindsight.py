@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import Group, Observation, Trajectory, Transition
+from tacit.core.types import Group, Observation, StopReason, Trajectory, Transition
 
 
 class Adviser(Protocol):
@@ -87,6 +88,11 @@ def most_repeated(trajectory: Trajectory) -> str:
     return action if counts.get(action, 0) > 2 else ""
 
 
+def stop_label(trajectory: Trajectory) -> str:
+    """`timeout` at the step limit, else the stop reason."""
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+
+
 @dataclass(frozen=True)
 class Skills:
     """A(τ) = (s_ep, {s_step,t : t ∈ C}): a skill for the episode, and one for each critical step."""
@@ -143,6 +149,26 @@ def sum_signals(
         signals[kind] = float(sum(rules.values()))
         signals |= {f"{kind}.{name}": float(worth) for name, worth in rules.items() if worth}
     return signals
+
+
+class RuleTracker(ABC):
+    """Base of trackers whose signals follow from two tables, rule -> amount. Their states have a `fault`: the rule of `errors`
+    that the last action broke, or empty."""
+
+    progress: ClassVar[Mapping[str, float]]
+    errors: ClassVar[Mapping[str, float]]
+    components: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        cls.components = component_names(cls.progress, cls.errors)
+
+    @abstractmethod
+    def count(self, before: Any, after: Any) -> Mapping[str, float]:
+        """rule of `progress` -> how often the last update met it"""
+
+    def signals(self, before: Any, after: Any) -> Mapping[str, float]:
+        progress = {rule: self.progress[rule] * times for rule, times in self.count(before, after).items()}
+        return sum_signals(progress, {after.fault: self.errors[after.fault]} if after.fault else {})
 
 
 def score_events(events: Iterable[str], table: Mapping[str, float]) -> dict[str, float]:

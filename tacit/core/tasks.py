@@ -6,12 +6,14 @@ import hashlib
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.types import Task
 
 
 def split_by_digest(name: str) -> str:
@@ -29,6 +31,16 @@ def parse_panels(table: str) -> Mapping[str, Mapping[int, str]]:
     """split -> number of tasks -> panel hash, from lines of the form `split  16:hash 128:hash`."""
     rows = (line.split() for line in table.strip().splitlines())
     return {split: {int(count): digest for count, digest in (cell.split(":") for cell in cells)} for split, *cells in rows}
+
+
+def take_distinct(drawn: Iterable[Task], count: int, key: Callable[[Task], Hashable] = attrgetter("id")) -> list[Task]:
+    """The first `count` tasks with different keys; draws no more than it needs."""
+    found: dict[Hashable, Task] = {}
+    tasks = iter(drawn)
+    while len(found) < count:
+        task = next(tasks)
+        found.setdefault(key(task), task)
+    return list(found.values())
 
 
 def describe_failures(failures: Sequence[str]) -> str:

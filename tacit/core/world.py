@@ -1,13 +1,14 @@
 """What a world is: a simulator to act in, and the few files around it that every world has.
 
 worlds/<name>/
-  world.py     the simulator                                          -> World
+  world.py     the simulator, and how an agent reads it               -> World, Wording
   tasks.py     task generation, splits, panel hashes
-  prompt.py    how an agent reads it                                  -> Wording
   expert.py    agents without a model: experts and the rule agent     -> Expert
   tracker.py   progress state and signals                             -> Tracker
   skills.py    alphabet, handbook, failure reasons, hindsight         -> Alphabet
   __init__.py  ENVIRONMENT = Environment(...)
+
+A small world has its expert and tracker in skills.py, a large one its wordings in prompt.py.
 """
 
 from __future__ import annotations
@@ -207,7 +208,8 @@ class World(Protocol):
 
     def step(self, action: str) -> Transition: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the world holds. A world that subclasses this one need not have it."""
 
 
 class Expert(Protocol):
@@ -262,12 +264,13 @@ class Alphabet:
     dash of a skill is its kind: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
 
     skills: tuple[str, ...]
-    project: Callable[[Trajectory], Iterable[str]]
+    project: Callable[[Trajectory], Iterable[str | None]]
+    """one skill per step, or None for a step without"""
     operators: tuple[str, ...] = ()
     """the kinds that are operations, of which one wants to know which are chosen"""
 
     def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
-        sequence = tuple(self.project(trajectory))
+        sequence = tuple(skill for skill in self.project(trajectory) if skill is not None)
         for skill in sequence:
             if skill not in self.skills:
                 task = trajectory.task

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.errands.expert import Resident, Stranger
-from tacit.worlds.errands.prompt import FullWording, TerseWording
-from tacit.worlds.errands.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.errands.skills import ALPHABET, HANDBOOK, ErrandTracker, Resident, Stranger, failure, hindsight
 from tacit.worlds.errands.tasks import FAMILY, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.errands.tracker import ErrandTracker
-from tacit.worlds.errands.world import MAX_STEPS, ErrandsWorld
-
-
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
-    return texts_of_play(
-        ErrandsWorld(), tasks("elsewhere", 200, seed), Resident, (TerseWording(), FullWording()), present=False
-    )
-
+from tacit.worlds.errands.world import MAX_STEPS, ErrandsWorld, FullWording, TerseWording
 
 ENVIRONMENT = Environment(
     name=NAME,
@@ -33,7 +22,9 @@ ENVIRONMENT = Environment(
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: texts_of_play(
+        ErrandsWorld(), tasks("elsewhere", 200, seed), Resident, (TerseWording(), FullWording()), present=False
+    ),
     action_tokens=12,
     panels=PANELS,
 )

@@ -1,20 +1,90 @@
-"""Skill alphabet, handbook, hindsight and failure reasons.
+"""Experts, tracker, skill alphabet, handbook, hindsight and failure reasons.
 
-Four atomic skills: opening a door for the first time or again, taking the wanted thing or another.
+    phase      search -> found -> done
+    progress   +1.0 per phase; +0.02 for a new door
+    error      0.3 for an unreadable action, 0.2 for a thing that is not here or not wanted, 0.1 for a door opened again
+
+Values follow Table 6 of the constant-context paper; errors are positive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import Random
 
-from tacit.core.hindsight import Skills, critical_steps
-from tacit.core.types import StopReason, Trajectory
-from tacit.core.world import Alphabet
-from tacit.worlds.errands.expert import Resident
-from tacit.worlds.errands.tracker import ErrandTracker
-from tacit.worlds.errands.world import DOORS, THINGS, format_fact, parse_observation
+from tacit.core.hindsight import RuleTracker, Skills, critical_steps
+from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.world import Alphabet, ByReading
+from tacit.worlds.errands.world import DOORS, THINGS, door_of, parse_observation
 
-SKILLS = ("OPEN-NEW", "OPEN-AGAIN", "TAKE-WANTED", "TAKE-OTHER")
+
+class Resident(ByReading):
+    """Knows where everything is: opens the right door, then takes the wanted thing."""
+
+    def __init__(self, task: Task) -> None:
+        self._thing = str(task.data["thing"])
+        self._door = door_of(self._thing, int(task.data["town"]))
+
+    def act(self, observation: Observation) -> str:
+        return f"take {self._thing}" if self._thing in parse_observation(observation.text)[1] else f"open {self._door}"
+
+
+class Stranger:
+    """Opens each door once in random order; with a `hint` on the wanted thing (`mug behind red`), that door first. It wins by
+    chance without a hint, and always with a true one."""
+
+    def __init__(self, task: Task, hint: str = "") -> None:
+        self._thing = str(task.data["thing"])
+        doors = list(DOORS)
+        Random(f"stranger/{task.id}/{task.seed}").shuffle(doors)
+        thing, _, door = hint.partition(" behind ")
+        hinted = [door] if thing == self._thing and door in DOORS else []
+        self._left = [*hinted, *(d for d in doors if d not in hinted)]
+
+    def act(self, observation: Observation) -> str:
+        if self._thing in parse_observation(observation.text)[1]:
+            return f"take {self._thing}"
+        return f"open {self._left.pop(0)}" if self._left else f"open {DOORS[0]}"
+
+
+PHASES = ("search", "found", "done")
+
+
+@dataclass(frozen=True)
+class ErrandState:
+    wanted: str
+    opened: tuple[str, ...] = ()
+    """doors, each once, in order"""
+    phase: str = "search"
+    fault: str = ""
+
+
+class ErrandTracker(RuleTracker):
+    version = "errands-1"
+    progress = {"subgoal": 1.0, "new_door": 0.02}
+    errors = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
+
+    def start(self, task: Task, observation: Observation) -> ErrandState:
+        return ErrandState(str(task.data["thing"]))
+
+    def update(self, state: ErrandState, action: str, transition: Transition) -> ErrandState:
+        if transition.success:
+            return replace(state, phase="done", fault="")
+        door, things, refused = parse_observation(transition.observation.text)
+        if not transition.effective:
+            return replace(state, fault="unreadable" if refused == "not an action" else "refused")
+        again = door in state.opened
+        opened = state.opened if again or not door else (*state.opened, door)
+        phase = "found" if state.wanted in things else "search"
+        return replace(state, opened=opened, phase=phase, fault="repeated" if again else "")
+
+    def render(self, state: ErrandState) -> str:
+        return f"phase: {state.phase}\nopened: {', '.join(state.opened) or 'nothing'}"
+
+    def count(self, before: ErrandState, after: ErrandState) -> Mapping[str, float]:
+        phases = max(0, PHASES.index(after.phase) - PHASES.index(before.phase))
+        return {"subgoal": phases, "new_door": len(after.opened) - len(before.opened)}
 
 
 def project(trajectory: Trajectory) -> Iterator[str]:
@@ -28,13 +98,8 @@ def project(trajectory: Trajectory) -> Iterator[str]:
             yield "TAKE-WANTED" if name == trajectory.task.data["thing"] else "TAKE-OTHER"
 
 
-ALPHABET = Alphabet(SKILLS, project, operators=("OPEN", "TAKE"))
-
-
+ALPHABET = Alphabet(("OPEN-NEW", "OPEN-AGAIN", "TAKE-WANTED", "TAKE-OTHER"), project, operators=("OPEN", "TAKE"))
 HANDBOOK = {"": "open the door behind which the thing was seen before; take it as soon as it is in sight"}
-
-
-_TRACKER = ErrandTracker()
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
@@ -42,8 +107,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
     wanted = str(trajectory.task.data["thing"])
     parsed = (parse_observation(observation.text) for observation in trajectory.observations)
     seen = {thing: door for door, things, _ in parsed for thing in things if door}
-    steps = critical_steps(trajectory, Resident(trajectory.task), _TRACKER)
-    advice = format_fact(wanted, seen[wanted]) if wanted in seen else ""
+    steps = critical_steps(trajectory, Resident(trajectory.task), ErrandTracker())
+    advice = f"{wanted} behind {seen[wanted]}" if wanted in seen else ""
     return Skills(advice, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
 
 

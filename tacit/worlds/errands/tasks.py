@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from tacit.core.errors import check_split_and_count
-from tacit.core.tasks import parse_panels
+from tacit.core.tasks import parse_panels, take_distinct
 from tacit.core.types import Task
 from tacit.worlds.errands.world import HOME, PLACES, THINGS
 
@@ -25,11 +25,9 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     if split == "elsewhere":
-        found: dict[int, Task] = {}
-        while len(found) < count:
-            town = rng.randrange(1, TOWNS)
-            found.setdefault(town, make_task(rng.choice(PLACES), rng.choice(THINGS), town, split, seed))
-        return list(found.values())
+        towns = iter(lambda: rng.randrange(1, TOWNS), 0)
+        drawn = (make_task(rng.choice(PLACES), rng.choice(THINGS), town, split, seed) for town in towns)
+        return take_distinct(drawn, count, lambda task: task.data["town"])
     pairs = [(place, thing) for place in PLACES for thing in THINGS if split_of(place, thing) == split]
     rng.shuffle(pairs)
     return [make_task(place, thing, HOME, split, seed) for place, thing in pairs[:count]]

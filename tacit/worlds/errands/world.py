@@ -18,6 +18,7 @@ from random import Random
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Brief, Numbered, World
 
 DOORS = ("red", "green", "black", "white", "yellow", "purple", "orange", "wooden")
 THINGS = (
@@ -47,26 +48,17 @@ def door_of(thing: str, number: int) -> str:
     return next(door for door, things in town_map(number).items() if thing in things)
 
 
-def format_fact(thing: str, door: str) -> str:
-    """`mug behind red`"""
-    return f"{thing} behind {door}"
-
-
 def is_true(text: str, number: int = HOME) -> bool:
-    """Whether the text is a single fact that is true in the town."""
-    return any(text.strip() == format_fact(thing, door) for door, things in town_map(number).items() for thing in things)
+    """Whether the text is a single fact that is true in the town: `mug behind red`."""
+    return any(text.strip() == f"{thing} behind {door}" for door, things in town_map(number).items() for thing in things)
 
 
 MAX_STEPS = 3
-STREET = "street"
 HERE = "here it is"
 
 
-class ErrandsWorld:
+class ErrandsWorld(World):
     """One errand at a time; see the module for the rules."""
-
-    def __init__(self) -> None:
-        self._wanted, self._town, self._open = "", 0, ""
 
     def reset(self, task: Task) -> Observation:
         try:
@@ -75,36 +67,26 @@ class ErrandsWorld:
             raise TacitError(f"task {task.id!r} is not an errand: its data needs a `thing` and a `town` (a number).") from error
         if self._wanted not in THINGS:
             raise TacitError(f"task {task.id!r} asks for {self._wanted!r}, which no town has.")
-        self._open = ""
-        return self._observe()
+        return self._observe("")
 
     def step(self, action: str) -> Transition:
         verb, _, name = action.strip().partition(" ")
         if verb == "open" and name in DOORS:
-            self._open = name
-            return Transition(self._observe())
+            return Transition(self._observe(name))
         if verb == "take" and name in self._shown:
             if name == self._wanted:
-                return Transition(Observation(f"taken: {name}", self._observe().actions), done=True, success=True, score=1.0)
-            return Transition(self._observe("that is not wanted"), effective=False)
-        return Transition(self._observe("that is not here" if verb == "take" else "not an action"), effective=False)
+                seen = Observation(f"taken: {name}", self._observe(self._open).actions)
+                return Transition(seen, done=True, success=True, score=1.0)
+            return Transition(self._observe(self._open, "that is not wanted"), effective=False)
+        refused = "that is not here" if verb == "take" else "not an action"
+        return Transition(self._observe(self._open, refused), effective=False)
 
-    def close(self) -> None:
-        pass
-
-    @property
-    def _shown(self) -> tuple[str, ...]:
-        return town_map(self._town)[self._open] if self._open else ()
-
-    def _observe(self, refused: str = "") -> Observation:
+    def _observe(self, door: str, refused: str = "") -> Observation:
+        """Open a door (none: the street). `behind red: mug, bell, egg | here it is`"""
+        self._open, self._shown = door, town_map(self._town)[door] if door else ()
         remark = refused or (HERE if self._wanted in self._shown else "")
-        text = format_observation(self._open, self._shown) + (f" | {remark}" if remark else "")
-        return Observation(text, (*(f"open {d}" for d in DOORS if d != self._open), *(f"take {t}" for t in self._shown)))
-
-
-def format_observation(door: str, things: tuple[str, ...]) -> str:
-    """`behind red: mug, bell, egg`, or the street"""
-    return f"behind {door}: {', '.join(things)}" if door else STREET
+        text = (f"behind {door}: {', '.join(self._shown)}" if door else "street") + (f" | {remark}" if remark else "")
+        return Observation(text, (*(f"open {d}" for d in DOORS if d != door), *(f"take {t}" for t in self._shown)))
 
 
 def parse_observation(text: str) -> tuple[str, tuple[str, ...], str]:
@@ -115,3 +97,30 @@ def parse_observation(text: str) -> tuple[str, tuple[str, ...], str]:
         return "", (), refused
     door, _, things = shown.removeprefix("behind ").partition(": ")
     return door, tuple(things.split(", ")), refused
+
+
+RULES = f"""You run errands in a town. Everything is kept behind one of eight doors, three things behind each.
+Nothing is ever moved.
+Each turn, do one of these:
+open DOOR: see what is behind it. The doors: {", ".join(DOORS)}
+take THING: take one of the things you see
+You have {MAX_STEPS} turns to take what is wanted."""
+
+
+class FullWording(Numbered):
+    rules, asked, between = RULES, "Your errand: ", " "
+
+    def seen(self, observation: Observation) -> str:
+        door, things, refused = parse_observation(observation.text)
+        why = f"Your last action was refused: {refused}. " if refused else ""
+        here = " Here it is." if observation.text.endswith(HERE) else ""
+        return why + (f"Behind the {door} door you see: {', '.join(things)}.{here}" if door else "You stand in the street.")
+
+
+class TerseWording(Brief):
+    """`wanted in the kitchen: mug`, then the observations."""
+
+    then = " : "
+
+    def task(self, task: Task) -> str:
+        return task.goal
