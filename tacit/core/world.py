@@ -210,6 +210,7 @@ class World(Protocol):
 
     def close(self) -> None:
         """Free what the world holds. A world that subclasses this one need not have it."""
+        return None
 
 
 class Expert(Protocol):
