@@ -12,7 +12,7 @@ import numpy as np
 from tacit.companions.experience.extractor import ExtractorSettings
 from tacit.core.resources import NoResources
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
-from tacit.worlds.countdown.expert import solve
+from tacit.worlds.countdown.skills import solve
 
 TASK = Task("toy", "toy/0", "only", "train", 0, "do it")
 

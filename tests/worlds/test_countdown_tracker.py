@@ -11,10 +11,12 @@ from tracker_episodes import rules_met, some_of_all
 from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.countdown.tasks import LARGEST_NUMBER
-from tacit.worlds.countdown.tracker import BOUND, ERRORS, PROGRESS, SHOWN_OPENINGS, SearchState
+from tacit.worlds.countdown.skills import SHOWN_OPENINGS, SearchState
 from tacit.worlds.countdown.world import Operation, parse_action, parse_observation
 
 ENVIRONMENT = get_environment("countdown")
+BOUND = 200
+"""maximum characters of a state block, with numbers up to 100"""
 TRACKER = ENVIRONMENT.tracker
 EPISODES = 1000
 NONSENSE = ("fly to the moon", "", "op(+, 1000, 1)", "op(^, 1, 2)")
@@ -50,7 +52,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     assert len(TRACKER.render(state)) <= BOUND
     assert sums["progress.new_pool"] == pytest.approx(0.02 * (len(pools) - 1))
     assert sums["progress.subgoal"] == float(transition.success)
-    for name, worth in ERRORS.items():
+    for name, worth in TRACKER.errors.items():
         assert sums[f"error.{name}"] == pytest.approx(worth * expected[name])
     return bool(transition.success), sums
 
@@ -74,8 +76,8 @@ def test_random_episodes() -> None:
 
 
 def test_values_and_names():
-    assert PROGRESS == {"subgoal": 1.0, "new_pool": 0.02}
-    assert ERRORS == {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
+    assert TRACKER.progress == {"subgoal": 1.0, "new_pool": 0.02}
+    assert TRACKER.errors == {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
     assert TRACKER.components == (
         *("progress.subgoal", "progress.new_pool"),
         *("error.unreadable", "error.refused", "error.repeated"),
@@ -84,5 +86,5 @@ def test_values_and_names():
 
 def test_the_longest_block_there_can_be():
     opening = str(Operation("*", LARGEST_NUMBER, LARGEST_NUMBER))
-    state = SearchState(4, (1, 2, 3, 4), 999, frozenset(), (opening,) * SHOWN_OPENINGS, undone=10**9)
+    state = SearchState(4, (1, 2, 3, 4), frozenset(), (opening,) * SHOWN_OPENINGS, undone=10**9)
     assert BOUND / 2 < len(TRACKER.render(state)) <= BOUND

@@ -13,7 +13,6 @@ from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.sokoban.expert import is_deadlocked, pushes_left
 from tacit.worlds.sokoban.tasks import FAMILIES, GENERATED, make_task
-from tacit.worlds.sokoban.tracker import BOUND, ERRORS, PROGRESS
 from tacit.worlds.sokoban.world import read_position
 
 ENVIRONMENT = get_environment("sokoban")
@@ -35,7 +34,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     for _ in range(ENVIRONMENT.max_steps):
         layout, at = read_position(observation.text)
         distances.append(pushes_left(layout, at.boxes))
-        assert len(TRACKER.render(state)) <= BOUND
+        assert len(TRACKER.render(state)) <= 80
         wise = rng.random() < purposeful
         action = expert.act(observation) if wise else rng.choice([*first_moves, "up", "left", *NONSENSE])
         transition = world.step(action)
@@ -62,7 +61,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
             break
     assert sums["progress.subgoal"] == max(placed)
     assert sums["progress.nearer"] == pytest.approx(0.05 * (distances[0] - min(*distances, state.distance)))
-    for name, worth in ERRORS.items():
+    for name, worth in TRACKER.errors.items():
         assert sums[f"error.{name}"] == pytest.approx(worth * expected[name])
     return bool(transition.success), sums
 
@@ -97,8 +96,8 @@ def test_the_block_and_its_signals():
 
 
 def test_values_and_names():
-    assert PROGRESS == {"subgoal": 1.0, "nearer": 0.05}
-    assert ERRORS == {"unreadable": 0.3, "deadlock": 0.3, "refused": 0.2, "repeated": 0.1}
+    assert TRACKER.progress == {"subgoal": 1.0, "nearer": 0.05}
+    assert TRACKER.errors == {"unreadable": 0.3, "deadlock": 0.3, "refused": 0.2, "repeated": 0.1}
     assert TRACKER.components == (
         *("progress.subgoal", "progress.nearer"),
         *("error.unreadable", "error.deadlock", "error.refused", "error.repeated"),

@@ -5,28 +5,22 @@ from __future__ import annotations
 from random import Random
 
 from tacit.core.types import Observation
-from tacit.core.world import Environment
-from tacit.worlds.countdown.expert import Solver
-from tacit.worlds.countdown.prompt import FullWording, TerseWording
-from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.core.world import Environment, texts_of_play
+from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight
 from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.countdown.tracker import CountdownTracker
-from tacit.worlds.countdown.world import MAX_STEPS, CountdownWorld, Operation, evaluate, parse_observation
+from tacit.worlds.countdown.world import (
+    MAX_STEPS, CountdownWorld, FullWording, Operation, TerseWording, evaluate, parse_observation,
+)  # fmt: skip
 
 
 def example_texts(seed: int) -> list[str]:
     """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
-    world, wordings, texts = CountdownWorld(), (TerseWording(), FullWording()), []
-    for task in tasks("train", 200, seed):
-        expert, observation, done, number = Solver(task), world.reset(task), False, 1
-        texts += [wording.task(task) for wording in wordings]
-        while not done:
-            action = expert.act(observation)
-            texts += [wording.turn(number, observation, action) for wording in wordings]
-            transition = world.step(action)
-            observation, done, number = transition.observation, transition.done, number + 1
-        texts += ["rollback", "reset"]
-    return [text for text in texts if text]
+    world, wordings = CountdownWorld(), (TerseWording(), FullWording())
+    return [
+        text
+        for task in tasks("train", 200, seed)
+        for text in (*texts_of_play(world, [task], Solver, wordings, present=False), "rollback", "reset")
+    ]
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:

@@ -1,31 +1,121 @@
-"""Skill alphabet, handbook and hindsight.
+"""Solver, tracker, skill alphabet, handbook, hindsight and failure reasons.
 
-26 atomic skills (ReuseRL §E.3): four operators by six unordered pairs of target-relative roles, rollback and reset.
+    phase      search -> done
+    progress   +1.0 when the phase becomes done; +0.02 for a new pool
+    error      0.3 for an unreadable action, 0.2 for a refused one, 0.1 for a repeated pool
+
+Values follow Table 6 of the constant-context paper; errors are positive.
+
+26 atomic skills (ReuseRL §E.3): four operators by six unordered pairs of target-relative roles, rollback and reset. Every
+readable action is projected, even if refused.
 
     role(n) = near_target   if |n - T| <= 0.10 |T|
               small         if n < T - 0.10 |T|
               large         otherwise
-
-Every readable action is projected, even if refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 
-from tacit.core.hindsight import Skills, critical_steps, most_repeated
-from tacit.core.types import StopReason, Trajectory
-from tacit.core.world import Alphabet
-from tacit.worlds.countdown.expert import Solver, solve
-from tacit.worlds.countdown.tracker import CountdownTracker
-from tacit.worlds.countdown.world import STUCK, Operation, parse_action, parse_observation
+from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated, stop_label
+from tacit.core.types import Observation, Task, Trajectory, Transition
+from tacit.core.world import Alphabet, ByReading
+from tacit.worlds.countdown.world import STUCK, Operation, operations, parse_action, parse_observation, replace_pair
+
+
+class Solver(ByReading):
+    """Acts on the observation alone, so it can advise in any episode.
+
+    It plays the first solution in the order of `operations`: sums before differences, products and quotients, large operands
+    before small. It resets an unsolvable pool; a rollback may be shorter, but the pool does not show it.
+    """
+
+    def __init__(self, task: Task | None = None) -> None:
+        pass
+
+    def act(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        plan = solve(shown.pool, shown.target)
+        return str(plan[0]) if plan else "reset"
+
+
+def solve(pool: tuple[int, ...], target: int) -> list[Operation] | None:
+    """Operations that turn the pool into [target]; None if there are none."""
+    if len(pool) == 1:
+        return [] if pool[0] == target else None
+    for operation, value in operations(pool):
+        if len(pool) == 2:
+            if value == target:
+                return [operation]
+            continue
+        rest = replace_pair(pool, operation, value)
+        plan = solve(rest, target) if rest else None
+        if plan is not None:
+            return [operation, *plan]
+    return None
+
+
+SHOWN_OPENINGS = 4
+
+
+@dataclass(frozen=True)
+class SearchState:
+    numbers: int
+    """how many numbers the puzzle began with"""
+    pool: tuple[int, ...]
+    met: frozenset[tuple[int, ...]]
+    """every pool seen so far, sorted"""
+    openings: tuple[str, ...] = ()
+    """the latest distinct first operations, oldest first"""
+    undone: int = 0
+    phase: str = "search"
+    fault: str = ""
+
+
+class CountdownTracker(RuleTracker):
+    version = "countdown-1"
+    progress = {"subgoal": 1.0, "new_pool": 0.02}
+    errors = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
+
+    def start(self, task: Task, observation: Observation) -> SearchState:
+        pool = parse_observation(observation.text).pool
+        return SearchState(len(pool), pool, frozenset([tuple(sorted(pool))]))
+
+    def update(self, state: SearchState, action: str, transition: Transition) -> SearchState:
+        parsed = parse_action(action)
+        if not transition.effective:
+            return replace(state, fault="refused" if parsed else "unreadable")
+        pool = parse_observation(transition.observation.text).pool
+        key, is_operation, openings = tuple(sorted(pool)), isinstance(parsed, Operation), state.openings
+        if is_operation and len(state.pool) == state.numbers:
+            openings = (*(o for o in openings if o != str(parsed)), str(parsed))[-SHOWN_OPENINGS:]
+        return replace(
+            state,
+            pool=pool,
+            met=state.met | {key},
+            openings=openings,
+            undone=state.undone + (not is_operation),
+            phase="done" if transition.success else "search",
+            fault="repeated" if is_operation and key in state.met else "",
+        )
+
+    def render(self, state: SearchState) -> str:
+        done = f"operations done: {state.numbers - len(state.pool)} of {state.numbers - 1}"
+        tried = f"\nfirst operations tried: {'; '.join(state.openings)}" if state.openings else ""
+        return f"phase: {state.phase}\n{done}\nundone so far: {state.undone}{tried}"
+
+    def count(self, before: SearchState, after: SearchState) -> Mapping[str, float]:
+        return {"new_pool": len(after.met) - len(before.met), "subgoal": before.phase != after.phase}
+
 
 ROLES = ("LARGE", "NEAR_TARGET", "SMALL")
 OPERATOR_NAMES = {"+": "ADD", "-": "SUB", "*": "MUL", "/": "DIV"}
 SKILLS = (
     *(f"OP_{op}-{a}-{b}" for op in OPERATOR_NAMES.values() for a, b in combinations_with_replacement(ROLES, 2)),
-    "ROLLBACK",
-    "RESET",
+    *("ROLLBACK", "RESET"),
 )
 
 
@@ -36,23 +126,17 @@ def role(number: int, target: int) -> str:
     return "SMALL" if number < target else "LARGE"
 
 
-def skill(action: str, target: int) -> str | None:
-    parsed = parse_action(action)
-    if isinstance(parsed, Operation):
-        first, second = sorted((role(parsed.first, target), role(parsed.second, target)))
-        return f"OP_{OPERATOR_NAMES[parsed.operator]}-{first}-{second}"
-    return parsed.upper() if parsed else None
-
-
-def project(trajectory: Trajectory) -> tuple[str, ...]:
+def project(trajectory: Trajectory) -> Iterator[str]:
     target = int(trajectory.task.data["target"])
-    skills = (skill(step.action, target) for step in trajectory.steps)
-    return tuple(s for s in skills if s is not None)
+    for parsed in (parse_action(step.action) for step in trajectory.steps):
+        if isinstance(parsed, Operation):
+            roles = sorted((role(parsed.first, target), role(parsed.second, target)))
+            yield "-".join((f"OP_{OPERATOR_NAMES[parsed.operator]}", *roles))
+        elif parsed:
+            yield parsed.upper()
 
 
 ALPHABET = Alphabet(SKILLS, project, operators=tuple(f"OP_{name}" for name in OPERATOR_NAMES.values()))
-
-
 HANDBOOK = {
     "": (
         "work back from the target: look for two numbers whose sum, difference, product or quotient leaves what the others "
@@ -61,24 +145,18 @@ HANDBOOK = {
 }
 
 
-_TRACKER = CountdownTracker()
-
-
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success the operations that worked; after a failure the first operation of a solution."""
-    steps = critical_steps(trajectory, Solver(), _TRACKER)
+    steps = critical_steps(trajectory, Solver(), CountdownTracker())
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective]
         return Skills(f"what led to the target: {'; '.join(done)}", steps, f"{trajectory.task.goal} Solved.")
     shown = parse_observation(trajectory.steps[0].observation.text)
-    plan = solve(shown.pool, shown.target)
-    repeated = most_repeated(trajectory)
+    plan, repeated = solve(shown.pool, shown.target), most_repeated(trajectory)
     advice = f"begin with {plan[0]}" if plan else f"avoid {repeated}" if repeated else "reset when no operation helps"
     return Skills(advice, steps, f"{trajectory.task.goal} Not solved.")
 
 
 def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `stuck` or `timeout` (ReuseRL Table 9), else the stop reason."""
-    if trajectory.end_label == STUCK:
-        return STUCK
-    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+    return STUCK if trajectory.end_label == STUCK else stop_label(trajectory)

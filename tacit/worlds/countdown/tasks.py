@@ -12,11 +12,11 @@ share even a set of numbers:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from tacit.core.errors import check_split_and_count
-from tacit.core.tasks import parse_panels, split_by_digest
+from tacit.core.tasks import parse_panels, split_by_digest, take_distinct
 from tacit.core.types import Task
 from tacit.worlds.countdown.world import Operation, evaluate
 
@@ -31,13 +31,14 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different puzzles of the split; a larger count begins with the same ones."""
     check_split_and_count(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
-    found: dict[tuple[tuple[int, ...], int], Task] = {}
-    while len(found) < count:
-        numbers, target = _draw(rng, 4 if split == "hard" else rng.choice((3, 4)))
-        if target not in TARGETS or split_of(numbers) != split:
-            continue
-        found.setdefault((tuple(sorted(numbers)), target), make_task(numbers, target, split, seed))
-    return list(found.values())
+
+    def draw() -> Iterator[Task]:
+        while True:
+            numbers, target = _draw(rng, 4 if split == "hard" else rng.choice((3, 4)))
+            if target in TARGETS and split_of(numbers) == split:
+                yield make_task(numbers, target, split, seed)
+
+    return take_distinct(draw(), count, lambda task: (*sorted(task.data["numbers"]), task.data["target"]))
 
 
 def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int = 0) -> Task:
@@ -64,13 +65,10 @@ def _draw(rng: Random, size: int) -> tuple[list[int], int]:
     numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(size)]
     value = numbers[0]
     for number in numbers[1:]:
-        operation = Operation(rng.choice("+-*/"), value, number)
-        after = evaluate(operation)
-        if after is None:
-            after = abs(value - number)
-        if after == 0:
+        after = evaluate(Operation(rng.choice("+-*/"), value, number))
+        value = abs(value - number) if after is None else after
+        if value == 0:
             return numbers, 0
-        value = after
     rng.shuffle(numbers)
     return numbers, value
 

@@ -22,18 +22,18 @@ from typing import NamedTuple
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Brief, Numbered, World
 
 OPERATORS = "+-*/"
+MAX_STEPS = 30
 MAX_DIGITS = 12
 """longer numbers are unparsable; four numbers up to 100 never produce one"""
-
+STUCK = "stuck"
 _OPERATION = re.compile(rf"\s*op\(\s*([-+*/])\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*\)\s*", re.I)
 _OBSERVATION = re.compile(r"numbers: ([0-9 ]+) \| target: ([0-9]+)(?: \| refused: (.*))?", re.S)
 
 
 class Operation(NamedTuple):
-    """`op(<operator>, first, second)`"""
-
     operator: str
     first: int
     second: int
@@ -77,8 +77,7 @@ def replace_pair(pool: tuple[int, ...], operation: Operation, value: int) -> tup
         left.remove(operation.second)
     except ValueError:
         return None
-    left.append(value)
-    return tuple(left)
+    return (*left, value)
 
 
 def operations(pool: tuple[int, ...]) -> Iterator[tuple[Operation, int]]:
@@ -114,18 +113,8 @@ def parse_observation(text: str) -> ParsedObservation:
     return ParsedObservation(tuple(map(int, match[1].split())), int(match[2]), match[3] or "")
 
 
-MAX_STEPS = 30
-STUCK = "stuck"
-
-
-class CountdownWorld:
+class CountdownWorld(World):
     """One puzzle at a time; see the module for the rules."""
-
-    def __init__(self) -> None:
-        self._pool: tuple[int, ...] = ()
-        self._target = 0
-        self._before: list[tuple[int, ...]] = []
-        """the pools that rollback returns to, oldest first"""
 
     def reset(self, task: Task) -> Observation:
         try:
@@ -134,47 +123,68 @@ class CountdownWorld:
             raise TacitError(f"task {task.id!r} is not a Countdown task: its data has no {missing}.") from None
         if len(pool) < 2 or min(pool) < 1 or target < 1:
             raise TacitError(f"task {task.id!r} needs two or more positive numbers and a positive target, got {task.data}.")
-        self._pool, self._target, self._before = pool, target, []
+        self._target = target
+        self._pools = [pool]
+        """the present pool is the last; rollback returns to the one before it"""
         return self._observe()
 
     def step(self, action: str) -> Transition:
-        parsed = parse_action(action)
-        if parsed == "rollback":
-            if not self._before:
-                return self._refuse("there is nothing to roll back")
-            self._pool = self._before.pop()
+        parsed, pools = parse_action(action), self._pools
+        if parsed in ("rollback", "reset"):
+            if len(pools) == 1:
+                nothing = "there is nothing to roll back" if parsed == "rollback" else "these are the first numbers already"
+                return self._refuse(nothing)
+            del pools[-1 if parsed == "rollback" else 1 :]
             return Transition(self._observe())
-        if parsed == "reset":
-            if not self._before:
-                return self._refuse("these are the first numbers already")
-            self._pool = self._before[0]
-            self._before.clear()
-            return Transition(self._observe())
-        if len(self._pool) < 2:
-            observation = Observation(
-                format_observation(self._pool, self._target, "only one number is left, the puzzle is lost")
-            )
-            return Transition(observation, done=True, effective=False, label=STUCK)
+        if len(pools[-1]) < 2:
+            lost = format_observation(pools[-1], self._target, "only one number is left, the puzzle is lost")
+            return Transition(Observation(lost), done=True, effective=False, label=STUCK)
         if not isinstance(parsed, Operation):
             return self._refuse("not an action")
+        operator, a, b = parsed
         value = evaluate(parsed)
-        pool = replace_pair(self._pool, parsed, 0 if value is None else value)
+        pool = replace_pair(pools[-1], parsed, 0 if value is None else value)
         if pool is None:
-            return self._refuse(f"{parsed.first} and {parsed.second} are not both in the pool")
+            return self._refuse(f"{a} and {b} are not both in the pool")
         if value is None:
-            operator, a, b = parsed
             return self._refuse(f"{a} {operator} {b} is not a positive whole number")
-        self._before.append(self._pool)
-        self._pool = pool
+        pools.append(pool)
         if pool == (self._target,):
             return Transition(Observation(format_observation(pool, self._target)), done=True, success=True, score=1.0)
         return Transition(self._observe())
-
-    def close(self) -> None:
-        pass
 
     def _refuse(self, why: str) -> Transition:
         return Transition(self._observe(why), effective=False)
 
     def _observe(self, refused: str = "") -> Observation:
-        return Observation(format_observation(self._pool, self._target, refused), legal_actions(self._pool, bool(self._before)))
+        pool = self._pools[-1]
+        return Observation(format_observation(pool, self._target, refused), legal_actions(pool, len(self._pools) > 1))
+
+
+RULES = """You are playing Countdown, one operation at a time.
+Combine the numbers until exactly one is left and it is the target.
+Each turn, do one of these:
+op(+, a, b), op(-, a, b), op(*, a, b) or op(/, a, b): replace the numbers a and b of the pool by the result
+rollback: undo the last operation
+reset: go back to the first numbers
+Every result must be a positive whole number.
+Once a single number is left that is not the target, only rollback or reset can help."""
+
+
+class FullWording(Numbered):
+    rules, asked, between = RULES, "Your puzzle: ", " "
+
+    def seen(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        refused = f"Your last action was refused: {shown.refused}. " if shown.refused else ""
+        return f"{refused}Numbers: {', '.join(map(str, shown.pool))}. Target: {shown.target}."
+
+
+class TerseWording(Brief):
+    """`3 7 25 > 82`; `!` means that the last action was refused."""
+
+    then = " : "
+
+    def brief(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        return f"{' '.join(map(str, shown.pool))} > {shown.target}{' !' if shown.refused else ''}"

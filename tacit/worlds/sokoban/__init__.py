@@ -7,11 +7,11 @@ from random import Random
 from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.sokoban.expert import Solver
-from tacit.worlds.sokoban.prompt import FullWording, TerseWording
-from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, SokobanTracker, failure, hindsight
 from tacit.worlds.sokoban.tasks import FAMILIES, MANY, NAME, PANELS, SIZES, SPLITS, tasks
-from tacit.worlds.sokoban.tracker import SokobanTracker
-from tacit.worlds.sokoban.world import DIRECTIONS, MAX_STEPS, SokobanWorld, parse_observation, read_position
+from tacit.worlds.sokoban.world import (
+    DIRECTIONS, MAX_STEPS, FullWording, SokobanWorld, TerseWording, parse_observation, read_position,
+)  # fmt: skip
 
 _NAMES = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
 
@@ -22,20 +22,13 @@ def place(action: str, observation: Observation) -> str:
     return "" if shown.refused else "/".join(shown.rows)
 
 
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings and the state block along the expert's episodes."""
-    wordings = (TerseWording(), FullWording())
-    return texts_of_play(SokobanWorld(), tasks("train", 60, seed), Solver, wordings, SokobanTracker(), present=False)
-
-
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
     """Pretraining questions about the neighboring cells: `what is up? wall`."""
     layout, at = read_position(observation.text)
     direction = rng.choice(list(DIRECTIONS))
-    ahead = layout.beside(at.agent, direction)
-    return [
-        (f"what is {direction}", _NAMES["".join(parse_observation(observation.text).rows)[ahead]] if ahead >= 0 else "wall")
-    ]
+    ahead = layout.beside[direction][at.agent]
+    symbol = "".join(parse_observation(observation.text).rows)[ahead] if ahead >= 0 else "W"
+    return [(f"what is {direction}", _NAMES[symbol])]
 
 
 ENVIRONMENT = Environment(
@@ -54,7 +47,9 @@ ENVIRONMENT = Environment(
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: texts_of_play(
+        SokobanWorld(), tasks("train", 60, seed), Solver, (TerseWording(), FullWording()), SokobanTracker(), present=False
+    ),
     questions=questions,
     action_tokens=8,
     panels=PANELS,

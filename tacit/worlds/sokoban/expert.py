@@ -17,19 +17,20 @@ from typing import Any
 
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, Room, bits, read_position
+from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, bits, read_position
 
+_OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 SMALL_BOXES, SMALL_CELLS = 2, 64
 """largest rooms for exhaustive search"""
 MOST_EXPANDED, WEIGHT = 30_000, 3.0
 KEPT = 128
-"""cached rooms: the members of a group play in the same room"""
+"""cached rooms"""
 
 
 @lru_cache(maxsize=KEPT)
 def moves_left(layout: Layout) -> Mapping[Position, int]:
     """position -> fewest moves to a solved one; unsolvable positions are missing."""
-    beside = Room(layout).beside
+    beside = layout.beside
     back = [(beside[_OPPOSITE[way]], beside[way]) for way in DIRECTIONS]
     reached = {Position(cell, layout.targets): 0 for cell in layout.floor if not layout.targets >> cell & 1}
     edge, moves = list(reached), 0
@@ -41,16 +42,13 @@ def moves_left(layout: Layout) -> Mapping[Position, int]:
                 came_from = behind[agent]
                 if came_from < 0 or boxes >> came_from & 1:
                     continue
-                walked = Position(came_from, boxes)
-                if walked not in reached:
-                    reached[walked] = moves
-                    further.append(walked)
-                box = ahead[agent]
+                found, box = [Position(came_from, boxes)], ahead[agent]
                 if box >= 0 and boxes >> box & 1:
-                    pulled = Position(came_from, boxes ^ 1 << box | 1 << agent)
-                    if pulled not in reached:
-                        reached[pulled] = moves
-                        further.append(pulled)
+                    found.append(Position(came_from, boxes ^ 1 << box | 1 << agent))
+                for position in found:
+                    if position not in reached:
+                        reached[position] = moves
+                        further.append(position)
         edge = further
     return reached
 
@@ -65,12 +63,9 @@ def best_moves(layout: Layout, at: Position) -> list[str]:
     position."""
     if not is_small(layout):
         return list(find_solution(layout, at)[:1])
-    left, room = moves_left(layout), Room(layout)
-    here = left.get(at)
-    if not here:
-        return []
-    led = {way: room.move(at, way) for way in DIRECTIONS}
-    return [way for way, there in led.items() if there is not None and left.get(there) == here - 1]
+    left = moves_left(layout)
+    led = {way: layout.move(at, way) for way in DIRECTIONS} if left.get(at) else {}
+    return [way for way, there in led.items() if there is not None and left.get(there) == left[at] - 1]
 
 
 def is_deadlocked(layout: Layout, at: Position) -> bool:
@@ -98,7 +93,7 @@ def pushes_left(layout: Layout, boxes: int) -> float:
 @lru_cache(maxsize=KEPT)
 def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
     """target -> cell -> pushes to move a single box from the cell to the target"""
-    beside = Room(layout).beside
+    beside = layout.beside
     found: dict[int, dict[int, int]] = {}
     for target in bits(layout.targets):
         reached, edge = {target: 0}, [target]
@@ -119,14 +114,17 @@ def _distances(layout: Layout) -> Mapping[int, Mapping[int, int]]:
 def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
     """Moves that solve the room; empty if none was found within `MOST_EXPANDED` positions. Best-first search over pushes, by
     the pushes done and a weighted lower bound of the pushes left."""
-    beside = Room(layout).beside
-    first = Position(at.agent, at.boxes)
-    queue: list[tuple[float, int, int, Position, Any]] = [(0.0, 0, 0, first, ())]
+    beside = layout.beside
+    queue: list[tuple[float, int, int, Position, Any]] = [(0.0, 0, 0, at, ())]
     met, number = set[tuple[int, int]](), 0
     while queue and len(met) < MOST_EXPANDED:
         _, _, pushes, (agent, boxes), trail = heappop(queue)
         if boxes == layout.targets:
-            return tuple(_unroll(trail))
+            parts = []
+            while trail:
+                trail, moves = trail
+                parts.append(moves)
+            return tuple(move for moves in reversed(parts) for move in moves)
         ways = _walks(beside, agent, boxes)
         key = (min(ways), boxes)
         if key in met:
@@ -141,41 +139,22 @@ def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
                 left = pushes_left(layout, pushed)
                 if left < inf:
                     number += 1
-                    step = (trail, (*_path(ways, stand), way))
+                    step = (trail, (*ways[stand], way))
                     heappush(queue, (pushes + 1 + WEIGHT * left, number, pushes + 1, Position(box, pushed), step))
     return ()
 
 
-def _walks(beside: Mapping[str, tuple[int, ...]], agent: int, boxes: int) -> dict[int, tuple[int, str]]:
-    """cell -> (cell before it, direction) of a shortest walk to every cell the agent reaches without pushing"""
-    reached, edge = {agent: (-1, "")}, [agent]
+def _walks(beside: Mapping[str, tuple[int, ...]], agent: int, boxes: int) -> dict[int, tuple[str, ...]]:
+    """cell -> the moves of a shortest walk, for every cell the agent reaches without pushing"""
+    reached: dict[int, tuple[str, ...]] = {agent: ()}
+    edge = [agent]
     for cell in edge:
         for way, ahead in beside.items():
             there = ahead[cell]
             if there >= 0 and there not in reached and not boxes >> there & 1:
-                reached[there] = (cell, way)
+                reached[there] = (*reached[cell], way)
                 edge.append(there)
     return reached
-
-
-def _path(ways: Mapping[int, tuple[int, str]], cell: int) -> tuple[str, ...]:
-    steps = []
-    while ways[cell][0] >= 0:
-        cell, way = ways[cell]
-        steps.append(way)
-    return tuple(reversed(steps))
-
-
-def _unroll(trail: tuple[Any, ...]) -> list[str]:
-    """(((), first moves), next moves) -> all moves in order"""
-    parts = []
-    while trail:
-        trail, moves = trail
-        parts.append(moves)
-    return [move for moves in reversed(parts) for move in moves]
-
-
-_OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 
 
 class Solver(ByReading):
@@ -188,10 +167,13 @@ class Solver(ByReading):
 
     def act(self, observation: Observation) -> str:
         layout, at = read_position(observation.text)
-        if not is_small(layout) and at not in self._planned:
-            room, here = Room(layout), at
-            for move in find_solution(layout, at):
-                self._planned[here] = move
-                here = room.move(here, move) or here
-        best = best_moves(layout, at) if is_small(layout) else [self._planned[at]] if at in self._planned else []
-        return best[0] if best else (observation.actions or ("up",))[0]
+        if is_small(layout):
+            best = next(iter(best_moves(layout, at)), "")
+        else:
+            if at not in self._planned:
+                here = at
+                for move in find_solution(layout, at):
+                    self._planned[here] = move
+                    here = layout.move(here, move) or here
+            best = self._planned.get(at, "")
+        return best or (observation.actions or ("up",))[0]

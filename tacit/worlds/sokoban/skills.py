@@ -1,4 +1,10 @@
-"""Skill alphabet, handbook and hindsight.
+"""Tracker, skill alphabet, handbook, hindsight and failure reasons.
+
+    phase      push -> done, or stuck
+    progress   +1.0 per box above the most ever on targets, +0.05 per push below the smallest distance so far
+    error      0.3 for an unreadable action and for a push into a deadlock, 0.2 for a refused step, 0.1 for a repeated position
+
+Values follow Table 6 of the constant-context paper; errors are positive. A deadlock counts once.
 
 Sixteen atomic skills: the effect of a step, by direction.
 
@@ -8,42 +14,85 @@ Sixteen atomic skills: the effect of a step, by direction.
 
 from __future__ import annotations
 
-from tacit.core.hindsight import Skills, critical_steps
-from tacit.core.types import Observation, StopReason, Trajectory
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+from tacit.core.hindsight import RuleTracker, Skills, critical_steps, stop_label
+from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet
-from tacit.worlds.sokoban.expert import best_moves, find_solution, is_deadlocked, is_small
-from tacit.worlds.sokoban.tracker import SokobanTracker
-from tacit.worlds.sokoban.world import DIRECTIONS, Room, parse_direction, read_position
-
-KINDS = ("WALK", "PUSH", "PLACE", "BUMP")
-SKILLS = tuple(f"{kind}-{way.upper()}" for kind in KINDS for way in DIRECTIONS)
+from tacit.worlds.sokoban.expert import best_moves, find_solution, is_deadlocked, is_small, pushes_left
+from tacit.worlds.sokoban.world import DIRECTIONS, Position, parse_direction, read_position
 
 
-def skill(action: str, seen: str) -> str | None:
-    """The effect of an action on the observed room; None if it is no direction."""
-    direction = parse_direction(action)
-    if direction is None:
-        return None
-    layout, at = read_position(seen)
-    room = Room(layout)
-    there = room.move(at, direction)
-    if there is None:
-        kind = "BUMP"
-    elif there.boxes == at.boxes:
-        kind = "WALK"
-    else:
-        kind = "PLACE" if layout.targets & (there.boxes & ~at.boxes) else "PUSH"
-    return f"{kind}-{direction.upper()}"
+@dataclass(frozen=True)
+class PushState:
+    at: Position
+    met: frozenset[Position]
+    distance: float
+    """lower bound of the pushes left"""
+    nearest: float
+    placed: int
+    most_placed: int
+    phase: str = "push"
+    fault: str = ""
 
 
-def project(trajectory: Trajectory) -> tuple[str, ...]:
-    skills = (skill(step.action, step.observation.text) for step in trajectory.steps)
-    return tuple(s for s in skills if s is not None)
+class SokobanTracker(RuleTracker):
+    version = "sokoban-1"
+    progress = {"subgoal": 1.0, "nearer": 0.05}
+    errors = {"unreadable": 0.3, "deadlock": 0.3, "refused": 0.2, "repeated": 0.1}
+
+    def start(self, task: Task | None, observation: Observation) -> PushState:
+        layout, at = read_position(observation.text)
+        distance, placed = pushes_left(layout, at.boxes), layout.placed(at)
+        phase = "stuck" if is_deadlocked(layout, at) else "push"
+        return PushState(at, frozenset([at]), distance, distance, placed, placed, phase)
+
+    def update(self, state: PushState, action: str, transition: Transition) -> PushState:
+        if not transition.effective:
+            return replace(state, fault="refused" if parse_direction(action) else "unreadable")
+        now = self.start(None, transition.observation)
+        phase = "done" if transition.success else now.phase
+        return replace(
+            now,
+            met=state.met | {now.at},
+            nearest=min(state.nearest, now.distance),
+            most_placed=max(state.most_placed, now.placed),
+            phase=phase,
+            fault="deadlock" if phase == "stuck" != state.phase else "repeated" if now.at in state.met else "",
+        )
+
+    def render(self, state: PushState) -> str:
+        left = "no way" if state.distance == inf else f"at least {state.distance}"
+        return f"phase: {state.phase}\nboxes on targets: {state.placed} of {state.at.boxes.bit_count()}\npushes left: {left}"
+
+    def count(self, before: PushState, after: PushState) -> Mapping[str, float]:
+        nearer = before.nearest - after.nearest if before.nearest < inf else 0
+        return {"subgoal": after.most_placed - before.most_placed, "nearer": nearer}
+
+
+SKILLS = tuple(f"{kind}-{way.upper()}" for kind in ("WALK", "PUSH", "PLACE", "BUMP") for way in DIRECTIONS)
+
+
+def project(trajectory: Trajectory) -> Iterator[str]:
+    for step in trajectory.steps:
+        direction = parse_direction(step.action)
+        if direction is None:
+            continue
+        layout, at = read_position(step.observation.text)
+        there = layout.move(at, direction)
+        if there is None:
+            kind = "BUMP"
+        elif there.boxes == at.boxes:
+            kind = "WALK"
+        else:
+            kind = "PLACE" if layout.targets & (there.boxes & ~at.boxes) else "PUSH"
+        yield f"{kind}-{direction.upper()}"
 
 
 ALPHABET = Alphabet(SKILLS, project, operators=("PUSH", "PLACE"))
-
-
 HANDBOOK = {
     "": (
         "look where a box has to be pushed from before pushing it, and walk round to that side; never push a box into a corner "
@@ -51,9 +100,6 @@ HANDBOOK = {
     ),
     "two_boxes": "decide first which box goes to which target, and do not let one box stand in the way of the other",
 }
-
-
-_TRACKER = SokobanTracker()
 MOST = 5
 """maximum critical steps of an episode"""
 
@@ -67,56 +113,38 @@ class _Adviser:
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success its pushes; after a failure the fatal push, or the pushes of a solution."""
-    steps = critical_steps(trajectory, _Adviser(), _TRACKER, most=len(trajectory))
+    steps = critical_steps(trajectory, _Adviser(), SokobanTracker(), most=len(trajectory))
+    seen = [read_position(observation.text) for observation in trajectory.observations]
     if trajectory.success:
-        pushed = ", ".join(pushes(trajectory))
+        moves = zip(trajectory.steps, pairwise(seen), strict=True)
+        pushed = ", ".join(step.action for step, (now, then) in moves if now[1].boxes != then[1].boxes)
         return Skills(f"push {pushed}, in this order", dict(list(steps.items())[:MOST]), f"Solved in {len(trajectory)} moves.")
-    as_good = {
-        t for t in steps if trajectory.steps[t].action in best_moves(*read_position(trajectory.steps[t].observation.text))
-    }
-    others = [(t, advice) for t, advice in steps.items() if t not in as_good]
-    fatal = first_deadlock(trajectory)
+    others = [(t, advice) for t, advice in steps.items() if trajectory.steps[t].action not in best_moves(*seen[t])]
+    fatal = next((t for t, after in enumerate(seen[1:]) if is_deadlocked(*after)), None)
     if fatal is None:
-        return Skills(f"push {', '.join(solution(trajectory))}, in this order", dict(others[:MOST]), "Not solved in time.")
-    step = trajectory.steps[fatal]
+        return Skills(f"push {', '.join(_solution(trajectory))}, in this order", dict(others[:MOST]), "Not solved in time.")
+    step, (layout, at) = trajectory.steps[fatal], seen[fatal]
     wrong = f"do not push the box {step.action}"
     kept = dict([(t, advice) for t, advice in others if t < fatal][: MOST - 1])
     kept[fatal] = f"{_Adviser().act(step.observation)}; {wrong}"
-    layout, at = read_position(step.observation.text)
-    row, column = divmod(layout.beside(at.agent, step.action.strip().lower()), layout.width)
+    row, column = divmod(layout.beside[step.action.strip().lower()][at.agent], layout.width)
     where = f"that is in row {row + 1}, column {column + 1}"
     return Skills(f"{wrong} {where}: after that the room cannot be solved", kept, "Lost by a push that cannot be undone.")
 
 
-def pushes(trajectory: Trajectory) -> list[str]:
-    """The moves that pushed a box."""
-    boxes = [read_position(observation.text)[1].boxes for observation in trajectory.observations]
-    return [step.action for step, now, then in zip(trajectory.steps, boxes, boxes[1:], strict=False) if now != then]
-
-
-def solution(trajectory: Trajectory) -> list[str]:
+def _solution(trajectory: Trajectory) -> list[str]:
     """The pushes of the solver's solution from the start."""
     layout, at = read_position(trajectory.steps[0].observation.text)
-    room, found, moves = Room(layout), list[str](), iter(() if is_small(layout) else find_solution(layout, at))
+    pushes, moves = list[str](), iter(() if is_small(layout) else find_solution(layout, at))
     while move := next(iter(best_moves(layout, at)), "") if is_small(layout) else next(moves, ""):
-        there = room.move(at, move)
+        there = layout.move(at, move)
         assert there is not None
-        found += [move] if there.boxes != at.boxes else []
+        pushes += [move] if there.boxes != at.boxes else []
         at = there
-    return found
-
-
-def first_deadlock(trajectory: Trajectory) -> int | None:
-    """The step after which the room was unsolvable; None if it never was."""
-    after_steps = trajectory.observations[1:]
-    return next((t for t, after in enumerate(after_steps) if is_deadlocked(*read_position(after.text))), None)
-
-
-DEADLOCK = "deadlock"
+    return pushes
 
 
 def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `deadlock` if the final position is unsolvable, else `timeout`, or the stop reason."""
-    if trajectory.stop is not StopReason.STEP_LIMIT:
-        return str(trajectory.stop)
-    return DEADLOCK if is_deadlocked(*read_position(trajectory.final.text)) else "timeout"
+    lost = trajectory.stop is StopReason.STEP_LIMIT and is_deadlocked(*read_position(trajectory.final.text))
+    return "deadlock" if lost else stop_label(trajectory)

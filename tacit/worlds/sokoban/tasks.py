@@ -28,22 +28,10 @@ from pathlib import Path
 from random import Random
 
 from tacit.core.errors import TacitError, check_split_and_count
-from tacit.core.tasks import parse_panels
+from tacit.core.tasks import parse_panels, take_distinct
 from tacit.core.types import Task
 from tacit.worlds.sokoban.expert import moves_left
-from tacit.worlds.sokoban.world import (
-    AGENT,
-    AGENT_ON_TARGET,
-    BOX,
-    DIRECTIONS,
-    FLOOR,
-    PLACED,
-    TARGET,
-    WALL,
-    Layout,
-    Room,
-    read_rows,
-)
+from tacit.worlds.sokoban.world import Layout, read_rows, split_rows
 
 NAME = "sokoban"
 BOXOBAN = {
@@ -79,13 +67,14 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
         return _draw_levels(split, count, seed)
     shares = SHARES["corpus" if split == "train" and seed >= DERIVED_SEEDS else split]
     rng = Random(f"{NAME}/{split}/{seed}")
-    found: dict[str, Task] = {}
-    while len(found) < count:
-        boxes = 2 if split == "hard" else rng.choice((1, 2))
-        moves = HARD_MOVES if split == "hard" else MOVES[boxes]
-        task = make_task(draw_room(rng, boxes, moves, shares), split, seed)
-        found.setdefault(task.id, task)
-    return list(found.values())
+
+    def draw() -> Iterator[Task]:
+        while True:
+            boxes = 2 if split == "hard" else rng.choice((1, 2))
+            moves = HARD_MOVES if split == "hard" else MOVES[boxes]
+            yield make_task(draw_room(rng, boxes, moves, shares), split, seed)
+
+    return take_distinct(draw(), count)
 
 
 def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
@@ -96,8 +85,8 @@ def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
     return Task(NAME, f"{NAME}/{split}/{family}-{mark}", family, split, seed, GOAL, {"room": list(rows)})
 
 
-LEVEL_SYMBOLS = str.maketrans({"#": WALL, " ": FLOOR, "$": BOX, ".": TARGET, "@": AGENT, "*": PLACED, "+": AGENT_ON_TARGET})
-"""of Boxoban and other collections of levels"""
+LEVEL_SYMBOLS = str.maketrans("# $.", "W.AC")
+"""of Boxoban and other collections of levels -> ours; the others are the same"""
 
 
 def read_levels(path: Path) -> list[list[str]]:
@@ -130,39 +119,27 @@ def _draw_levels(split: str, count: int, seed: int) -> list[Task]:
         )
     rng = Random(f"{NAME}/{split}/{seed}")
     rng.shuffle(files)
-    found: dict[str, Task] = {}
+    found: list[Task] = []
     for file in files:
         levels = list(enumerate(read_levels(file)))
         for number, rows in rng.sample(levels, len(levels)):
-            task = replace(make_task(rows, split, seed), id=f"{NAME}/{split}/{file.stem}-{number}")
-            found[task.id] = task
-            if len(found) == count:
-                return list(found.values())
-    if len(found) < count:
-        raise TacitError(f"{count} levels of {split!r} were asked for; {str(place)!r} has {len(found)}.")
-    return list(found.values())
-
-
-def split_of(layout: Layout) -> str:
-    """The split of a room and its rotations and reflections."""
-    share = share_of(layout)
-    return next((split for split in GENERATED if share in SHARES[split]), "train")
+            found.append(replace(make_task(rows, split, seed), id=f"{NAME}/{split}/{file.stem}-{number}"))
+            if len(found) >= count:
+                return found[:count]
+    raise TacitError(f"{count} levels of {split!r} were asked for; {str(place)!r} has {len(found)}.")
 
 
 def share_of(layout: Layout) -> int:
-    return zlib.crc32(min(_reflections(layout)).encode()) % 20
+    """The share of a room and its rotations and reflections: a digest of its walls and targets."""
+    rows, seen = split_rows(layout.empty, layout.width), []
+    for _ in range(4):
+        rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
+        seen += ["/".join(rows), "/".join(row[::-1] for row in rows)]
+    return zlib.crc32(min(seen).encode()) % 20
 
 
 def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]:
     """A room of these shares, with a start position that needs one of these numbers of moves."""
-    while True:
-        layout = draw_layout(rng, boxes, shares)
-        starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
-        if starts:
-            return Room(layout).rows(rng.choice(sorted(starts)))
-
-
-def draw_layout(rng: Random, boxes: int, shares: range) -> Layout:
     inside = [row * SIZE + column for row in range(1, SIZE - 1) for column in range(1, SIZE - 1)]
     around = sum(1 << cell for cell in range(SIZE * SIZE) if cell not in inside)
     while True:
@@ -171,30 +148,21 @@ def draw_layout(rng: Random, boxes: int, shares: range) -> Layout:
         if len(floor) < 3 * boxes:
             continue
         layout = Layout(SIZE, SIZE, walls, sum(1 << cell for cell in rng.sample(floor, boxes)))
-        if share_of(layout) in shares and _is_connected(layout):
-            return layout
+        if share_of(layout) not in shares or not _is_connected(layout):
+            continue
+        starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
+        if starts:
+            return layout.rows(rng.choice(sorted(starts)))
 
 
 def _is_connected(layout: Layout) -> bool:
-    floor = layout.floor
-    reached, edge = {floor[0]}, [floor[0]]
+    reached, edge = {layout.floor[0]}, [layout.floor[0]]
     while edge:
         cell = edge.pop()
-        beside = {layout.beside(cell, way) for way in DIRECTIONS} - {-1} - reached
+        beside = {ahead[cell] for ahead in layout.beside.values()} - {-1} - reached
         reached |= beside
         edge += beside
-    return len(reached) == len(floor)
-
-
-def _reflections(layout: Layout) -> Iterator[str]:
-    """The room's walls and targets in all eight rotations and reflections."""
-    cells = range(layout.height * layout.width)
-    text = "".join("W" if layout.walls >> cell & 1 else "C" if layout.targets >> cell & 1 else "." for cell in cells)
-    rows = [text[start : start + layout.width] for start in range(0, len(text), layout.width)]
-    for _ in range(4):
-        rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
-        yield "/".join(rows)
-        yield "/".join(row[::-1] for row in rows)
+    return len(reached) == len(layout.floor)
 
 
 PANELS = parse_panels("""

@@ -21,17 +21,21 @@ and why the last action was refused, if it was:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Transition
+from tacit.core.types import ActionStyle, Observation, Task, Transition
+from tacit.core.world import Brief, Numbered, World
 
-WALL, BOX, TARGET, AGENT, FLOOR, PLACED, AGENT_ON_TARGET = "W", "A", "C", "@", ".", "*", "+"
+SYMBOLS = WALL, BOX, TARGET, AGENT, FLOOR, PLACED, AGENT_ON_TARGET = "W", "A", "C", "@", ".", "*", "+"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 LARGEST, MOST_BOXES = 30, 10
 """limits on rows or columns and on boxes"""
 STEP_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
+MAX_STEPS = 30
+"""as in Complementary RL"""
 
 
 class Position(NamedTuple):
@@ -39,7 +43,8 @@ class Position(NamedTuple):
     boxes: int
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """The walls and targets of a room."""
 
     height: int
@@ -47,39 +52,27 @@ class Layout(NamedTuple):
     walls: int
     targets: int
 
-    @property
+    @cached_property
+    def empty(self) -> list[str]:
+        """the symbols of all cells, without boxes and agent"""
+        cells = range(self.height * self.width)
+        return [WALL if self.walls >> cell & 1 else TARGET if self.targets >> cell & 1 else FLOOR for cell in cells]
+
+    @cached_property
     def floor(self) -> tuple[int, ...]:
-        return tuple(cell for cell in range(self.height * self.width) if not self.walls >> cell & 1)
-
-    def beside(self, cell: int, direction: str) -> int:
-        """The next cell in a direction; -1 for a wall or the border."""
-        down, right = DIRECTIONS[direction]
-        row, column = cell // self.width + down, cell % self.width + right
-        if not (0 <= row < self.height and 0 <= column < self.width):
-            return -1
-        there = row * self.width + column
-        return -1 if self.walls >> there & 1 else there
-
-
-class Room:
-    """A layout with cached neighbors and symbols."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+        return tuple(cell for cell, symbol in enumerate(self.empty) if symbol != WALL)
 
     @cached_property
     def beside(self) -> Mapping[str, tuple[int, ...]]:
-        """direction -> for each cell the next one, or -1"""
-        cells = range(self.layout.height * self.layout.width)
-        return {way: tuple(self.layout.beside(cell, way) for cell in cells) for way in DIRECTIONS}
-
-    @cached_property
-    def _empty(self) -> list[str]:
-        layout = self.layout
-        return [
-            WALL if layout.walls >> cell & 1 else TARGET if layout.targets >> cell & 1 else FLOOR
-            for cell in range(layout.height * layout.width)
-        ]
+        """direction -> for each cell the next one; -1 for a wall or the border"""
+        found = {way: [-1] * len(self.empty) for way in DIRECTIONS}
+        for way, (down, right) in DIRECTIONS.items():
+            for cell in range(len(self.empty)):
+                row, column = cell // self.width + down, cell % self.width + right
+                there = row * self.width + column
+                if 0 <= row < self.height and 0 <= column < self.width and not self.walls >> there & 1:
+                    found[way][cell] = there
+        return {way: tuple(cells) for way, cells in found.items()}
 
     def move(self, at: Position, direction: str) -> Position | None:
         """The position after a step, pushing a box that is in the way; None if a wall or a second box blocks it."""
@@ -94,19 +87,24 @@ class Room:
             return None
         return Position(agent, at.boxes ^ 1 << agent | 1 << behind)
 
-    def is_solved(self, at: Position) -> bool:
-        return at.boxes == self.layout.targets
-
     def placed(self, at: Position) -> int:
-        return (at.boxes & self.layout.targets).bit_count()
+        """How many boxes are on targets."""
+        return (at.boxes & self.targets).bit_count()
 
     def rows(self, at: Position) -> list[str]:
-        cells = self._empty.copy()
+        cells = self.empty.copy()
         for box in bits(at.boxes):
             cells[box] = PLACED if cells[box] == TARGET else BOX
         cells[at.agent] = AGENT_ON_TARGET if cells[at.agent] == TARGET else AGENT
-        text, width = "".join(cells), self.layout.width
-        return [text[start : start + width] for start in range(0, len(text), width)]
+        return split_rows(cells, self.width)
+
+
+_layout = lru_cache(maxsize=256)(Layout)
+"""cached: the members of a group play in the same room, and a layout keeps what follows from it"""
+
+
+def split_rows(cells: Sequence[str], width: int) -> list[str]:
+    return ["".join(cells[start : start + width]) for start in range(0, len(cells), width)]
 
 
 def bits(cells: int) -> Iterable[int]:
@@ -118,15 +116,14 @@ def bits(cells: int) -> Iterable[int]:
 
 
 def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Position]:
-    """The inverse of `Room.rows`. Raises TacitError if the room is not playable."""
-    symbols = WALL + BOX + TARGET + AGENT + FLOOR + PLACED + AGENT_ON_TARGET
+    """The inverse of `Layout.rows`. Raises TacitError if the room is not playable."""
     shape = (len(rows), len(rows[0]) if rows else 0)
     if not (1 <= shape[0] <= LARGEST and 1 <= shape[1] <= LARGEST) or any(len(row) != shape[1] for row in rows):
         raise TacitError(f"{named} must be rows of equal length, at most {LARGEST} by {LARGEST}, got {list(rows)}.")
     text = "".join(rows)
-    unknown = sorted(set(text) - set(symbols))
+    unknown = sorted(set(text) - set(SYMBOLS))
     if unknown:
-        raise TacitError(f"{named} has symbols that mean nothing here: {' '.join(unknown)}; known are {' '.join(symbols)}.")
+        raise TacitError(f"{named} has symbols that mean nothing here: {' '.join(unknown)}; known are {' '.join(SYMBOLS)}.")
 
     def where(*wanted: str) -> int:
         return sum(1 << cell for cell, symbol in enumerate(text) if symbol in wanted)
@@ -137,62 +134,43 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
             f"{named} needs one agent and 1 to {MOST_BOXES} boxes with as many targets, got {agents.bit_count()} agents, "
             f"{boxes.bit_count()} boxes, {targets.bit_count()} targets."
         )
-    return Layout(*shape, where(WALL), targets), Position(agents.bit_length() - 1, boxes)
+    return _layout(*shape, where(WALL), targets), Position(agents.bit_length() - 1, boxes)
 
 
-MAX_STEPS = 30
-"""as in Complementary RL"""
-NO_DIRECTION = "not an action"
-
-
-class ParsedObservation(NamedTuple):
-    rows: tuple[str, ...]
-    refused: str
-
-
-class SokobanWorld:
+class SokobanWorld(World):
     """One room at a time; see the module for the rules."""
-
-    def __init__(self) -> None:
-        self._room = Room(Layout(1, 1, 0, 0))
-        self._at = Position(0, 0)
 
     def reset(self, task: Task) -> Observation:
         rows = task.data.get("room")
         if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
             raise TacitError(f"task {task.id!r} is not a Sokoban task: its data needs `room`, a list of rows.")
-        layout, self._at = read_rows(rows, f"the room of task {task.id!r}")
-        self._room = _room(layout)
-        if self._room.is_solved(self._at):
+        self._layout, self._at = read_rows(rows, f"the room of task {task.id!r}")
+        if self._at.boxes == self._layout.targets:
             raise TacitError(f"the room of task {task.id!r} is solved already.")
         return self._observe()
 
     def step(self, action: str) -> Transition:
-        direction = parse_direction(action)
+        direction, layout = parse_direction(action), self._layout
         if direction is None:
-            return self._refuse(NO_DIRECTION)
-        there = self._room.move(self._at, direction)
+            return self._refuse("not an action")
+        there = layout.move(self._at, direction)
         if there is None:
-            ahead = self._room.beside[direction][self._at.agent]
+            ahead = layout.beside[direction][self._at.agent]
             return self._refuse(f"a wall is {direction}" if ahead < 0 else f"the box cannot be pushed {direction}")
-        moved = self._room.placed(there) - self._room.placed(self._at)
+        moved, solved = layout.placed(there) - layout.placed(self._at), there.boxes == layout.targets
         self._at = there
-        solved = self._room.is_solved(there)
         reward = STEP_REWARD + BOX_REWARD * moved + SOLVED_REWARD * solved
         return Transition(self._observe(), done=solved, success=solved, score=self._score(), reward=reward)
-
-    def close(self) -> None:
-        pass
 
     def _refuse(self, why: str) -> Transition:
         return Transition(self._observe(why), effective=False, score=self._score(), reward=STEP_REWARD)
 
     def _score(self) -> float:
-        return self._room.placed(self._at) / self._at.boxes.bit_count()
+        return self._layout.placed(self._at) / self._at.boxes.bit_count()
 
     def _observe(self, refused: str = "") -> Observation:
-        possible = tuple(way for way in DIRECTIONS if self._room.move(self._at, way) is not None)
-        return Observation(format_observation(self._room.rows(self._at), refused), possible)
+        possible = tuple(way for way in DIRECTIONS if self._layout.move(self._at, way) is not None)
+        return Observation(format_observation(self._layout.rows(self._at), refused), possible)
 
 
 def parse_direction(action: str) -> str | None:
@@ -203,6 +181,11 @@ def parse_direction(action: str) -> str | None:
 
 def format_observation(rows: list[str], refused: str = "") -> str:
     return "\n".join((*rows, f"refused: {refused}")) if refused else "\n".join(rows)
+
+
+class ParsedObservation(NamedTuple):
+    rows: tuple[str, ...]
+    refused: str
 
 
 def parse_observation(text: str) -> ParsedObservation:
@@ -216,7 +199,34 @@ def read_position(text: str) -> tuple[Layout, Position]:
     return read_rows(parse_observation(text).rows, "an observation")
 
 
-@lru_cache(maxsize=256)
-def _room(layout: Layout) -> Room:
-    """Cached: rooms are immutable."""
-    return Room(layout)
+RULES = """You are playing Sokoban. The room is shown row by row, one symbol for each cell:
+W wall, . floor, A box, C target, @ you, * box on a target, + you on a target
+Each turn, go one cell up, down, left or right. Going towards a box pushes it, if the cell behind it is free.
+A box cannot be pulled, nor two be pushed at once. A box that is pushed into a corner stays there."""
+
+
+class FullWording(Numbered):
+    rules, listed = RULES, ", "
+
+    def seen(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        refused = f"Your last action was refused: {shown.refused}.\n" if shown.refused else ""
+        return refused + "\n".join(shown.rows)
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return "Answer with one direction alone."
+        return "Think step by step inside <think> </think>, then give one direction inside <action> </action>."
+
+
+class TerseWording(Brief):
+    """`. . C . / . A @ . / W . . . / . . . .`: the rows without the outer walls; `!` means the last action was refused."""
+
+    then, ends, listed = " : ", " :", ", "
+
+    def brief(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        rows = shown.rows
+        around = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
+        inner = [row[1:-1] for row in rows[1:-1]] if set(around) == {WALL} else rows
+        return " / ".join(" ".join(row) for row in inner) + (" !" if shown.refused else "")
