@@ -12,8 +12,7 @@ from tracker_episodes import fold
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Trajectory
 from tacit.worlds import get_environment
-from tacit.worlds.countdown.skills import Solver, solve
-from tacit.worlds.countdown.skills import SKILLS, role
+from tacit.worlds.countdown.skills import SKILLS, Solver, role, solve
 from tacit.worlds.countdown.tasks import make_task, split_of
 from tacit.worlds.countdown.world import Operation, format_observation, legal_actions, parse_action, parse_observation
 

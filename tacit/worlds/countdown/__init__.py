@@ -9,7 +9,13 @@ from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight
 from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.countdown.world import (
-    MAX_STEPS, CountdownWorld, FullWording, Operation, TerseWording, evaluate, parse_observation,
+    MAX_STEPS,
+    CountdownWorld,
+    FullWording,
+    Operation,
+    TerseWording,
+    evaluate,
+    parse_observation,
 )  # fmt: skip
 
 

@@ -10,7 +10,13 @@ from tacit.worlds.sokoban.expert import Solver
 from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, SokobanTracker, failure, hindsight
 from tacit.worlds.sokoban.tasks import FAMILIES, MANY, NAME, PANELS, SIZES, SPLITS, tasks
 from tacit.worlds.sokoban.world import (
-    DIRECTIONS, MAX_STEPS, FullWording, SokobanWorld, TerseWording, parse_observation, read_position,
+    DIRECTIONS,
+    MAX_STEPS,
+    FullWording,
+    SokobanWorld,
+    TerseWording,
+    parse_observation,
+    read_position,
 )  # fmt: skip
 
 _NAMES = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
