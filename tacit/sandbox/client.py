@@ -21,44 +21,30 @@ from typing import Any, Self
 
 from tacit.core.errors import TacitError, unknown
 
-AT = "/testbed"
-"""where commands see their workspace"""
-PYTHON = "/opt/python"
-"""where they see the Python installation"""
+AT = "/testbed"  # where commands see their workspace
+PYTHON = "/opt/python"  # where they see the Python installation
 SHARED_MEMORY = Path("/dev/shm")
 AUTO, NAMESPACES, BUBBLEWRAP, NONE = MODES = ("auto", "namespaces", "bubblewrap", "none")
 
 
 @dataclass(frozen=True)
 class Limits:
-    wall_s: float = 30.0
-    """wall time of a command"""
-    cpu_s: int = 30
-    """CPU time of a process"""
-    memory_mb: int = 1024
-    """memory of a process, and of all processes of a command together"""
-    processes: int = 64
-    """processes and threads at a time"""
-    file_mb: int = 16
-    """size of one file"""
-    disk_mb: int = 64
-    """size of the workspace, and of /tmp"""
-    output_kb: int = 256
-    """output kept; a command that writes 64 times as much is killed"""
+    wall_s: float = 30.0  # wall time of a command
+    cpu_s: int = 30  # CPU time of a process
+    memory_mb: int = 1024  # memory of a process, and of all processes of a command together
+    processes: int = 64  # processes and threads at a time
+    file_mb: int = 16  # size of one file
+    disk_mb: int = 64  # size of the workspace, and of /tmp
+    output_kb: int = 256  # output kept; a command that writes 64 times as much is killed
 
 
 @dataclass(frozen=True)
 class Result:
-    code: int
-    """exit status; 128 + N where signal N ended the command"""
-    output: str
-    """stdout and stderr together, in the order they were written"""
-    killed: str
-    """which limit ended the command; empty: none"""
-    report: str
-    """what a preloaded function wrote to its report pipe; programs have none"""
-    dropped: int
-    """bytes of output beyond the limit"""
+    code: int  # exit status; 128 + N where signal N ended the command
+    output: str  # stdout and stderr together, in the order they were written
+    killed: str  # which limit ended the command; empty: none
+    report: str  # what a preloaded function wrote to its report pipe; programs have none
+    dropped: int  # bytes of output beyond the limit
     seconds: float
 
 
@@ -104,15 +90,12 @@ class Sandbox:
     """One server process. Thread-safe: commands of many workspaces run at the same time."""
 
     limits: Limits = field(default_factory=Limits)
-    read_only: Sequence[Path] = ()
-    """further directories commands may read, at the same path"""
-    binds: Mapping[str, Path] = field(default_factory=dict)
-    """path inside -> file or directory outside, read-only"""
+    read_only: Sequence[Path] = ()  # further directories commands may read, at the same path
+    binds: Mapping[str, Path] = field(default_factory=dict)  # path inside -> file or directory outside, read-only
     preload: Sequence[str] = ()
     """`module:function` that the server imports once; `start(function=…)` calls it in a fork with the arguments and the
     descriptor of the report pipe, without starting Python anew. `module:maker=argument` names the function a maker returns."""
-    python_path: Sequence[str] = ()
-    """PYTHONPATH inside"""
+    python_path: Sequence[str] = ()  # PYTHONPATH inside
     mode: str = AUTO
     """namespaces, bubblewrap (slower: no forks of preloaded functions) or none (no isolation at all; only limits);
     auto: namespaces if the kernel allows them, else bubblewrap if it is installed"""

@@ -49,19 +49,15 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVA
 MNT_DETACH, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 2, 1, 4, 24, 36
 MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 442, 1, -100, 0x8000
 CAPSET, PIVOT_ROOT = {"x86_64": 126, "aarch64": 91}, {"x86_64": 155, "aarch64": 41}
-FIRST_UID = 1_900_000_000
-"""with root privileges every sandbox runs under a user id of its own, from here on"""
+FIRST_UID = 1_900_000_000  # with root privileges every sandbox runs under a user id of its own, from here on
 INSIDE_ID = 1000
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("null", "zero", "full", "random", "urandom")
-LOOK_S = 0.1
-"""how often memory and workspace size are checked"""
-OWNER_S = 5.0
-"""how often an idle server looks for its owner, where a fork of it keeps the line open"""
+LOOK_S = 0.1  # how often memory and workspace size are checked
+OWNER_S = 5.0  # how often an idle server looks for its owner, where a fork of it keeps the line open
 SETUP_FAILED = 125
 PIPES = ("output", "report", "status")
-REPORT_BYTES = 4 << 20
-"""kept of what a preloaded function reports"""
+REPORT_BYTES = 4 << 20  # kept of what a preloaded function reports
 Message = dict[str, Any]
 
 
@@ -303,8 +299,7 @@ class Job:
 
     def __init__(self, order: Message, pid: int, pipes: dict[str, int], slot: int) -> None:
         self.order, self.pid, self.slot = order, pid, slot
-        self.ended = os.pidfd_open(pid)
-        """readable when the process has ended"""
+        self.ended = os.pidfd_open(pid)  # readable when the process has ended
         self.pipes = pipes
         self.data = {name: bytearray() for name in pipes}
         self.dropped, self.reason = 0, ""

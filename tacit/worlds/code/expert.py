@@ -21,10 +21,8 @@ from tacit.worlds.code.mutate import Mutation, find_mutations
 from tacit.worlds.code.tasks import Record, TaskFolder, broken_files, read_source, record_of
 from tacit.worlds.code.tools import EDITOR, shown_lines, write_line
 
-AROUND = 6
-"""lines viewed around a defect"""
-TRIES = 15
-"""candidates of the rule: three steps each"""
+AROUND = 6  # lines viewed around a defect
+TRIES = 15  # candidates of the rule: three steps each
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,10 @@ class Hunk:
 
     path: str
     first: int
-    last: int
-    """lines of the broken file, from 1"""
+    last: int  # lines of the broken file, from 1
     broken: tuple[str, ...]
-    original: tuple[str, ...]
-    """both with a line before and after"""
-    edit: str
-    """the action that mends it"""
+    original: tuple[str, ...]  # both with a line before and after
+    edit: str  # the action that mends it
 
     @property
     def view(self) -> str:
@@ -126,10 +121,8 @@ class Rule:
         self._sources = open_sources(self._record, folder)
         self._tests = f"bash pytest -q --tb=short {' '.join(self._record.test_files)}"
         self._hidden = task.data.get("tests") == "hidden"
-        self._queue: list[tuple[str, str]] | None = None
-        """(path, action) of candidates"""
-        self._tried = ""
-        """path of the candidate in place"""
+        self._queue: list[tuple[str, str]] | None = None  # (path, action) of candidates
+        self._tried = ""  # path of the candidate in place
         self._last = ""
 
     def act(self, observation: Observation) -> str:

@@ -26,12 +26,9 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 @dataclass(frozen=True)
 class FilePatch:
     path: str
-    new: bool
-    """the patch makes the file"""
-    gone: bool
-    """the patch removes it"""
-    hunks: tuple[tuple[int, tuple[str, ...]], ...]
-    """(first line of the old file, lines with their marks)"""
+    new: bool  # the patch makes the file
+    gone: bool  # the patch removes it
+    hunks: tuple[tuple[int, tuple[str, ...]], ...]  # (first line of the old file, lines with their marks)
 
 
 def read_patch(text: str) -> list[FilePatch]:

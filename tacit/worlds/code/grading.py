@@ -34,8 +34,7 @@ SETTINGS = ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "setup.py", "py
 LOADED = ("sitecustomize.py", "usercustomize.py", "__pycache__")
 TEST_FOLDERS = ("tests", "test")
 CANARY_FILE = "canary"
-MOST_FILES = 200
-"""changed files of a submission"""
+MOST_FILES = 200  # changed files of a submission
 CANARY = """
 import unittest
 import pytest
@@ -52,18 +51,13 @@ class TestCase(unittest.TestCase):
 
 @dataclass(frozen=True)
 class Grade:
-    fixed: int
-    """FAIL_TO_PASS tests that pass"""
+    fixed: int  # FAIL_TO_PASS tests that pass
     wanted: int
-    kept: int
-    """PASS_TO_PASS tests that pass"""
+    kept: int  # PASS_TO_PASS tests that pass
     known: int
-    forged: str
-    """why the outcomes do not count; empty: they do"""
-    diff: str
-    """from the broken repository to the submitted one"""
-    killed: str = ""
-    """which limit ended the tests"""
+    forged: str  # why the outcomes do not count; empty: they do
+    diff: str  # from the broken repository to the submitted one
+    killed: str = ""  # which limit ended the tests
 
     @property
     def success(self) -> bool:
@@ -190,12 +184,9 @@ def _spoil(function: ast.FunctionDef) -> bool:
 class Exam:
     """How a task is graded, found out with the original package."""
 
-    canary: str
-    """source of a file of tests"""
-    must_fail: frozenset[str]
-    """tests in it"""
-    aliases: bool
-    """the tests pass under other file names too"""
+    canary: str  # source of a file of tests
+    must_fail: frozenset[str]  # tests in it
+    aliases: bool  # the tests pass under other file names too
 
 
 class Grader:
@@ -203,8 +194,7 @@ class Grader:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._exams: dict[str, Exam] = {}
-        """by task id"""
+        self._exams: dict[str, Exam] = {}  # by task id
 
     def grade(self, folder: TaskFolder, record: Record, submitted: Workspace) -> Grade:
         tree = folder.tree(record)

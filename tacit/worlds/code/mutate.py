@@ -50,8 +50,7 @@ OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitOr: ("|", "&"),
     ast.BitXor: ("^", "&"),
 }
-LOOSE = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)
-"""expressions that `not` would tear apart"""
+LOOSE = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)  # expressions that `not` would tear apart
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -59,10 +58,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Mutation:
     kind: str
     edit: Edit
-    function: str
-    """qualified name of the function it is in"""
-    line: int
-    """first line of that function, decorators included: how Python's tracing knows it"""
+    function: str  # qualified name of the function it is in
+    line: int  # first line of that function, decorators included: how Python's tracing knows it
 
     @property
     def site(self) -> str:

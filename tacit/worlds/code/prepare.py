@@ -47,15 +47,12 @@ from tacit.worlds.code.tasks import (
 
 MOST_FAILING = 10
 RUNS = 3
-PER_FUNCTION = 3
-"""tasks with one edit that break the same function"""
-SEVERAL_SHARE = 5
-"""every fifth task of a package has two or three edits"""
+PER_FUNCTION = 3  # tasks with one edit that break the same function
+SEVERAL_SHARE = 5  # every fifth task of a package has two or three edits
 SUITE = Limits(wall_s=900, cpu_s=300, disk_mb=256, processes=256)
 MUTANT = Limits(wall_s=120, cpu_s=6, disk_mb=256, processes=256)
 MOST_SOLVED = 0.8
-LISTED, SHOWN_LINES = 5, 30
-"""failing tests that an issue names, and lines of the first one"""
+LISTED, SHOWN_LINES = 5, 30  # failing tests that an issue names, and lines of the first one
 Say = Callable[[str], None]
 
 
@@ -65,16 +62,11 @@ class Source:
 
     name: str
     version: str
-    sha256: str
-    """of the source archive"""
-    code: tuple[str, ...]
-    """files and directories that may be broken"""
-    tests: tuple[str, ...]
-    """files and directories with tests"""
-    without: tuple[str, ...] = ()
-    """files left out: tests that need a network, another package or much time"""
-    more: tuple[str, ...] = ()
-    """other files that the tests read"""
+    sha256: str  # of the source archive
+    code: tuple[str, ...]  # files and directories that may be broken
+    tests: tuple[str, ...]  # files and directories with tests
+    without: tuple[str, ...] = ()  # files left out: tests that need a network, another package or much time
+    more: tuple[str, ...] = ()  # other files that the tests read
 
     @property
     def label(self) -> str:
@@ -133,10 +125,8 @@ xmltodict 1.0.4 6d94c9f834dd9e44514162799d344d815a3a4faec913717a9ecbfa5be1bb8e61
 """)
 """pure Python, small, with suites that pass in the sandbox; left out are tests that need a network, a locale, another package
 or seconds of time"""
-HELD_PACKAGES = ("cachetools", "parse", "webcolors")
-"""split other_packages"""
-HELD_KINDS = ("boolean", "lost_return")
-"""split other_kinds"""
+HELD_PACKAGES = ("cachetools", "parse", "webcolors")  # split other_packages
+HELD_KINDS = ("boolean", "lost_return")  # split other_kinds
 
 
 @dataclass(frozen=True)
@@ -144,8 +134,7 @@ class Suite:
     """What a package's tests do as shipped."""
 
     passing: frozenset[str]
-    callers: Mapping[Function, frozenset[str]]
-    """function -> tests that call it"""
+    callers: Mapping[Function, frozenset[str]]  # function -> tests that call it
 
 
 @dataclass(frozen=True)
@@ -161,10 +150,8 @@ class Verdict:
 class Counts:
     """What became of the candidates of a package."""
 
-    kinds: Counter[str] = field(default_factory=Counter)
-    """kept, by kind"""
-    rejected: Counter[str] = field(default_factory=Counter)
-    """by reason"""
+    kinds: Counter[str] = field(default_factory=Counter)  # kept, by kind
+    rejected: Counter[str] = field(default_factory=Counter)  # by reason
 
 
 def prepare_packages(

@@ -38,10 +38,8 @@ from _pytest._io import TerminalWriter
 
 AT = "/testbed"
 PYTHON, TOOLS = "/opt/python", "/opt/tools"
-MESSAGE = 600
-"""characters kept of why a test failed"""
-MESSAGES = 200
-"""failed tests whose reason is kept"""
+MESSAGE = 600  # characters kept of why a test failed
+MESSAGES = 200  # failed tests whose reason is kept
 OPTIONS = ("-p", "no:cacheprovider", "-c", "/dev/null", "--color=no", "--disable-warnings")
 """no cache, no settings file of the tree"""
 Codes = dict[str, bytes]

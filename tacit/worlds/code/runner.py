@@ -30,15 +30,13 @@ from tacit.core.errors import TacitError
 from tacit.sandbox import Limits, Result, Sandbox, Workspace
 from tacit.sandbox.client import AT, AUTO, PYTHON
 
-TOOLS = "/opt/tools"
-"""where commands find pytest"""
+TOOLS = "/opt/tools"  # where commands find pytest
 PASSED, FAILED, FORGED = "passed", "failed", "forged"
 PYTEST_SCRIPT = f"#!{PYTHON}/bin/python3\nimport sys, pytest\nsys.exit(pytest.main())\n"
 SECONDS = re.compile(r"(?<= in )\d+\.\d+s( \(\d+:\d+:\d+\))?")
 
 
-Function = tuple[str, int]
-"""file and first line"""
+Function = tuple[str, int]  # file and first line
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,11 @@ class TestRun:
 
     outcomes: Mapping[str, str]
     """node id -> passed, failed, skipped, xfailed or xpassed; a file that cannot be imported counts as one failed test"""
-    messages: Mapping[str, str]
-    """node id -> why it failed, shortened"""
-    output: str
-    """what pytest printed, with durations replaced"""
-    code: int
-    """pytest's exit status: 0 all passed, 1 some failed, 2 interrupted, 4 usage, 5 no tests"""
-    killed: str
-    """which limit ended the run; empty: none"""
-    forged: str
-    """why the outcomes cannot be trusted; empty: they can. A forged run has no outcomes."""
+    messages: Mapping[str, str]  # node id -> why it failed, shortened
+    output: str  # what pytest printed, with durations replaced
+    code: int  # pytest's exit status: 0 all passed, 1 some failed, 2 interrupted, 4 usage, 5 no tests
+    killed: str  # which limit ended the run; empty: none
+    forged: str  # why the outcomes cannot be trusted; empty: they can. A forged run has no outcomes.
     seconds: float
     calls: Mapping[str, frozenset[Function]] = field(default_factory=dict)
     """of a traced run: node id -> functions it calls; `` -> those called by imports"""
@@ -77,12 +70,9 @@ class Runner:
     """Sandbox servers for any number of packages and workspaces. Thread-safe."""
 
     limits: Limits = field(default_factory=Limits)
-    trees: Sequence[Path] = ()
-    """original packages, whose byte code the server holds; tests of others run too, somewhat slower"""
-    cache: Path | None = None
-    """directory that keeps byte code between servers"""
-    mode: str = AUTO
-    """of the sandbox"""
+    trees: Sequence[Path] = ()  # original packages, whose byte code the server holds; tests of others run too, somewhat slower
+    cache: Path | None = None  # directory that keeps byte code between servers
+    mode: str = AUTO  # of the sandbox
 
     def __post_init__(self) -> None:
         self._made = tempfile.TemporaryDirectory(prefix="tacit-tools-")
@@ -161,8 +151,7 @@ ENVIRONMENT = {
     "PYTEST_ADDOPTS": "",
     "TZ": "UTC",
     "COLUMNS": "100",
-}
-"""for tests, and for shell commands beside them"""
+}  # for tests, and for shell commands beside them
 
 
 def find_tools() -> dict[str, Path]:

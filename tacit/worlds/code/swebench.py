@@ -65,8 +65,7 @@ class Instance:
     test_patch: str
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
-    breaks: bool
-    """`patch` breaks the repository (SWE-smith), instead of mending it"""
+    breaks: bool  # `patch` breaks the repository (SWE-smith), instead of mending it
 
     @property
     def test_files(self) -> tuple[str, ...]:

@@ -66,8 +66,7 @@ class Record:
     package: str
     version: str
     split: str
-    kinds: tuple[str, ...]
-    """of the mutations, as in KINDS; empty for a patch"""
+    kinds: tuple[str, ...]  # of the mutations, as in KINDS; empty for a patch
     issue: str
     edits: tuple[Edit, ...]
     fail_to_pass: tuple[str, ...]
@@ -108,24 +107,18 @@ class Record:
 class Package:
     name: str
     version: str
-    passing: tuple[str, ...]
-    """node ids of the suite that pass as shipped"""
-    digest: str = ""
-    """`tree_digest` of the tree"""
-    sha256: str = ""
-    """of the archive it came in, where there was one"""
+    passing: tuple[str, ...]  # node ids of the suite that pass as shipped
+    digest: str = ""  # `tree_digest` of the tree
+    sha256: str = ""  # of the archive it came in, where there was one
 
 
 @dataclass(frozen=True, eq=False)
 class TaskFolder:
     root: Path
-    packages: Mapping[str, Package] = field(repr=False)
-    """`NAME-VERSION` -> package"""
+    packages: Mapping[str, Package] = field(repr=False)  # `NAME-VERSION` -> package
     records: tuple[Record, ...] = field(repr=False)
-    failures: tuple[str, ...] = ()
-    """lines and packages that were skipped, and why"""
-    name: str = ""
-    """hash of its content: the same on every machine; empty for the packaged tasks"""
+    failures: tuple[str, ...] = ()  # lines and packages that were skipped, and why
+    name: str = ""  # hash of its content: the same on every machine; empty for the packaged tasks
 
     def tree(self, record: Record) -> Path:
         return self.root / "packages" / f"{record.package}-{record.version}"
@@ -185,8 +178,7 @@ def write_folder(root: Path, seed: int, packages: Sequence[Package], records: Se
     (root / "tasks.jsonl").write_text("".join(json.dumps(record.to_dict()) + "\n" for record in records))
 
 
-_opened: dict[str, Path] = {}
-"""name of a folder -> where it is"""
+_opened: dict[str, Path] = {}  # name of a folder -> where it is
 
 
 @lru_cache(maxsize=8)
@@ -268,5 +260,4 @@ train          16:d25ce6b06b671838 154:868941081274bfda
 test           16:6144478c80f0978e 21:d4b682177d228438
 other_packages 16:e907236054dd8375 60:32266fed8a2e34c2
 other_kinds    16:a7aa6aca6aa835ac 60:03160106651d0e09
-""")
-"""split -> number of tasks -> panel hash, of the packaged tasks"""
+""")  # split -> number of tasks -> panel hash, of the packaged tasks

@@ -37,13 +37,10 @@ from tacit.sandbox.client import AT
 BASH, EDITOR, SUBMIT = TOOLS = ("execute_bash", "str_replace_editor", "submit")
 COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
 BASH_LINES, EDITOR_CHARACTERS = 40, 10_000
-ARROW = " ==> "
-"""between old and new text of a `str_replace` line"""
-NO_CALL = "no tool call: "
-"""an answer without a readable call, as an action"""
+ARROW = " ==> "  # between old and new text of a `str_replace` line
+NO_CALL = "no tool call: "  # an answer without a readable call, as an action
 FORMS = " As lines: bash COMMAND, view PATH, str_replace PATH OLD ==> NEW, submit."
-SNIPPET = 4
-"""lines shown around an edit"""
+SNIPPET = 4  # lines shown around an edit
 
 
 class CallError(Exception):
@@ -363,8 +360,7 @@ class Editor:
     """`str_replace_editor` on one workspace, in this process."""
 
     folder: Path
-    past: dict[str, list[bytes | None]] = field(default_factory=dict)
-    """path -> earlier contents; None: the file did not exist"""
+    past: dict[str, list[bytes | None]] = field(default_factory=dict)  # path -> earlier contents; None: the file did not exist
 
     def run(self, call: Call) -> str:
         """What the tool answers. Raises CallError."""

@@ -22,28 +22,21 @@ PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "phase": 0.2, "fewer_failures":
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1, "more_failures": 0.1}
 PHASES = ("find", "mend", "check", "hand_in", "done")
 SHOWN, LONGEST = 4, 60
-BOUND = 1200
-"""maximum characters of a state block"""
+BOUND = 1200  # maximum characters of a state block
 _COUNTS = re.compile(r"(?:(\d+) failed)?(?:, )?(?:(\d+) passed)?[^\n]* in \d")
 
 
 @dataclass(frozen=True)
 class RepairState:
-    viewed: tuple[str, ...] = ()
-    """the latest `path first-last`, oldest first"""
-    edited: tuple[str, ...] = ()
-    """the latest edits in place, as actions"""
-    failing: int = -1
-    """of the last test run; -1: none yet"""
+    viewed: tuple[str, ...] = ()  # the latest `path first-last`, oldest first
+    edited: tuple[str, ...] = ()  # the latest edits in place, as actions
+    failing: int = -1  # of the last test run; -1: none yet
     passing: int = 0
     fewest: int = -1
-    stale: bool = False
-    """edited since the last test run"""
+    stale: bool = False  # edited since the last test run
     phase: str = "find"
-    reached: int = 0
-    """index of the furthest phase so far"""
-    done: frozenset[str] = frozenset()
-    """actions since the last change of a file"""
+    reached: int = 0  # index of the furthest phase so far
+    done: frozenset[str] = frozenset()  # actions since the last change of a file
     fault: str = ""
 
 

@@ -30,10 +30,8 @@ from tacit.worlds.minihack.world import (
     unexplored,
 )
 
-RIVER = 2
-"""width of the river"""
-_OPEN = FLOOR.replace(STAIRS, "") + THINGS + YOU + UNSEEN
-"""squares a boulder can be pushed over, as far as known"""
+RIVER = 2  # width of the river
+_OPEN = FLOOR.replace(STAIRS, "") + THINGS + YOU + UNSEEN  # squares a boulder can be pushed over, as far as known
 
 
 def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] | None:
@@ -122,10 +120,8 @@ class Explorer:
         self._visited: set[Place] = set()
         self._doors: set[Place] = set()
         self._keys: set[Place] = set()
-        self._blocked: set[tuple[Place, str]] = set()
-        """moves that failed"""
-        self._stuck: set[tuple[Place, str]] = set()
-        """pushes that failed"""
+        self._blocked: set[tuple[Place, str]] = set()  # moves that failed
+        self._stuck: set[tuple[Place, str]] = set()  # pushes that failed
         self._before: tuple[Scene, str] | None = None
         self._plan: list[str] = []
 

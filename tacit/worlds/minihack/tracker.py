@@ -19,10 +19,8 @@ from tacit.worlds.minihack.world import COMPASS, DIED, LEVELS, OPEN_DOOR, STAIRS
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_square": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "died": 0.3, "refused": 0.2, "back": 0.1}
-BOULDERS = 2
-"""needed to cross the river"""
-BOUND = 220
-"""maximum characters of a state block"""
+BOULDERS = 2  # needed to cross the river
+BOUND = 220  # maximum characters of a state block
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,9 @@ class MiniHackState:
     visited: frozenset[Place] = frozenset()
     came_from: Place | None = None
     last: str = ""
-    achieved: frozenset[str] = frozenset()
-    """subgoals reached so far"""
+    achieved: frozenset[str] = frozenset()  # subgoals reached so far
     phase: str = "explore"
-    fault: str = ""
-    """the error of the last action, a key of ERRORS"""
+    fault: str = ""  # the error of the last action, a key of ERRORS
 
 
 class MiniHackTracker:

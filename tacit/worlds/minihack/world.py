@@ -40,8 +40,7 @@ COMPASS: Mapping[str, tuple[int, int]] = {
     "southeast": (1, 1),
     "southwest": (1, -1),
     "northwest": (-1, -1),
-}
-"""word -> (rows, columns)"""
+}  # word -> (rows, columns)
 PICK_UP, APPLY = "pick_up", "apply"
 
 
@@ -56,10 +55,8 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    name: str
-    """in MiniHack"""
-    env_class: str
-    """module and class of the package"""
+    name: str  # in MiniHack
+    env_class: str  # module and class of the package
     turns: int
     window: Window
     goal: str
@@ -116,10 +113,8 @@ MAX_STEPS = max(level.turns for level in LEVELS.values())
 
 UNSEEN, OPEN_DOOR, YOU, STAIRS, KEY, DOOR, BOULDER, WATER, TRAP = "_", "'", "@", ">", "(", "+", "`", "}", "^"
 WALLS = "|-"
-FLOOR = ".<>'"
-"""walkable symbols, besides THINGS"""
-THINGS = '()[%*!?/=$"*'
-"""symbols of items on the floor"""
+FLOOR = ".<>'"  # walkable symbols, besides THINGS
+THINGS = '()[%*!?/=$"*'  # symbols of items on the floor
 
 _MEANINGS = {
     "floor of a room": "floor",
@@ -192,8 +187,7 @@ def meaning_of(description: str, symbol: str) -> str:
 # Path finding on the explored map.
 
 Place = tuple[int, int]
-MONSTER, TRAPPED = 4, 12
-"""extra cost of a square with a monster, which must be fought first, or with a trap"""
+MONSTER, TRAPPED = 4, 12  # extra cost of a square with a monster, which must be fought first, or with a trap
 
 
 def shift(place: Place, word: str) -> Place:
@@ -258,21 +252,17 @@ REQUIRES, EXTRA = ("nle", "minihack", "pkg_resources"), "minihack"
 """minihack imports pkg_resources, which setuptools removed in version 81; the extra installs an older one"""
 KEYS = ("chars", "blstats", "message", "inv_strs", "inv_letters", "screen_descriptions")
 _HP, _MOST_HP, _TIME = 10, 11, 20
-_TRIES = 20
-"""attempts at unlocking or opening a door: each may take several turns"""
+_TRIES = 20  # attempts at unlocking or opening a door: each may take several turns
 _SUCCESS, _RUNNING, _ESC = 2, 0, 27
-_ALIKE = ".<>@`}"
-"""symbols with one meaning; any other may have several"""
-_KEPT = 16
-"""maximum idle engines per level"""
+_ALIKE = ".<>@`}"  # symbols with one meaning; any other may have several
+_KEPT = 16  # maximum idle engines per level
 
 
 class Answer(NamedTuple):
     scene: Scene
     done: bool
     success: bool
-    moved: bool
-    """whether game time passed"""
+    moved: bool  # whether game time passed
 
 
 class Engine:

@@ -14,8 +14,7 @@ from tacit.worlds.scienceworld.tasks import FAMILIES, NAME, PANELS, SIZES, SPLIT
 from tacit.worlds.scienceworld.tracker import FORMS, ScienceTracker
 from tacit.worlds.scienceworld.world import EXTRA, REQUIRES, lacks, read_room
 
-MAX_STEPS = 120
-"""the largest of ETO's limits; ETO's evaluation splits have one per task"""
+MAX_STEPS = 120  # the largest of ETO's limits; ETO's evaluation splits have one per task
 
 
 def place(action: str, observation: Observation) -> str:

@@ -7,10 +7,8 @@ from tacit.core.simulator import Served
 from tacit.core.types import Observation, Task
 from tacit.worlds.scienceworld.world import ScienceWorld, Simulator, start_simulator
 
-SERVED = Served(start_simulator, ScienceWorld)
-"""the simulator of this process, shared by worlds and experts"""
-_KEPT: dict[tuple[str, int], tuple[str, ...]] = {}
-"""cached gold paths: computing one takes the simulator a whole episode"""
+SERVED = Served(start_simulator, ScienceWorld)  # the simulator of this process, shared by worlds and experts
+_KEPT: dict[tuple[str, int], tuple[str, ...]] = {}  # cached gold paths: computing one takes the simulator a whole episode
 
 
 class GoldPath:

@@ -96,8 +96,7 @@ def brief(text: str) -> str:
 # Text to train a tiny tokenizer, made of goals and synthetic turns: no simulator is started.
 
 GOALS = 600
-TURNS = 3
-"""synthetic turns per goal"""
+TURNS = 3  # synthetic turns per goal
 ROOMS = (
     "art studio", "bathroom", "bedroom", "foundry", "greenhouse", "hallway", "kitchen", "living room", "outside", "workshop",
 )  # fmt: skip

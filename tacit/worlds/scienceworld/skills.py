@@ -96,8 +96,7 @@ def failure(trajectory: Trajectory) -> str:
 
 
 _TRACKER = ScienceTracker()
-MOST_TOLD = 3
-"""maximum milestones named after a failure"""
+MOST_TOLD = 3  # maximum milestones named after a failure
 _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
 _FOCUS = "look for {target} and focus on it"
 ADVICE: Mapping[str, str] = {
@@ -142,8 +141,7 @@ ADVICE: Mapping[str, str] = {
     "read_time": "look at the stopwatch when it has arrived",
     "choose": "focus on the plane that fits",
     "finish": "look whether all that the task asks for is done",
-}
-"""milestone -> how it is reached"""
+}  # milestone -> how it is reached
 
 
 class _Adviser:

@@ -28,8 +28,7 @@ from tacit.core.types import Task
 
 NAME = "scienceworld"
 ETO_VARIABLE = "SCIENCEWORLD_ETO"
-ETO_TESTED = 10
-"""variations of each task in `eto_test`"""
+ETO_TESTED = 10  # variations of each task in `eto_test`
 
 
 class Kind(NamedTuple):
@@ -38,10 +37,8 @@ class Kind(NamedTuple):
     family: str
     train: int
     dev: int
-    test: int
-    """consecutive variations in each of the simulator's lists"""
-    limit: int
-    """ETO's step limit; 0 for the six tasks it leaves out"""
+    test: int  # consecutive variations in each of the simulator's lists
+    limit: int  # ETO's step limit; 0 for the six tasks it leaves out
 
     @property
     def variations(self) -> int:
@@ -171,5 +168,4 @@ test       16:f272c5485830859b 128:1780eb3bed9c2be3 1819:25bb3c6b79a8a072
 eto_test   16:76205433ecedd688 128:980f661839126415 211:4457194f30c4574f
 eto_train  16:7dad00178a84116a 128:0bd2cf39853d1c67 1483:cb9b5a573551e1dd
 eto_dev    16:60ccc7cee99f29cc 128:6843846239c77239 194:0ddfaea4d73e0419
-""")
-"""split -> number of tasks -> panel hash"""
+""")  # split -> number of tasks -> panel hash

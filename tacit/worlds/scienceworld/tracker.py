@@ -41,16 +41,12 @@ class Goal(NamedTuple):
     """The task's sentence, parsed as far as the tracker needs it."""
 
     target: str
-    answers: tuple[str, ...]
-    """the answer boxes"""
-    room: str
-    """where the answer is given, or the object found; empty if not stated"""
-    matter: str
-    """the state of matter to reach: solid, liquid, gas or any; empty if the task asks for none"""
+    answers: tuple[str, ...]  # the answer boxes
+    room: str  # where the answer is given, or the object found; empty if not stated
+    matter: str  # the state of matter to reach: solid, liquid, gas or any; empty if the task asks for none
 
 
-Rule = Callable[["Progress", "Event"], bool]
-"""(state with this step's event applied, event) -> reached"""
+Rule = Callable[["Progress", "Event"], bool]  # (state with this step's event applied, event) -> reached
 
 
 class Milestone(NamedTuple):
@@ -342,8 +338,7 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
         _ANSWER,
     ),
-}
-"""family -> its milestones"""
+}  # family -> its milestones
 VERBS: Mapping[str, frozenset[str]] = {
     "connect": frozenset(("conductivity", "power")),
     "disconnect": frozenset(("conductivity", "power")),
@@ -351,12 +346,10 @@ VERBS: Mapping[str, frozenset[str]] = {
     "dunk": frozenset(("chemistry", "growth", "genetics", "state_change")),
     "eat": frozenset(),
     "flush": frozenset(),
-}
-"""verb -> the families that use it: elsewhere it is a `wrong_skill`"""
+}  # verb -> the families that use it: elsewhere it is a `wrong_skill`
 
 
-SCORE_SHARE = 100 / 33
-"""Δscore / 33 for a score of at most 100; ours is at most 1"""
+SCORE_SHARE = 100 / 33  # Δscore / 33 for a score of at most 100; ours is at most 1
 MILESTONES = tuple(dict.fromkeys(m.name for procedure in PROCEDURES.values() for m in procedure))
 ERRORS: Mapping[str, float] = {
     "unreadable": 0.15,
@@ -369,20 +362,16 @@ ERRORS: Mapping[str, float] = {
     "bad_operation": 0.1,
     "waited_long": 0.03,
 }
-PATIENCE = 12
-"""consecutive waits before `waited_long`: the most in any gold path"""
-BOUND = 900
-"""maximum characters of a state block"""
-_FIELD = 100
-"""maximum characters of a field"""
+PATIENCE = 12  # consecutive waits before `waited_long`: the most in any gold path
+BOUND = 900  # maximum characters of a state block
+_FIELD = 100  # maximum characters of a field
 _TRIED = {
     "find_X": ("find",),
     "conductivity": ("connect_target",),
     "measurement": ("measure",),
     "inclined_plane": ("place_block",),
     "genetics": ("water",),
-}
-"""milestones required before an answer"""
+}  # milestones required before an answer
 _PRIMARY = ("red paint", "yellow paint", "blue paint")
 
 
@@ -391,26 +380,18 @@ class Progress:
     goal: Goal
     family: str
     room: str = ""
-    rooms: tuple[str, ...] = ()
-    """visited, the latest last, each once"""
-    trail: tuple[str, ...] = ()
-    """the last four rooms since the last progress"""
+    rooms: tuple[str, ...] = ()  # visited, the latest last, each once
+    trail: tuple[str, ...] = ()  # the last four rooms since the last progress
     inventory: tuple[str, ...] = ()
     focused: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
-    """what holds the task's object: its container, then what that stands on"""
-    change: tuple[str, str] = ("", "")
-    """the states of matter in which the object was last seen before this step, and after it"""
-    wired: tuple[str, ...] = ()
-    """connections of the target"""
-    pots: tuple[str, ...] = ()
-    """with a seed in them"""
+    places: tuple[str, ...] = ()  # what holds the task's object: its container, then what that stands on
+    change: tuple[str, str] = ("", "")  # the states of matter in which the object was last seen before this step, and after it
+    wired: tuple[str, ...] = ()  # connections of the target
+    pots: tuple[str, ...] = ()  # with a seed in them
     ingredients: tuple[str, ...] = ()
     measured: str = ""
-    reached: tuple[str, ...] = ()
-    """milestones, in the order they were reached"""
-    earned: float = 0.0
-    """score change of the last action"""
+    reached: tuple[str, ...] = ()  # milestones, in the order they were reached
+    earned: float = 0.0  # score change of the last action
     text: str = ""
     action: str = ""
     waits: int = 0

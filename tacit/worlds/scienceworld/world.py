@@ -87,10 +87,8 @@ def _after_members(compiled: bytes, at: int) -> int:
 #   each call.
 # - Objects hash by id (see above); everything else hashed by identity has equal hashes (`hashCode=2`) and keeps creation order.
 
-HEAP_MB = 2048
-"""maximum heap of the JVM; an episode takes about 11 MB"""
-MOST_EPISODES = 128
-"""maximum concurrent episodes in one JVM"""
+HEAP_MB = 2048  # maximum heap of the JVM; an episode takes about 11 MB
+MOST_EPISODES = 128  # maximum concurrent episodes in one JVM
 REQUIRES, EXTRA = ("scienceworld", "py4j"), "scienceworld"
 JAVA = "`apt install openjdk-17-jre-headless` on Debian and Ubuntu, `conda install openjdk=17` with conda; 11 or later will do"
 OPTIONS = (
@@ -108,8 +106,7 @@ class EpisodeSlot:
     """The simulator state of one episode: its random generator, object count and interface."""
 
     def __init__(self, generator: Any) -> None:
-        self.generator, self.numbered = generator, 0
-        """the random generator, and the number of objects created"""
+        self.generator, self.numbered = generator, 0  # the random generator, and the number of objects created
         self.interface: Any = None
 
 
@@ -120,8 +117,7 @@ class Simulator:
         self._gateway, self.process = gateway, process
         self._idle: list[Any] = []
         self._lent: set[EpisodeSlot] = set()
-        self._turn: EpisodeSlot | None = None
-        """the slot whose generator and count are active"""
+        self._turn: EpisodeSlot | None = None  # the slot whose generator and count are active
         java = gateway.jvm.java
         # Discard what the simulator prints at every step.
         java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
@@ -265,8 +261,7 @@ REFUSED = re.compile(
     r"^(?:No known action|Unknown action|It'?s not clear|I'm not sure how|You must |You can't |That can't |Connections must "
     r"|Something can't |That container is empty|There is only one thing|Mixing the contents of .* does not"
     r"|(?:The|A) .*(?: is not | is already | isn't | does not contain | appears broken))"
-)
-"""answers that refuse an action or say that nothing changed"""
+)  # answers that refuse an action or say that nothing changed
 UNREADABLE = re.compile(r"^(?:No known action|Unknown action)")
 AMBIGUOUS = "Ambiguous request"
 
@@ -340,8 +335,7 @@ def is_refused(text: str) -> bool:
 
 WRONG_FOCUS = "wrong_focus"
 OUT_OF_STEPS = "out_of_steps"
-LONGEST = 300
-"""further characters of an action are ignored; useful actions have at most a hundred"""
+LONGEST = 300  # further characters of an action are ignored; useful actions have at most a hundred
 
 
 class ScienceWorld:

@@ -69,8 +69,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Land:
-    things: Mapping[str, Thing]
-    """by name, in passage order"""
+    things: Mapping[str, Thing]  # by name, in passage order
     passages: tuple[Passage, ...]
 
     def of(self, kind: str) -> list[Thing]:
@@ -175,8 +174,7 @@ LINKS = {
     "river": "the river of {}",
     "mayor": "the mayor of {}",
     "author": "the author of {}",
-}
-"""facts that name another thing"""
+}  # facts that name another thing
 COMPARED = {
     "person": ("born", "Who was born first, {} or {}?"),
     "town": ("founded", "Which town was founded first, {} or {}?"),
@@ -188,8 +186,7 @@ class Question(NamedTuple):
     family: str
     text: str
     answers: tuple[str, ...]
-    titles: tuple[str, ...]
-    """titles of the supporting passages, in order"""
+    titles: tuple[str, ...]  # titles of the supporting passages, in order
 
 
 def draw_question(rng: Random, land: Land, family: str, hops: int) -> Question:

@@ -30,8 +30,7 @@ from tacit.core.progress import pluralize, report_while
 from tacit.worlds.searchqa.retrieval import K1, B, Passage, best, content_words
 
 VERSION = 1
-CHUNK = 500_000
-"""passages whose postings are sorted in memory at a time"""
+CHUNK = 500_000  # passages whose postings are sorted in memory at a time
 META = "meta.json"
 
 

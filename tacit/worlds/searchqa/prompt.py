@@ -14,8 +14,7 @@ from tacit.worlds.searchqa.world import LONGEST_QUERY, MAX_STEPS, parse_action
 RULES = f"""Answer the question. You can look things up before you answer, in at most {MAX_STEPS} turns altogether.
 To search, write <search> your query </search>: the passages that fit best come back between <information> and </information>.
 Once you know, write <answer> the answer </answer>, as short as it can be: a name, a date, yes or no. It is final."""
-TERSE_PASSAGE = 160
-"""maximum characters of a passage in the terse wording"""
+TERSE_PASSAGE = 160  # maximum characters of a passage in the terse wording
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,7 @@ KINDS: Mapping[str, str] = {
     "inference": "bridge",
     "compositional": "bridge",
     "bridge_comparison": "comparison",
-}
-"""kind in a question file -> family"""
+}  # kind in a question file -> family
 
 T = TypeVar("T")
 
@@ -65,8 +64,7 @@ class Loaded(Generic[T]):
     """The entries of a file."""
 
     rows: tuple[T, ...]
-    failures: tuple[str, ...] = ()
-    """`file, line: reason` for each entry that could not be read"""
+    failures: tuple[str, ...] = ()  # `file, line: reason` for each entry that could not be read
 
     def report(self, noun: str) -> str:
         return f"{len(self.rows)} {noun} loaded{describe_failures(self.failures)}"
@@ -79,8 +77,7 @@ class FileQuestion:
     id: str
     question: Question
     context: tuple[Passage, ...] = ()
-    hops: int = 0
-    """steps of its decomposition; 0 if the file has none"""
+    hops: int = 0  # steps of its decomposition; 0 if the file has none
 
 
 def read_questions(path: Path) -> Loaded[FileQuestion]:
@@ -259,12 +256,10 @@ DATA_VARIABLE, RETRIEVER_VARIABLE, SCORING_VARIABLE = "SEARCHQA_DATA", "SEARCHQA
 TRAIN, TEST = "published_train", "published_test"
 SPLITS = (TRAIN, TEST)
 USUAL_RETRIEVER = "bm25"
-CONTEXTS = "context of "
-"""name prefix of a corpus made of the questions' own contexts, followed by the question file"""
+CONTEXTS = "context of "  # name prefix of a corpus made of the questions' own contexts, followed by the question file
 
 _SUFFIXES = (".json", ".jsonl", ".parquet")
-LARGE = 256 * 2**20
-"""bytes from which a corpus is searched with an index on disk"""
+LARGE = 256 * 2**20  # bytes from which a corpus is searched with an index on disk
 _PARTS = {"train": TRAIN, "dev": TEST, "valid": TEST, "validation": TEST, "val": TEST, "test": TEST}
 _log = logging.getLogger(__name__)
 

@@ -36,8 +36,7 @@ from tacit.core.platform import load_bm25s
 
 OPENING, CLOSING = "<information>", "</information>"
 REFUSED = "Refused: "
-LONGEST = 200
-"""maximum words of a passage"""
+LONGEST = 200  # maximum words of a passage
 
 _BRACKETS = str.maketrans("<>", "[]")
 _DOC = re.compile(r'^Doc \d+: "([^"\n]*)" (.*)$', re.M)
@@ -166,8 +165,7 @@ def _f1(said: str, gold: str) -> float:
     return 2 * shared / (len(said.split()) + len(gold.split())) if shared else 0.0
 
 
-Encode = Callable[[Sequence[str]], np.ndarray]
-"""N texts -> [N, D]"""
+Encode = Callable[[Sequence[str]], np.ndarray]  # N texts -> [N, D]
 
 _WORD = re.compile(r"\w+")
 _STOPWORDS = frozenset((

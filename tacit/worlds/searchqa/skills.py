@@ -101,8 +101,7 @@ def failure(trajectory: Trajectory) -> str:
 
 
 _TRACKER = SearchTracker()
-_LONGEST = 200
-"""maximum characters of an answer or a question"""
+_LONGEST = 200  # maximum characters of an answer or a question
 
 
 class _Adviser:

@@ -25,8 +25,7 @@ QUESTIONS_PER_LAND = 32
 _BLOCK = (("one_hop", 1),) * 3 + (("bridge", 2),) * 3 + (("comparison", 2),) * 2
 """(family, number of facts) of every eight questions, in random order"""
 _HARD_BLOCK = (("bridge", 3),) * len(_BLOCK)
-_MOST_LANDS_PER_TASK = 8
-"""lands to try per question of a family: a split may not have any"""
+_MOST_LANDS_PER_TASK = 8  # lands to try per question of a family: a split may not have any
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
@@ -72,5 +71,4 @@ PANELS = parse_panels("""
 train  16:31566ca9517afa40 128:f50226e6bda05ed7 256:9c1b1c15a2519030 512:8b9f9f28fe20ad43 1024:7774f2fc8d3e35a8
 test   16:cfdd23168a5bd6eb 128:dc267d2d7a5558d2 256:6b1b08ed90fc3892 512:855356dbfabd5037 1024:5a3879f294d1e5ca
 hard   16:ce06a395437720a9 128:02407ef46908fc85 256:d6a33c55b0ad6e35 512:0a70d005535801d6 1024:976756c77bf001ab
-""")
-"""split -> number of tasks -> panel hash"""
+""")  # split -> number of tasks -> panel hash

@@ -23,23 +23,18 @@ from tacit.worlds.searchqa.world import MAX_STEPS, parse_action
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_passage": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "wrong": 0.3, "refused": 0.2, "nothing_new": 0.1}
 SHOWN_QUERY = 60
-BOUND = 900
-"""maximum characters of a state block"""
+BOUND = 900  # maximum characters of a state block
 
 
 @dataclass(frozen=True)
 class SearchState:
-    needed: frozenset[str]
-    """titles of the supporting passages, if known"""
+    needed: frozenset[str]  # titles of the supporting passages, if known
     queries: tuple[str, ...] = ()
-    found: tuple[str, ...] = ()
-    """the best passage of each search that found a new one"""
-    seen: frozenset[str] = frozenset()
-    """titles of all passages read"""
+    found: tuple[str, ...] = ()  # the best passage of each search that found a new one
+    seen: frozenset[str] = frozenset()  # titles of all passages read
     turns: int = 0
     phase: str = "search"
-    fault: str = ""
-    """the error of the last action, a key of ERRORS"""
+    fault: str = ""  # the error of the last action, a key of ERRORS
 
 
 class SearchTracker:

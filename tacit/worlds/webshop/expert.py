@@ -13,12 +13,9 @@ from tacit.worlds.webshop.catalogue import Goal
 from tacit.worlds.webshop.pages import PER_PAGE, SEPARATOR, Offer, ParsedPage, ShoppingRequest, parse_request, read_parts
 from tacit.worlds.webshop.tracker import Visit, start_visit, update_visit
 
-STEPS = 15
-"""the step limit: before it, the shopper buys the best product seen"""
-PAGES = 3
-"""results pages to look through"""
-LOOK = 4
-"""steps to inspect a product and come back: its page, its features, and twice back"""
+STEPS = 15  # the step limit: before it, the shopper buys the best product seen
+PAGES = 3  # results pages to look through
+LOOK = 4  # steps to inspect a product and come back: its page, its features, and twice back
 
 
 class _VisitingExpert(ABC):
@@ -152,8 +149,7 @@ def _unopened(visit: Visit) -> list[str]:
 # option is missing or words are unconfirmed after reading its features, and otherwise chooses and buys. The paper's fields do
 # not tell products apart: with them it buys the first affordable one.
 
-PATIENCE = 3
-"""products to open before settling for one"""
+PATIENCE = 3  # products to open before settling for one
 _FIELD = re.compile(
     r"^(phase|query|product|chosen|to choose|not read of it|pages read|opened before|"
     r"inspected_product|remaining_options|ready_to_purchase): (.*)$",

@@ -116,17 +116,14 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedPage:
-    kind: str
-    """search, results, item, detail or done"""
+    kind: str  # search, results, item, detail or done
     offers: tuple[Offer, ...] = ()
-    number: int = 0
-    """of the page of results"""
+    number: int = 0  # of the page of results
     total: int = 0
     title: str = ""
     prices: tuple[float, ...] = ()
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    texts: tuple[str, ...] = ()
-    """the text of a detail page or of the done page"""
+    texts: tuple[str, ...] = ()  # the text of a detail page or of the done page
 
 
 @lru_cache(256)
@@ -196,8 +193,7 @@ DETAIL_CLICKS = tuple(name.lower() for name in DETAILS)
 # Find me easy clean backpacks with color: navy, and size: large, and price lower than 40.00 dollars
 #         thing --------------      options ---------------------                      limit
 
-MAX_REQUEST = 4000
-"""characters of a sentence; those of WebShop have up to 500"""
+MAX_REQUEST = 4000  # characters of a sentence; those of WebShop have up to 500
 _PRICE_WORDS = re.compile(r"[, ]{0,20}(?:and )?price lower than \$?([\d.]+) dollars?\s*$", re.I)
 _OPTION = re.compile(r"((?:(?! with )[^:,])+): (.+)")
 _BEGINNING = re.compile(r"^(?:find|get|show|buy) (?:me )?", re.I)
@@ -212,10 +208,8 @@ _EMPTY = frozenset(_SAYING_NOTHING.split())
 
 @dataclass(frozen=True)
 class ShoppingRequest:
-    thing: str
-    """the sentence without options and price"""
-    options: Mapping[str, str]
-    """name -> value, if the sentence names them"""
+    thing: str  # the sentence without options and price
+    options: Mapping[str, str]  # name -> value, if the sentence names them
     limit: float | None
 
     @cached_property

@@ -70,8 +70,7 @@ class TerseWording(Brief):
         return _listed_actions(observation)
 
 
-LONGEST = 600
-"""maximum characters of a detail page in the terse wording; generated products never reach it"""
+LONGEST = 600  # maximum characters of a detail page in the terse wording; generated products never reach it
 
 
 def brief(seen: ParsedPage) -> str:
@@ -96,8 +95,7 @@ def _listed_actions(observation: Observation) -> list[str]:
 
 
 GOALS = 150
-NAMED = 20
-"""how often the words of each product kind are repeated, so that rare words get short tokens too"""
+NAMED = 20  # how often the words of each product kind are repeated, so that rare words get short tokens too
 
 
 def example_texts(seed: int) -> list[str]:

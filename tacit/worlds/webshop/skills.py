@@ -83,8 +83,7 @@ def failure(trajectory: Trajectory) -> str:
 
 
 _TRACKER = ShopTracker()
-MOST = 5
-"""maximum critical steps of an episode"""
+MOST = 5  # maximum critical steps of an episode
 
 
 class _Adviser(Shopper):

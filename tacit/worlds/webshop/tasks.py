@@ -34,10 +34,8 @@ _PACKS = ("1 pack", "2 pack", "4 pack", "6 pack")
 class Kind(NamedTuple):
     """A kind of product in the generated catalogue."""
 
-    one: str
-    """singular, as in titles"""
-    many: str
-    """plural, as in queries"""
+    one: str  # singular, as in titles
+    many: str  # plural, as in queries
     family: str
     path: str
     attributes: tuple[str, ...]
@@ -151,12 +149,10 @@ BRANDS = (
 
 
 GENERATED = "generated"
-VERSION = 1
-"""increased, together with the panel version, whenever the generated catalogue changes"""
+VERSION = 1  # increased, together with the panel version, whenever the generated catalogue changes
 OF_EACH = 20
 ATTRIBUTES = 4
-CHOICES = (3, 5)
-"""fewest and most values of an option"""
+CHOICES = (3, 5)  # fewest and most values of an option
 
 
 @lru_cache(1)
@@ -224,14 +220,12 @@ _SOURCES: Mapping[str, tuple[str, bool, bool]] = {
     "published_test": (PUBLISHED, True, False),
     "human_train": (PUBLISHED, False, True),
     "human_test": (PUBLISHED, True, True),
-}
-"""split -> (catalogue, held out for tests, instructions written by people)"""
+}  # split -> (catalogue, held out for tests, instructions written by people)
 ORIGINAL: Mapping[str, slice] = {
     "original_test": slice(0, 500),
     "original_valid": slice(500, 1500),
     "original_train": slice(1500, None),
-}
-"""split -> which goals of the original's order"""
+}  # split -> which goals of the original's order
 SPLITS = (*_SOURCES, *ORIGINAL)
 
 
@@ -319,5 +313,4 @@ def _task(catalogue: Catalogue, goal: Goal, split: str, seed: int) -> Task:
 PANELS = parse_panels("""
 train  16:7e55a8122bce2801 128:fa10c1e5b8c24dcb 256:0b33ad5fc4ffcb01 512:708b2ca2b6a482f9 1024:68fe03adb550e694
 test   16:0afcfe540f2c1953 128:4ca1164a39d8d04d 256:e29aafc7658f649e 512:ae303b7fc25f3840 1024:333f9384ae0babff
-""")
-"""split -> number of tasks -> panel hash"""
+""")  # split -> number of tasks -> panel hash

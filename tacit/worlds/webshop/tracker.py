@@ -39,12 +39,9 @@ class ProductNotes:
 
     title: str
     prices: tuple[float, ...]
-    words: frozenset[str]
-    """stems of all words read about it"""
-    options: Mapping[str, tuple[str, ...]] | None = None
-    """None until its page was opened"""
-    details: frozenset[str] = frozenset()
-    """its detail pages that were read"""
+    words: frozenset[str]  # stems of all words read about it
+    options: Mapping[str, tuple[str, ...]] | None = None  # None until its page was opened
+    details: frozenset[str] = frozenset()  # its detail pages that were read
 
     def affordable(self, limit: float | None) -> bool:
         """Whether it may cost at most `limit`; a range may if its lower end does."""
@@ -58,13 +55,10 @@ class Visit:
     wish: ShoppingRequest
     page: ParsedPage
     query: str = ""
-    product: str = ""
-    """the current product"""
+    product: str = ""  # the current product
     chosen: Mapping[str, str] = field(default_factory=dict)
-    known: Mapping[str, ProductNotes] = field(default_factory=dict)
-    """by id, in the order first seen"""
-    opened: tuple[str, ...] = ()
-    """opened products, in order"""
+    known: Mapping[str, ProductNotes] = field(default_factory=dict)  # by id, in the order first seen
+    opened: tuple[str, ...] = ()  # opened products, in order
 
     @property
     def wanted(self) -> Mapping[str, str]:
@@ -128,22 +122,17 @@ def _stems(text: str) -> frozenset[str]:
 PROGRESS: Mapping[str, float] = {"option": 0.15, "ready": 0.10}
 ERRORS: Mapping[str, float] = {"wrong_option": 0.10, "premature": 0.25, "loop": 0.10, "product_again": 0.08, "page_again": 0.08}
 SHOWN_PRODUCTS = 8
-LONGEST_FIELD = 160
-"""maximum characters of one line"""
-BOUND = 1000
-"""maximum characters of a state block"""
+LONGEST_FIELD = 160  # maximum characters of one line
+BOUND = 1000  # maximum characters of a state block
 
 
 @dataclass(frozen=True)
 class ShopState:
     visit: Visit
     bought: bool = False
-    recent: tuple[str, ...] = ()
-    """the last two actions"""
-    rewarded: frozenset[str] = frozenset()
-    """events that are not rewarded again"""
-    progress: tuple[str, ...] = ()
-    """events of PROGRESS in the last step"""
+    recent: tuple[str, ...] = ()  # the last two actions
+    rewarded: frozenset[str] = frozenset()  # events that are not rewarded again
+    progress: tuple[str, ...] = ()  # events of PROGRESS in the last step
     errors: tuple[str, ...] = ()
 
     @property
@@ -246,5 +235,4 @@ class PaperTracker(ShopTracker):
         return "\n".join(f"{name}: {truncate(value)}" for name, value in fields.items())
 
 
-FORMS: Mapping[str, Tracker] = {"paper": PaperTracker()}
-"""in addition to `full`"""
+FORMS: Mapping[str, Tracker] = {"paper": PaperTracker()}  # in addition to `full`

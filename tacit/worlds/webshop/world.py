@@ -35,8 +35,7 @@ from tacit.worlds.webshop.pages import (
 from tacit.worlds.webshop.tasks import catalogue_of
 
 MAX_STEPS = 15
-LONGEST_ACTION = 4000
-"""further characters of an action are ignored"""
+LONGEST_ACTION = 4000  # further characters of an action are ignored
 WRONG_TYPE, WRONG_PRODUCT, WRONG_OPTIONS, TOO_EXPENSIVE = "wrong_type", "wrong_product", "wrong_options", "too_expensive"
 _DETAILS = {name.lower(): name for name in DETAILS}
 
@@ -51,8 +50,7 @@ class WebShop:
         self._searches: tuple[str, ...] = ()
         self._page = Page("")
         self._found: list[Product] = []
-        self._number = 0
-        """number of the results page, 0 before the first search"""
+        self._number = 0  # number of the results page, 0 before the first search
         self._product: Product | None = None
         self._detail = ""
         self._chosen: dict[str, str] = {}
