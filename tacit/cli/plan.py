@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from tacit.cli.terminal import make_console, percent, say, say_pairs, table
-from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of
-from tacit.config.recipe import DEFAULT_METHOD, Overrides, Recipe, override
-from tacit.config.values import to_data
+from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, train_options
+from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, absolute_path, method_name, override
+from tacit.config.values import field_name, to_data
 from tacit.core.errors import TacitError
-from tacit.core.progress import format_duration
+from tacit.core.progress import format_duration, pluralize
+from tacit.core.trust import flag_for_later
 from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
 from tacit.planning.settings import PlanSettings
-from tacit.planning.shapes import SIZES
+from tacit.planning.shapes import SIZES, choose_device, find_gpus
 from tacit.planning.simulation import Outcome, Scenario, simulate
 from tacit.planning.timing import server_weights, total
 from tacit.planning.workload import Workload, stretched, uniform
+from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 
 SUMMARY_LINE = "What a run would need and how long an iteration would take: ranks, servers, memory, time, who waits."
@@ -29,30 +32,48 @@ NOT_OF_A_RUN = "plan"
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(_method(argv)).parse(argv)
-    own = {place[1]: value for place, value in said.items() if place[0] == NOT_OF_A_RUN}
-    # `from` is a Python keyword; the field is `from_`.
-    settings = PlanSettings(
-        **{
-            (name if name in {field.name for field in fields(PlanSettings)} else f"{name}_"): value
-            for name, value in own.items()
-        }
-    )
+    recorded = _recorded(argv)
+    parser = make_parser(_glance(argv, "--method") or method_name(recorded))
+    arguments, said = parser.parse(argv)
+    own = {field_name(place[1]): said.pop(place) for place in list(said) if place[0] == NOT_OF_A_RUN}
+    again = bool(recorded) and recorded.get("model") == absolute_path(arguments.model)
+    if again:  # the same run on more GPUs trains what it trained
+        engine = recorded.get("engine", {})
+        own = {"lora_rank": engine.get("lora_rank", 0), "recompute": engine.get("gradient_checkpointing", False), **own}
+    settings = PlanSettings(**own)
     from tacit.config.workload import model_shape
 
+    found = [] if settings.gpu and settings.gpus else find_gpus()
+    device, why = choose_device(settings.gpu, found)
+    settings = settings if settings.gpus else replace(settings, gpus=(len(found) or 8,))
     shape, place = model_shape(arguments.model)
-    of_the_run = {p: value for p, value in said.items() if p[0] != NOT_OF_A_RUN}
-    work = _workload(arguments.model, of_the_run, settings, place)
-    cluster, console = settings.cluster(shape), make_console()
+    recipe = _recipe(arguments.model, said, recorded, settings)
+    work, completions = _workload(recipe, settings, (shape.name, place))
+    cluster, console = settings.cluster(shape, device), make_console()
     asked = settings.ranks, settings.servers, settings.server_gpus
     plans = [best_division(cluster, work, count, *asked) for count in settings.gpus]
-    if len(plans) == 1:
-        show(console, cluster, work, plans[0], settings)
-    else:
+    say(console, _headline(cluster, work), style="bold")
+    say_pairs(console, [("gpu", f"{device.name} ({why})"), ("measured", work.source), ("completions", completions)])
+    command = ""
+    if len(plans) > 1:
         show_many(console, cluster, work, plans)
+    else:
+        show(console, cluster, work, plans[0], settings)
+        if again:
+            path = Path(settings.from_)
+            words = ["--config", str(path / SETTINGS), "--out", f"{path}-{settings.gpus[0]}gpus", *parser.as_flags(said)]
+        else:
+            world = recipe.world if recipe and (("world",) in said or recorded) else "WORLD"
+            method = recipe.method if recipe else DEFAULT_METHOD
+            words = parser.as_flags({("world",): world, ("method", "name"): method, **said})
+        if settings.episodes and recipe and ("schedule", "groups") not in said:
+            words += ["--groups", str(max(1, round(settings.episodes / recipe.schedule.group_size)))]
+        words += ["--model", arguments.model if place else "MODEL"]
+        command = show_command(console, words, cluster, work, plans[0], settings)
     outcomes = show_simulated(console, work, plans, settings) if settings.simulate else {}
     if arguments.json:
-        write_json(arguments.json.expanduser(), as_json(cluster, work, plans, outcomes))
+        document = as_json(cluster, work, plans, outcomes)
+        write_json(arguments.json.expanduser(), {**document, "completions": completions, "command": command})
     return 0 if any(not plan.trouble for plan in plans) else DOES_NOT_FIT
 
 
@@ -60,35 +81,56 @@ def make_parser(method: str) -> Parser:
     parser = Parser(
         "plan",
         SUMMARY_LINE,
-        usage="tacit plan --model 8B --gpus 64 --world alfworld [settings]",
+        usage="tacit plan --model MODEL --world WORLD [--gpus N] [--gpu h100] [settings]",
         epilog="docs/guides/planning.md has the equations, what they were checked against, and how far off they were.",
     )
-    sizes = ", ".join(SIZES)
-    parser.add_argument(
-        "--model", required=True, metavar="MODEL", help=f"a size ({sizes}, or any such as 360M), a packaged base or a directory"
-    )
+    known = f"a hub id (owner/name), a directory, a packaged base, or a size ({', '.join(SIZES)}, or any such as 360M)"
+    parser.add_argument("--model", required=True, metavar="MODEL", help=known)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
     parser.add_options("plan", options_of(PlanSettings, (NOT_OF_A_RUN,)))
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     own = {option.name for option in options_of(PlanSettings)} | {"model", "json"}
     reading = [o for o in method_options(method) if o.name not in own]
+    reading += [o for o in train_options() if o.name in ("max-tokens", "max-steps")]
     parser.add_options(f"method {method}", reading, "What the agent reads, and how many episodes an iteration has.")
     return parser
 
 
-def _method(argv: Sequence[str]) -> str:
+def _glance(argv: Sequence[str], flag: str) -> str:
+    """The value of one flag, which decides what the others are."""
     glance = Parser("plan", "", add_help=False)
-    glance.add_argument("--method")
-    return glance.parse_known_args(argv)[0].method or DEFAULT_METHOD
+    glance.add_argument(flag, dest="value", default="")
+    return glance.parse_known_args(argv)[0].value
 
 
-def _workload(model: str, said: Overrides, settings: PlanSettings, place: Path | None) -> Workload:
-    """From the given numbers, from recordings, or from the world's expert."""
+def _recorded(argv: Sequence[str]) -> Document:
+    """The settings of the run that `--from` names; none of a trajectory file."""
+    run = Path(_glance(argv, "--from") or "/").expanduser()
+    return read_settings(run) if (run / SETTINGS).is_file() else {}
+
+
+def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSettings) -> Recipe | None:
+    """The planned run: its world, method and schedule from the flags, else from the recorded run; None if nothing names them."""
+    if ("world",) not in said and not settings.from_:
+        return None
+    kept = ("world", "method", "schedule") if ("method", "name") not in said else ("world",)
+    before = {key: recorded[key] for key in kept if key in recorded}
+    return Recipe.from_json(override({"world": "countdown", **before, "model": model}, said))
+
+
+USUAL_SHARE = 0.34
+"""mean length of a completion as a share of the longest allowed: 175 of 512 tokens, Qwen2.5-Coder-1.5B-Instruct in ALFWorld"""
+
+
+def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, Path | None]) -> tuple[Workload, str]:
+    """(the work, where its completion lengths come from): the given numbers, recordings, or the world's expert."""
     from tacit.config.checks import open_world
     from tacit.config.workload import expert_workload, recorded_workload
+    from tacit.training.setup import completion_limit
 
-    told = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
-    if ("world",) not in said and not settings.from_:
+    told = [settings.turns, settings.prompt_tokens, settings.completion_tokens]
+    completions = f"{told[2]:g} tokens a turn (--completion-tokens)" if told[2] else ""
+    if recipe is None:
         if not all(told):
             raise TacitError(
                 "what would be played? Name a world (--world alfworld), a run that played (--from RUN), or all of --turns, "
@@ -96,21 +138,57 @@ def _workload(model: str, said: Overrides, settings: PlanSettings, place: Path |
             )
         turns, prompt, completion = (max(1, round(mean)) for mean in told)
         work = uniform(settings.episodes or 128, turns, prompt, completion, max(0.0, settings.world_s))
-        return replace(work, driver_s=settings.driver_ms / 1e3)
-    recipe = Recipe.from_json(override({"model": model}, {("world",): "countdown", **said}))
-    schedule = recipe.settings.schedule
-    episodes = settings.episodes or schedule.groups * schedule.group_size
+        return replace(work, driver_s=settings.driver_ms / 1e3), completions
+    episodes = settings.episodes or recipe.schedule.groups * recipe.schedule.group_size
     limit = 0
     if settings.from_:
         work = recorded_workload(Path(settings.from_), episodes)
+        completions = completions or f"{work.completion:.0f} tokens a turn, as recorded (--from)"
     else:
         world = open_world(recipe.places[0].world)
         tasks = world.tasks_of("train" if "train" in world.splits else world.splits[0], settings.measure, settings.seed)
         context = recipe.settings.context(world)
-        limit = world.max_steps
-        work = expert_workload(world, tasks, context, place, episodes, limit)
+        limit = recipe.train.max_steps or world.max_steps
+        work = expert_workload(world, tasks, context, model, episodes, limit)
+        most = completion_limit(recipe.train, context, world)
+        better = "--from RUN or --completion-tokens N is better"
+        if not told[2] and context.format.thinks:
+            told[2] = max(work.completion, round(USUAL_SHARE * most))
+            completions = f"{told[2]:.0f} tokens a turn, assumed: a third of the {most} allowed (--max-tokens); {better}"
+        completions = completions or f"{work.completion:.0f} tokens a turn, the expert's own actions; {better}"
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
-    return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told, limit)
+    return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told, limit), completions
+
+
+def show_command(
+    console: Console, words: Sequence[str], cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings
+) -> str:
+    """Print and return the `tacit train` command of this plan, one process per GPU; nothing for a plan that does not fit."""
+    if plan.server_devices > 1:  # the engine starts servers of one GPU only
+        plan = best_division(cluster, work, settings.gpus[0], settings.ranks, settings.servers, 1)
+    if plan.trouble:
+        return ""
+    words = ["tacit", "train", *words]
+    training = cluster.training
+    if plan.devices > 1:
+        words += ["--engine", "sharded", "--engine.ranks", str(plan.ranks)]
+        words += ["--engine.servers", str(plan.servers)] if plan.servers else []
+        words += ["--overlap", "1"] if plan.servers and cluster.overlap else []
+        words += ["--engine.gather", training.gather] if training.gather != "auto" else []
+        words += ["--engine.handover", "files"] if plan.servers and cluster.network.transport == "file" else []
+    words += ["--engine.lora-rank", str(training.lora_rank)] if training.lora_rank else []
+    words += ["--engine.gradient-checkpointing"] if training.recompute else []
+    words += ["--engine.device", "cpu"] if cluster.device.name == "cpu" else []
+    command = shlex.join(words) + flag_for_later()
+    served = f", {plan.servers} sample{'s' if plan.servers == 1 else ''} with vLLM"
+    parts = f"{plan.ranks} train{'s' if plan.ranks == 1 else ''}" + (served if plan.servers else ", the first also samples")
+    if plan.devices <= cluster.network.per_machine:
+        how = f"on one machine, one process for each GPU: {parts}" if plan.devices > 1 else "on one GPU"
+    else:
+        how = f"on a Ray cluster (docs/guides/sharded.md), with --engine.address auto added: {parts}"
+    say(console, f"\n{how}")
+    console.print(f"  {command}", soft_wrap=True, markup=False, highlight=False)
+    return command
 
 
 # The printed plan.
@@ -120,8 +198,6 @@ SHOWN_DIVISIONS = 7
 
 
 def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> None:
-    say(console, _headline(cluster, work), style="bold")
-    say(console, f"measured: {work.source}", style="dim")
     if plan.trouble:
         say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
         found = find_remedies(cluster, work, plan)
@@ -154,8 +230,7 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
 
 
 def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequence[Plan]) -> None:
-    say(console, _headline(cluster, work), style="bold")
-    say(console, f"measured: {work.source}\n", style="dim")
+    console.print()
     console.print(_table("", cluster, plans))
     for plan in plans:
         if plan.trouble:
@@ -245,10 +320,10 @@ def _headline(cluster: Cluster, work: Workload) -> str:
 
 def _division(plan: Plan, cluster: Cluster) -> str:
     if not plan.servers:
-        return f"{plan.ranks} rank{'s' if plan.ranks > 1 else ''}, the driver samples"
+        return f"{pluralize(plan.ranks, 'rank')}, the driver samples"
     wide = f" of {plan.server_devices}" if plan.server_devices > 1 else ""
     behind = f", rollouts up to {cluster.overlap} behind" if cluster.overlap else ""
-    return f"{plan.ranks} ranks, {plan.servers} servers{wide}{behind}"
+    return f"{pluralize(plan.ranks, 'rank')}, {pluralize(plan.servers, 'server')}{wide}{behind}"
 
 
 def _seconds(cluster: Cluster, work: Workload, plan: Plan) -> list[tuple[str, str]]:

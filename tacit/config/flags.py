@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, METHOD_TABLES
-from tacit.config.values import field_types, file_name, from_text, is_optional
+from tacit.config.values import NONE, field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
@@ -176,6 +176,18 @@ class Parser(argparse.ArgumentParser):
                 said[option.place] = getattr(arguments, name)
                 delattr(arguments, name)
         return arguments, said
+
+    def as_flags(self, said: Mapping[tuple[str, ...], Any]) -> list[str]:
+        """Settings by path as the words of a command line: the inverse of `parse`."""
+        words: list[str] = []
+        for option in self._options.values():
+            value = said.get(option.place, dataclasses.MISSING)
+            if isinstance(value, bool):
+                words.append(f"--{'' if value else 'no-'}{option.name}")
+            elif value is not dataclasses.MISSING:
+                text = NONE if value is None else ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                words += [option.flag, text]
+        return words
 
     def error(self, message: str) -> NoReturn:
         raise TacitError(f"{message}. See `tacit {self._command} --help`.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.endpoint.policy import ByteTokens
-from tacit.engines.models.bases import BASES, base_path
+from tacit.engines.models.bases import BASES, TOKEN_FILES, base_path, take_from_cache_if_offline
 from tacit.engines.models.sources import find_pretrained
 from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
 from tacit.planning.workload import Workload, from_records
@@ -33,27 +34,43 @@ ENOUGH = 256
 
 
 def model_shape(name: str) -> tuple[ModelShape, Path | None]:
-    """Shape and tokenizer of a size, a packaged base or a directory."""
+    """Shape and tokenizer of a size, a packaged base, a directory or a hub id, of which only config and tokenizer are loaded."""
     shape = shape_of_size(name)
     if shape is not None:
         return shape, None
-    if name in BASES:
-        return shape_in(base_path(name)), base_path(name)
-    if name.count("/") == 1 and not Path(name).expanduser().is_dir():
-        raise TacitError(
-            f"{name!r} is not on this machine; name its directory, or its size: {', '.join(SIZES)}, or any such as 360M."
-        )
-    place = Path(find_pretrained(name))
+    place = Path(base_path(name) if name in BASES else find_pretrained(name))
+    if not place.is_dir():
+        place = _hub_directory(name)
+        return replace(shape_in(place), name=name), place
     return shape_in(place), place
 
 
-def tokens_of(place: Path | None) -> tuple[Tokenizer, float, str]:
+def _hub_directory(name: str) -> Path:
+    """Where config.json and tokenizer of a hub id lie: in the cache, or there after a download."""
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+    try:
+        cached = try_to_load_from_cache(name, "config.json")
+        if isinstance(cached, str):
+            return Path(cached).parent
+        take_from_cache_if_offline(name)
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.txt", "*.model"]))
+    except TacitError as error:
+        raise TacitError(f"{error} To plan without it, name its size: {', '.join(SIZES)}, or any such as 360M.") from error
+    except Exception as error:  # not there, gated, misspelled
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise TacitError(
+            f"cannot read the config.json of model {name!r}: {reason}. Name its directory, or its size."
+        ) from error
+
+
+def tokens_of(place: Path | None, name: str = "") -> tuple[Tokenizer, float, str]:
     """(tokenizer, factor for its token counts, label)"""
-    if place is None:
+    if place is None or not any((place / file).is_file() for file in TOKEN_FILES[:3]):
         return ByteTokens(), 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
     from tacit.engines.models.sources import codec_in
 
-    return codec_in(str(place)), 1.0, f"tokenizer of {place.name}"
+    return codec_in(str(place)), 1.0, f"tokenizer of {name or place.name}"
 
 
 def recorded_workload(path: Path, episodes: int) -> Workload:
@@ -77,10 +94,11 @@ def recorded_workload(path: Path, episodes: int) -> Workload:
 
 
 def expert_workload(
-    world: Environment, tasks: Sequence[Task], context: Context, place: Path | None, episodes: int, limit: int
+    world: Environment, tasks: Sequence[Task], context: Context, model: tuple[str, Path | None], episodes: int, limit: int
 ) -> Workload:
-    """From episodes of the world's expert, counted as an agent with this prompt would read and answer them."""
-    tokenizer, share, counted = tokens_of(place)
+    """From episodes of the world's expert, counted as an agent with this prompt would read and answer them. `model`: its
+    name, and the directory of its tokenizer."""
+    tokenizer, share, counted = tokens_of(model[1], model[0])
     live, make_expert = world.make(), world.expert()
     measured, seconds, steps = [], 0.0, 0
     try:

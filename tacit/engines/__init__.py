@@ -21,7 +21,7 @@ from tacit.core.protocols import (
 from tacit.core.registry import Registry
 from tacit.engines.endpoint.settings import ChatSettings
 from tacit.engines.local.settings import EngineSettings, with_value_head
-from tacit.engines.sharded.settings import ShardedSettings
+from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.engines.tinker.settings import TinkerSettings
 
 
@@ -32,9 +32,15 @@ def _load_local(model: ModelSource, settings: EngineSettings) -> Policy:
 
 
 def _load_sharded(model: ModelSource, settings: ShardedSettings) -> Policy:
+    check_servers(settings)
     from tacit.engines.sharded.policy import load_policy
 
     return load_policy(model, settings)
+
+
+def _fit_sharded(settings: ShardedSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:
+    check_servers(settings)
+    return with_value_head(settings, needs)
 
 
 def _load_tinker(model: ModelSource, settings: TinkerSettings) -> Policy:
@@ -67,7 +73,7 @@ SHARDED = Engine(
     capabilities=frozenset(CAPABILITIES),
     settings=ShardedSettings,
     load=_load_sharded,
-    fit=with_value_head,
+    fit=_fit_sharded,
     can_pin_weights=lambda settings: settings.servers > 0,
 )
 ENDPOINT = Engine(

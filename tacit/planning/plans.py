@@ -219,7 +219,6 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
         "--engine.gather layer": replace(own, gather="layer"),
         f"--engine.lora-rank {both.lora_rank} (adapters)": replace(both, recompute=own.recompute),
         f"--engine.lora-rank {both.lora_rank} with gradient-checkpointing": both,
-        "moments in bfloat16 (which no engine here has)": replace(own, moment_bytes=2),
     }
     for words, changed in changes.items():
         if changed != own and fits(changed):

@@ -8,7 +8,7 @@ from typing import Literal
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share, check_bounds
 from tacit.core.errors import TacitError
 from tacit.planning.plans import Cluster
-from tacit.planning.shapes import ModelShape, device_named, reached_on
+from tacit.planning.shapes import Device, ModelShape, reached_on
 from tacit.planning.timing import Network, Training
 
 
@@ -16,10 +16,10 @@ from tacit.planning.timing import Network, Training
 class PlanSettings:
     """The cluster and the workload."""
 
-    gpus: tuple[int, ...] = (8,)
-    """devices for ranks and servers together; several numbers, such as 8,64,512, make a table"""
-    device: str = "h100"
-    """device type: h200, h100, a100, 4090, or cpu (one core)"""
+    gpus: tuple[int, ...] = ()
+    """GPUs for ranks and servers together; several numbers, such as 8,64,512, make a table. None: those found here, else 8"""
+    gpu: str = ""
+    """b200, h200, h100, a100, a100-40, l40s, l4, 4090, or cpu (one core). None: the one found here, else h100"""
     ranks: Count = 0
     """devices that train; 0 chooses the fastest"""
     servers: int = -1
@@ -34,8 +34,6 @@ class PlanSettings:
     """LoRA rank; 0 trains all weights"""
     recompute: bool = False
     """recompute activations in the backward pass (--engine.gradient-checkpointing)"""
-    moments: Literal["float32", "bfloat16"] = "float32"
-    """dtype of AdamW's moments; the engines use float32"""
     gather: Literal["auto", "layer", "whole"] = "auto"
     """how a pass gathers the weights, as --engine.gather"""
     reference: bool = False
@@ -57,7 +55,7 @@ class PlanSettings:
     prompt_tokens: NotNegative = 0.0
     """mean prompt tokens per turn; 0 is as measured"""
     completion_tokens: NotNegative = 0.0
-    """mean completion tokens per turn; 0 is as measured, for an expert the bare action"""
+    """mean completion tokens per turn; 0 is as recorded (--from), else an assumption that the plan states"""
     world_s: float = -1.0
     """seconds of a world step; -1 is as measured"""
     driver_ms: NotNegative = 2.5
@@ -83,16 +81,15 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if not self.gpus or min(self.gpus) < 1:
-            raise TacitError(f"gpus = {', '.join(map(str, self.gpus)) or 'none'} must be at least 1.")
+        if min(self.gpus, default=1) < 1:
+            raise TacitError(f"gpus = {', '.join(map(str, self.gpus))} must be at least 1.")
         if self.servers < -1:
             raise TacitError(f"servers = {self.servers} must be 0 or more, or -1 for what is best.")
         if self.world_s < 0 and self.world_s != -1:
             raise TacitError(f"world_s = {self.world_s} must not be negative, or -1 for what is measured.")
 
-    def cluster(self, shape: ModelShape) -> Cluster:
-        device = device_named(self.device)
-        training = Training(self.lora_rank, self.recompute, self.gather, 4 if self.moments == "float32" else 2, self.reference)
+    def cluster(self, shape: ModelShape, device: Device) -> Cluster:
+        training = Training(self.lora_rank, self.recompute, self.gather, self.reference)
         network = Network(self.network * 1e9 / 8, self.per_machine, self.transport, self.storage * 1e9)
         return Cluster(
             shape,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,18 +152,9 @@ def shape_in(directory: Path) -> ModelShape:
         raise TacitError(f"cannot read {file}: {error}.") from error
 
 
-# Devices by their published peaks, and the shares of them that were reached.
-#
-# Peaks are dense bfloat16 with float32 sums, from the makers' data sheets:
-#     h200   nvidia.com/en-us/data-center/h200 (141 GB, 4.8 TB/s; 1,979 TFLOP/s with sparsity, half of it without; NVLink 900
-# GB/s
-#            both ways)
-#     h100   nvidia.com/en-us/data-center/h100 (SXM: 80 GB, 3.35 TB/s, the same arithmetic)
-#     a100   nvidia-a100-datasheet-us-nvidia-1758950-r4 (SXM: 80 GB, 2,039 GB/s, 312 TFLOP/s, NVLink 600 GB/s both ways)
-#     4090   NVIDIA Ada whitepaper (24 GB, 1,008 GB/s, 165.2 TFLOP/s with float32 sums), no NVLink: PCIe 4.0 x16, 32 GB/s one
-# way
-#     cpu    no data sheet: one core of the machine the log's figures were taken on. Its products ran at 139 GFLOP/s in float32
-#            (docs/experiments/archive/log.md, Speed); 20 GB/s is our estimate of what one core reads
+# Devices: peaks from the makers' data sheets (dense bfloat16 with float32 sums, SXM models where there are several), and the
+# shares of them that were reached. Cards without NVLink: PCIe 4.0 x16, 32 GB/s one way. cpu: one core of the machine that was
+# measured, 139 GFLOP/s in float32 (docs/experiments/archive/log.md, Speed) and an estimated 20 GB/s.
 
 GB = 1e9
 
@@ -184,18 +177,46 @@ class Device:
 
 
 DEVICES = {
-    "h200": Device("h200", 141 * GB, 4.8e12, 989e12, 450 * GB),
-    "h100": Device("h100", 80 * GB, 3.35e12, 989e12, 450 * GB),
-    "a100": Device("a100", 80 * GB, 2.039e12, 312e12, 300 * GB),
-    "4090": Device("4090", 24 * GB, 1.008e12, 165e12, 32 * GB),
-    "cpu": Device("cpu", 8 * GB, 20 * GB, 139e9, 5 * GB, overhead=0.5 * GB, number_bytes=4),
+    device.name: device
+    for device in (
+        Device("b200", 180 * GB, 7.7e12, 2250e12, 900 * GB),
+        Device("h200", 141 * GB, 4.8e12, 989e12, 450 * GB),
+        Device("h100", 80 * GB, 3.35e12, 989e12, 450 * GB),
+        Device("a100", 80 * GB, 2.039e12, 312e12, 300 * GB),
+        Device("a100-40", 40 * GB, 1.555e12, 312e12, 300 * GB),
+        Device("l40s", 48 * GB, 0.864e12, 362e12, 32 * GB),
+        Device("l4", 24 * GB, 0.3e12, 121e12, 32 * GB),
+        Device("4090", 24 * GB, 1.008e12, 165e12, 32 * GB),
+        Device("cpu", 8 * GB, 20 * GB, 139e9, 5 * GB, overhead=0.5 * GB, number_bytes=4),
+    )
 }
 
 
-def device_named(name: str) -> Device:
-    if name.lower() not in DEVICES:
-        raise unknown("device", name, DEVICES)
-    return DEVICES[name.lower()]
+def find_gpus() -> list[str]:
+    """The names of this machine's GPUs that this process may use, as nvidia-smi has them."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        names = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")
+    except (OSError, subprocess.SubprocessError):
+        return []
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = [name.strip() for name in names if name.strip()]
+    return found if shown is None else found[: len([one for one in shown.split(",") if one.strip()])]
+
+
+def choose_device(name: str, found: Sequence[str] = ()) -> tuple[Device, str]:
+    """(the device to plan for, why it is this one): by its name, else the one `found` here, else an H100."""
+    if name:
+        if name.lower() not in DEVICES:
+            raise unknown("GPU", name, DEVICES)
+        return DEVICES[name.lower()], "--gpu"
+    if not found:
+        return DEVICES["h100"], "assumed, none is found here; --gpu NAME plans for another"
+    words = set(re.split(r"[^a-z0-9]+", found[0].lower()))
+    known = next((name for name in DEVICES if name in words), None)
+    if known is None:
+        return DEVICES["h100"], f"assumed, {found[0]} is not in the table; --gpu NAME plans for another"
+    return DEVICES["a100-40" if known == "a100" and "40gb" in words else known], f"found here: {found[0]}"
 
 
 @dataclass(frozen=True)

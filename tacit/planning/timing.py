@@ -27,10 +27,10 @@ from tacit.planning.workload import Workload
 #
 # A rank that trains all weights (FSDP2 as engines/sharded has it; one rank is what the local engine holds):
 #
-#     weights + gradients + moments   (4 + 4 + 2m)·P / R         float32, m bytes of a moment
+#     weights + gradients + moments   (4 + 4 + 8)·P / R          float32
 #     gathered, whole                 (2b + 8)·P                 weights in use, gradients, their sum, what is sent of it
 #     gathered, layer by layer        2·(b + 4)·layer + b·V·D·(1 or 2)
-#     with adapters                   b·P / R + (b + 4 + 4 + 2m)·A, gathered b·P or 2·b·layer + …
+#     with adapters                   b·P / R + (b + 4 + 4 + 8)·A, gathered b·P or 2·b·layer + …
 #     activations                     tokens · L·(4·D + 5·H·d + 4·F)·b, or with recompute tokens · L·D·b + those of one layer
 #     logits                          3 · 4 · min(tokens · V, 2²⁷)   in chunks, with their gradient
 #
@@ -54,8 +54,6 @@ class Training:
     recompute: bool = False
     """gradient_checkpointing"""
     gather: Literal["auto", "layer", "whole"] = "auto"
-    moment_bytes: int = 4
-    """bytes of each of AdamW's two moments; 2 in bfloat16"""
     reference: bool = False
     """a frozen copy of all weights for a KL penalty; adapters need none"""
 
@@ -69,7 +67,7 @@ class Training:
 def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> dict[str, float]:
     """Bytes on a rank independent of the batch, by name. `samples`: without servers, the driver's sampling copy is on the
     first of several ranks."""
-    own, b, m = shape.weights / ranks, device.number_bytes, training.moment_bytes
+    own, b = shape.weights / ranks, device.number_bytes
     roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
     if training.lora_rank:
         adapters = shape.lora_weights(training.lora_rank)
@@ -77,7 +75,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         parts = {
             "weights": b * own + (b + 4) * adapters,
             "gradients": 4 * adapters,
-            "optimiser": 2 * m * adapters,
+            "optimiser": 8 * adapters,
             "gathered": gathered if ranks > 1 else 0.0,
         }
     else:
@@ -88,7 +86,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         parts = {
             "weights": 4 * own,
             "gradients": 4 * own,
-            "optimiser": 2 * m * own,
+            "optimiser": 8 * own,
             "gathered": layers if training.by_layer(shape, device) and ranks > 1 else whole,
             "reference": 4 * own if training.reference else 0.0,
         }

@@ -17,6 +17,7 @@ from forked_ranks import forked_ranks
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import ModelSource
+from tacit.engines import SHARDED
 from tacit.engines.local.model import load_pretrained
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded import engine
@@ -26,7 +27,7 @@ from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.rank import WeightSender
 from tacit.engines.sharded.server import DirectTransfer, Replica, Server, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.servers import ServerPool
-from tacit.engines.sharded.settings import ShardedSettings
+from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.testing.plain import small_checkpoint
 
 
@@ -43,6 +44,21 @@ from tacit.testing.plain import small_checkpoint
 def test_settings_that_cannot_work(said: dict, words: str) -> None:
     with pytest.raises(TacitError, match=words):
         ShardedSettings(**said)
+
+
+def test_servers_without_vllm_are_refused_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for fit in (lambda s: SHARDED.load(ModelSource("no/where"), s), lambda s: SHARDED.fit(s, frozenset())):
+        with pytest.raises(
+            TacitError, match=r"servers = 2: servers sample with vLLM, which this environment does not have\. Run"
+        ):
+            fit(ShardedSettings(servers=2))
+        with pytest.raises(TacitError, match=r"which .*false does not have.*--engine.server-python"):
+            fit(ShardedSettings(servers=1, server_python="/bin/false"))
+        with pytest.raises(TacitError, match="cannot start a server with /no/such/python"):
+            fit(ShardedSettings(servers=1, server_python="/no/such/python"))
+    check_servers(ShardedSettings(servers=1, address="auto", exchange="/x"))  # the cluster's machines are not looked at
+    check_servers(ShardedSettings())
 
 
 @pytest.fixture

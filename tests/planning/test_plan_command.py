@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from tacit.cli import train
 from tacit.cli.main import main
+from tacit.config.recipe import Recipe
+from tacit.engines.models.bases import base_path
 
 TOLD = ["--turns", "20", "--prompt-tokens", "500", "--completion-tokens", "30"]
 
@@ -37,7 +41,7 @@ def test_what_does_not_fit_is_an_answer_of_its_own(capsys):
 
 
 def test_a_checkpoint_is_measured_with_its_own_tokenizer(capsys):
-    arguments = ["--gpus", "1", "--device", "cpu", "--sampler", "local", "--world", "countdown", "--measure", "4"]
+    arguments = ["--gpus", "1", "--gpu", "cpu", "--sampler", "local", "--world", "countdown", "--measure", "4"]
     assert main(["plan", "--model", "tiny-base", *arguments]) == 0
     assert "tokenizer of tiny-base" in capsys.readouterr().out
 
@@ -68,8 +72,7 @@ def test_a_run_is_measured_and_simulated(capsys, tmp_path):
     [
         (["--model", "8B"], "what would be played?"),
         (["--model", "8B", *TOLD, "--gpus", "0"], "gpus = 0 must be at least 1"),
-        (["--model", "8B", *TOLD, "--device", "h1000"], "unknown device 'h1000'. Did you mean 'h100'?"),
-        (["--model", "Qwen/Qwen3-8B", *TOLD], "is not on this machine; name its directory, or its size"),
+        (["--model", "8B", *TOLD, "--gpu", "h1000"], "unknown GPU 'h1000'. Did you mean 'h100'?"),
         (["--model", "8B", *TOLD, "--world-deaths", "2"], "world_deaths = 2.0 must be between 0 and 1"),
         (["--model", "8B", "--from", "nowhere.jsonl.gz"], "cannot read the recorded episodes in nowhere.jsonl.gz"),
         (["--model", "8B", *TOLD, "--ranks", "8", "--servers", "8"], "8 ranks and 8 servers do not go into 8 devices"),
@@ -78,6 +81,107 @@ def test_a_run_is_measured_and_simulated(capsys, tmp_path):
 def test_mistakes_are_said_in_words(argv, message, capsys):
     assert main(["plan", *argv]) == 2
     assert message in capsys.readouterr().err
+
+
+def resolved(command: str) -> Recipe:
+    """The run that a printed command starts, as `tacit train` reads it."""
+    program, verb, *argv = shlex.split(command)
+    assert (program, verb) == ("tacit", "train")
+    arguments, said = train.make_parser(*train.peek_arguments(argv)).parse(argv)
+    return Recipe.resolve(arguments.config, said)
+
+
+@pytest.mark.parametrize(
+    ("argv", "engine", "expected"),
+    [
+        (["--gpus", "1", "--lora-rank", "8"], "local", {"lora_rank": 8}),
+        (["--gpus", "4", "--servers", "0", "--recompute"], "sharded", {"ranks": 4, "gradient_checkpointing": True}),
+        (["--gpus", "4", "--ranks", "2", "--servers", "2", "--overlap", "1", "--transport", "file", "--gather", "layer"],
+         "sharded", {"ranks": 2, "servers": 2, "handover": "files", "gather": "layer"}),
+        (["--gpus", "8", "--server-gpus", "2"], "sharded", {"lora_rank": 0}),
+    ],
+)  # fmt: skip
+def test_the_printed_command_starts_the_planned_run(argv, engine, expected, capsys, tmp_path):
+    played = ["--world", "countdown", "--measure", "2", "--method", "bipace", "--group-size", "4", "--no-chat"]
+    told = ["--model", "tiny-base", "--gpu", "a100", *argv, *played, "--episodes", "64", "--json", str(tmp_path / "plan.json")]
+    assert main(["plan", *told]) == 0
+    out = capsys.readouterr().out
+    command = next(line.strip() for line in out.splitlines() if line.startswith("  tacit train"))
+    assert command == json.loads((tmp_path / "plan.json").read_text())["command"]
+    recipe = resolved(command)
+    assert (recipe.world, recipe.method, recipe.model, recipe.engine_name) == ("countdown", "bipace", "tiny-base", engine)
+    assert (recipe.schedule.group_size, recipe.schedule.groups, recipe.settings.prompt.chat) == (4, 16, False)
+    assert {name: getattr(recipe.engine, name) for name in expected} == expected
+    assert recipe.train.overlap == int("--overlap" in argv)
+
+
+def test_a_run_goes_on_with_more_gpus_as_it_was(capsys, tmp_path):
+    """`--from RUN` with the run's own model: its settings, its adapters, its completions, and another directory."""
+    settings = Recipe.resolve(
+        None, {("world",): "countdown", ("model",): "tiny-base", ("engine", "lora_rank"): 4, ("out",): "x"}
+    )
+    run = tmp_path / "run"
+    (run / "trajectories").mkdir(parents=True)
+    (run / "settings.json").write_text(json.dumps(settings.to_json()))
+    with gzip.open(run / "trajectories" / "rl-000001.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"turns": [{"prompt_tokens": 100, "tokens": 7}] * 3}) + "\n")
+    assert main(["plan", "--model", "tiny-base", "--gpus", "2", "--ranks", "1", "--servers", "1", "--from", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "7 tokens a turn, as recorded (--from)" in out
+    recipe = resolved(next(line for line in out.splitlines() if line.startswith("  tacit train")))
+    assert recipe.out == tmp_path / "run-2gpus" and recipe.engine.servers == 1
+    assert (recipe.settings, recipe.engine.lora_rank) == (settings.settings, 4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--model", "tiny-base"], "tokens a turn, the expert's own actions; --from RUN or --completion-tokens N is better"),
+        (["--model", "8B", "--max-tokens", "300"], "102 tokens a turn, assumed: a third of the 300 allowed (--max-tokens)"),
+        (["--model", "8B", "--completion-tokens", "90"], "90 tokens a turn (--completion-tokens)"),
+    ],
+)
+def test_it_says_where_completion_lengths_come_from(argv, words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["plan", "--world", "countdown", "--measure", "2", "--gpus", "8", *argv]) == 0
+    assert words in capsys.readouterr().out
+
+
+def test_a_hub_id_is_read_from_the_cache_and_refused_if_it_is_nowhere(capsys, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    place = tmp_path / "snapshot"
+    place.mkdir()
+    (place / "config.json").write_text((base_path("tiny-base") / "config.json").read_text())
+    monkeypatch.setattr(
+        huggingface_hub, "try_to_load_from_cache", lambda name, file: str(place / file) if name == "a/b" else None
+    )
+    assert main(["plan", "--model", "a/b", "--gpus", "2", *TOLD]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("a/b, 0.00B weights") and "--model a/b --engine sharded" in out
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
+    assert main(["plan", "--model", "a/c", *TOLD]) == 2
+    error = capsys.readouterr().err
+    assert "does not answer" in error and "name its size: 135M" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "device", "why"),
+    [
+        ([], "h100", "assumed, none is found here"),
+        (["NVIDIA H200"] * 4, "h200", "found here: NVIDIA H200"),
+        (["NVIDIA A100-SXM4-40GB"], "a100-40", "found here"),
+        (["NVIDIA A100-SXM4-80GB"], "a100", "found here"),
+        (["NVIDIA GeForce RTX 4090"], "4090", "found here"),
+        (["Tesla T4"], "h100", "Tesla T4 is not in the table"),
+    ],
+)
+def test_the_gpu_is_the_one_found_here(found, device, why, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("tacit.cli.plan.find_gpus", lambda: found)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["plan", "--model", "135M", *TOLD, "--json", str(tmp_path / "plan.json")]) == 0
+    out, plan = capsys.readouterr().out, json.loads((tmp_path / "plan.json").read_text())
+    assert plan["device"] == device and why in out and plan["plans"][0]["devices"] <= (len(found) or 8)
 
 
 def test_help_is_light():

