@@ -110,7 +110,7 @@ def _recorded(argv: Sequence[str]) -> Document:
 
 
 def _recipe(model: str, said: Overrides, recorded: Document, settings: PlanSettings) -> Recipe | None:
-    """The planned run: its world, method and schedule from the flags, else from the recorded run; None if nothing names them."""
+    """The planned run: its world, method and schedule from the flags, else from the recorded run. None: no world."""
     if ("world",) not in said and not settings.from_:
         return None
     kept = ("world", "method", "schedule") if ("method", "name") not in said else ("world",)

@@ -34,7 +34,7 @@ ENOUGH = 256
 
 
 def model_shape(name: str) -> tuple[ModelShape, Path | None]:
-    """Shape and tokenizer of a size, a packaged base, a directory or a hub id, of which only config and tokenizer are loaded."""
+    """Shape and tokenizer of a size, a packaged base, a directory or a hub id, of which only these files are loaded."""
     shape = shape_of_size(name)
     if shape is not None:
         return shape, None

