@@ -128,7 +128,7 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
     from tacit.config.workload import expert_workload, recorded_workload
     from tacit.training.setup import completion_limit
 
-    told = [settings.turns, settings.prompt_tokens, settings.completion_tokens]
+    told = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
     completions = f"{told[2]:g} tokens a turn (--completion-tokens)" if told[2] else ""
     if recipe is None:
         if not all(told):
@@ -153,7 +153,7 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
         most = completion_limit(recipe.train, context, world)
         better = "--from RUN or --completion-tokens N is better"
         if not told[2] and context.format.thinks:
-            told[2] = max(work.completion, round(USUAL_SHARE * most))
+            told = (*told[:2], max(work.completion, round(USUAL_SHARE * most)))
             completions = f"{told[2]:.0f} tokens a turn, assumed: a third of the {most} allowed (--max-tokens); {better}"
         completions = completions or f"{work.completion:.0f} tokens a turn, the expert's own actions; {better}"
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
