@@ -13,9 +13,10 @@ from tacit.worlds import get_environment
 from tacit.worlds.textcraft.expert import plan
 from tacit.worlds.textcraft.recipes import open_book, parse_observation
 from tacit.worlds.textcraft.tasks import make_task
-from tacit.worlds.textcraft.tracker import BOUND, ERRORS, PROGRESS
 
 ENVIRONMENT = get_environment("textcraft")
+BOUND = 600
+"""maximum characters of a state block"""
 TRACKER = ENVIRONMENT.tracker
 GENERATED = ("train", "test", "hard")
 EPISODES = 1000
@@ -53,7 +54,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
         if transition.done:
             break
     assert sums["progress.subgoal"] == first - least
-    for name, worth in ERRORS.items():
+    for name, worth in TRACKER.errors.items():
         assert sums[f"error.{name}"] == pytest.approx(worth * expected[name])
     return bool(transition.success), sums
 
@@ -99,5 +100,5 @@ def test_every_published_goal_has_a_short_block(shared_data, monkeypatch):
 
 
 def test_values_and_names():
-    assert PROGRESS == {"subgoal": 1.0} and ERRORS == {"unreadable": 0.3, "refused": 0.2, "needless": 0.1}
+    assert TRACKER.progress == {"subgoal": 1.0} and TRACKER.errors == {"unreadable": 0.3, "refused": 0.2, "needless": 0.1}
     assert TRACKER.components == ("progress.subgoal", "error.unreadable", "error.refused", "error.needless")

@@ -7,18 +7,10 @@ from random import Random
 from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.textcraft.expert import Crafter
-from tacit.worlds.textcraft.prompt import FullWording, TerseWording
 from tacit.worlds.textcraft.recipes import display_name, parse_observation
-from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, CraftTracker, failure, hindsight
 from tacit.worlds.textcraft.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
-from tacit.worlds.textcraft.tracker import CraftTracker
-from tacit.worlds.textcraft.world import MAX_STEPS, TextCraftWorld
-
-
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings and the state block along the expert's episodes."""
-    wordings = (TerseWording(), FullWording())
-    return texts_of_play(TextCraftWorld(), tasks("train", 100, seed), Crafter, wordings, CraftTracker())
+from tacit.worlds.textcraft.world import MAX_STEPS, FullWording, TerseWording, TextCraftWorld
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
@@ -45,7 +37,9 @@ ENVIRONMENT = Environment(
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: texts_of_play(
+        TextCraftWorld(), tasks("train", 100, seed), Crafter, (TerseWording(), FullWording()), CraftTracker()
+    ),
     questions=questions,
     action_tokens=48,
     family_tasks=tasks,

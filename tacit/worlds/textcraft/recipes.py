@@ -23,6 +23,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,9 +96,9 @@ class Book:
         """Distinct commands needed to make the item from nothing, by the cheapest recipe; infinite if it is impossible."""
         return self._prices.get(item, inf)
 
-    def goals(self, shallowest: int = 2) -> list[str]:
-        """Craftable items of at least this depth, by name."""
-        return sorted(item for item in self.recipes if self.depth(item) >= shallowest and self.price(item) < inf)
+    def goals(self) -> list[str]:
+        """Craftable items of depth two or more, by name."""
+        return sorted(item for item in self.recipes if self.depth(item) >= 2 and self.price(item) < inf)
 
     def recipes_towards(self, name: str) -> tuple[Recipe, ...]:
         """Its own recipes, then those of their ingredients, and so on down: each once, in the order in which they are met."""
@@ -117,14 +118,7 @@ class Book:
 
     def items_towards(self, name: str) -> frozenset[str]:
         """The name and all its direct and indirect ingredients."""
-        if name not in self._names:
-            self._names[name] = frozenset(
-                {name, *(part.name for recipe in self.recipes_towards(name) for part in recipe.ingredients)}
-            )
-        return self._names[name]
-
-    def fits(self, ingredient: Ingredient, item: str) -> bool:
-        return self.kind_of.get(item) == ingredient.name if ingredient.generic else item == ingredient.name
+        return frozenset({name, *(part.name for recipe in self.recipes_towards(name) for part in recipe.ingredients)})
 
     def matching_items(self, ingredient: Ingredient) -> tuple[str, ...]:
         """Every item that satisfies the ingredient."""
@@ -165,10 +159,6 @@ class Book:
         return {}
 
     @cached_property
-    def _names(self) -> dict[str, frozenset[str]]:
-        return {}
-
-    @cached_property
     def _prices(self) -> dict[str, float]:
         """Fixed-point iteration: 1 for raw items, else 1 plus the prices of the ingredients; a kind costs its cheapest item."""
         prices: dict[str, float] = {item: 1 for item in self.items if self.is_raw(item)}
@@ -187,9 +177,7 @@ class Book:
     @cached_property
     def _depths(self) -> dict[str, int]:
         """By rounds, so that what cannot be made of anything has none; the deepest is as many rounds away."""
-        depths = dict.fromkeys(
-            (part.name for recipe in self for part in recipe.ingredients if not self.recipes_for(part.name)), 0
-        )
+        depths = {part.name: 0 for recipe in self for part in recipe.ingredients if not self.recipes_for(part.name)}
         while True:
             found = {}
             for name in (*self.recipes, *self.of_kind):
@@ -273,19 +261,13 @@ class Refused(Exception):
     """A refused command; the message is the package's answer."""
 
 
-class Amount(NamedTuple):
-    item: str
-    """empty for a kind: it cannot be held"""
-    number: int
-
-
-@dataclass(frozen=True)
-class Craft:
+class Craft(NamedTuple):
     makes: str
     """the item, or the kind where `is_kind`"""
     is_kind: bool
     count: int
-    ingredients: tuple[Amount, ...]
+    ingredients: tuple[tuple[str, int], ...]
+    """(item, count); the item is empty for a kind, which cannot be held"""
 
 
 class Get(NamedTuple):
@@ -311,15 +293,29 @@ class ParsedObservation(NamedTuple):
 
 def parse_command(action: str, book: Book) -> Craft | Get | str:
     """A `Craft`, a `Get`, or `"inventory"`. Raises `Refused` for anything else."""
-    craft = _CRAFT.match(action)
-    if craft:
-        return _parse_craft(craft[1], craft[2], action, book)
-    get = _GET.match(action)
-    if get:
-        return Get(get[2], item_id(get[2]), _number(get[1], action))
+    unknown = Refused(f"Could not execute {truncate_echo(action)}")
+
+    def number(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise unknown
+        return int(digits)
+
+    if craft := _CRAFT.match(action):
+        counted = _COUNTED.match(craft[1])
+        count, words = (number(counted[1]), counted[2]) if counted else (1, craft[1])
+        of = []
+        for part in craft[2].split(","):
+            match = _COUNTED.match(part.strip())
+            if match is None:
+                raise Refused(f"Wrong item format: {truncate_echo(part.strip())}")
+            item = item_id(match[2])
+            of.append(("" if item in book.kinds else item, number(match[1])))
+        return Craft(item_id(words), item_id(words) in book.kinds, count, tuple(of))
+    if get := _GET.match(action):
+        return Get(get[2], item_id(get[2]), number(get[1]))
     if action.startswith("inventory"):
         return "inventory"
-    raise Refused(f"Could not execute {truncate_echo(action)}")
+    raise unknown
 
 
 def item_id(words: str) -> str:
@@ -333,12 +329,6 @@ def truncate_echo(words: str) -> str:
 
 def format_opening(commands: list[str] | tuple[str, ...], goal: str) -> str:
     return f"{OPENING}" + "\n".join(commands) + f"\n\nGoal: craft {display_name(goal)}."
-
-
-def format_inventory(held: Mapping[str, int]) -> str:
-    """The answer to `inventory`."""
-    listed = "".join(f"[{display_name(item)}] ({count}) " for item, count in held.items())
-    return f"Inventory: {listed or 'You are not carrying anything.'}"
 
 
 def format_observation(answer: str, held: Mapping[str, int]) -> str:
@@ -359,36 +349,16 @@ def parse_observation(text: str) -> ParsedObservation:
     return ParsedObservation(answer, {item_id(name): int(count) for count, _, name in parts})
 
 
-def _parse_craft(makes: str, listed: str, action: str, book: Book) -> Craft:
-    counted = _COUNTED.match(makes)
-    count, words = (_number(counted[1], action), counted[2]) if counted else (1, makes)
-    of = []
-    for part in listed.split(","):
-        match = _COUNTED.match(part.strip())
-        if match is None:
-            raise Refused(f"Wrong item format: {truncate_echo(part.strip())}")
-        item = item_id(match[2])
-        of.append(Amount("" if item in book.kinds else item, _number(match[1], action)))
-    item = item_id(words)
-    return Craft(item, item in book.kinds, count, tuple(of))
-
-
-def _number(digits: str, action: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise Refused(f"Could not execute {truncate_echo(action)}")
-    return int(digits)
-
-
 # The built-in recipes (`workshop`): nearly five hundred items, two to four recipes deep. A line has the form
-# `count item [kind] = ingredients`, as in `4 ash_boards [boards] = 1 ash_log`; `#boards` is any item of that kind.
+# `count item [kind] = ingredients`, as in `4 ash_boards [boards] = 1 ash_log`; `#boards` is any item of that kind. A line with
+# {w}, {m}, {s} or {c} is for each wood, metal, stone or color; {d} is what the dye of that color is made of.
 
 WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")
 METALS = ("brass", "copper", "iron", "tin")
 STONES = ("basalt", "granite", "marble", "slate")
-COLOURS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
+COLORS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
 """color -> ingredient of its dye"""
-
-COMMON = """
+LINES = """
 3 peg = 1 twig
 4 thread = 1 fleece
 2 rope = 3 thread
@@ -411,8 +381,6 @@ COMMON = """
 1 kite = 1 cloth, 2 peg, 1 rope
 1 sail = 3 cloth, 1 rope
 1 oil_lamp = 1 bottle, 1 oil, 1 thread
-"""
-OF_WOOD = """
 4 {w}_boards [boards] = 1 {w}_log
 2 {w}_leg = 1 {w}_boards
 2 {w}_frame = 4 {w}_boards
@@ -427,8 +395,6 @@ OF_WOOD = """
 1 {w}_crate = 1 {w}_frame, 4 #nail
 1 {w}_desk = 1 {w}_table, 1 {w}_box
 1 {w}_ladder = 2 {w}_frame, 6 peg
-"""
-OF_METAL = """
 1 {m}_bar = 2 {m}_ore, 1 coal
 2 {m}_rod = 1 {m}_bar
 4 {m}_nail [nail] = 1 {m}_bar
@@ -443,8 +409,6 @@ OF_METAL = """
 1 {m}_lantern = 1 {m}_chain, 1 {m}_sheet, 1 candle
 1 {m}_gate = 4 {m}_rod, 2 {m}_hinge
 1 {m}_alarm = 1 {m}_bell, 1 {m}_chain
-"""
-OF_STONE = """
 2 {s}_brick = 1 {s}_rock
 3 {s}_tile = 2 {s}_brick
 1 {s}_wall = 4 {s}_brick
@@ -454,8 +418,6 @@ OF_STONE = """
 1 {s}_floor = 6 {s}_tile, 1 mortar
 1 {s}_temple = 1 {s}_arch, 1 {s}_floor
 1 {s}_oven = 1 {s}_hearth, 2 {s}_tile
-"""
-OF_COLOUR = """
 2 {c}_dye [dye] = 1 {d}
 2 {c}_paint = 1 {c}_dye, 1 oil
 1 {c}_cloth = 1 cloth, 1 {c}_dye
@@ -466,14 +428,10 @@ OF_COLOUR = """
 1 {c}_tent = 3 {c}_cloth, 2 rope, 4 peg
 3 {c}_pane = 1 {c}_glass, 1 sandpaper
 1 {c}_vase = 2 {c}_glass, 1 {c}_paint
-"""
-OF_WOOD_AND_COLOUR = """
 1 {c}_{w}_box = 1 {w}_box, 1 {c}_paint
 1 {c}_{w}_stool = 1 {w}_stool, 1 {c}_paint
 1 {c}_{w}_chair = 1 {w}_chair, 1 {c}_cloth
 1 {c}_{w}_window = 1 {w}_frame, 2 {c}_pane
-"""
-OF_WOOD_AND_METAL = """
 1 {m}_{w}_door = 3 {w}_boards, 2 {m}_hinge
 1 {m}_{w}_chest = 1 {w}_box, 1 {m}_hinge
 1 {m}_{w}_cart = 1 {w}_crate, 2 {m}_rod
@@ -484,37 +442,19 @@ _LINE = re.compile(r"(\d+) (\w+)(?: \[(\w+)\])? = (.+)")
 
 @lru_cache(maxsize=1)
 def workshop() -> Book:
-    return make_book(sorted(map(_recipe, _lines()), key=lambda recipe: recipe.text))
-
-
-def _lines() -> Iterator[str]:
-    yield from _fill_template(COMMON)
-    for wood in WOODS:
-        yield from _fill_template(OF_WOOD, w=wood)
-        for metal in METALS:
-            yield from _fill_template(OF_WOOD_AND_METAL, w=wood, m=metal)
-        for colour in COLOURS:
-            yield from _fill_template(OF_WOOD_AND_COLOUR, w=wood, c=colour)
-    for metal in METALS:
-        yield from _fill_template(OF_METAL, m=metal)
-    for stone in STONES:
-        yield from _fill_template(OF_STONE, s=stone)
-    for colour, source in COLOURS.items():
-        yield from _fill_template(OF_COLOUR, c=colour, d=source)
-
-
-def _fill_template(lines: str, **names: str) -> list[str]:
-    return lines.format(**names).strip().split("\n")
-
-
-def _recipe(line: str) -> Recipe:
-    match = _LINE.fullmatch(line)
-    if match is None:
-        raise ValueError(f"not a line of the workshop: {line!r}")
-    count, item, kind, listed = match.groups()
-    parts = (part.split(" ") for part in listed.split(", "))
-    of = tuple(Ingredient(NAMESPACE + name.removeprefix("#"), int(number), name.startswith("#")) for number, name in parts)
-    return Recipe(NAMESPACE + item, int(count), of, NAMESPACE + kind if kind else "")
+    names: dict[str, Iterable[str]] = {"w": WOODS, "m": METALS, "s": STONES, "c": COLORS}
+    recipes = []
+    for line in LINES.strip().split("\n"):
+        keys = [key for key in names if f"{{{key}}}" in line]
+        for values in product(*(names[key] for key in keys)):
+            filled = dict(zip(keys, values, strict=True))
+            match = _LINE.fullmatch(line.format(**filled, d=COLORS.get(filled.get("c", ""))))
+            assert match is not None
+            count, item, kind, listed = match.groups()
+            parts = (part.split(" ") for part in listed.split(", "))
+            of = tuple(Ingredient(NAMESPACE + name.removeprefix("#"), int(n), name.startswith("#")) for n, name in parts)
+            recipes.append(Recipe(NAMESPACE + item, int(count), of, NAMESPACE + kind if kind else ""))
+    return make_book(sorted(recipes, key=lambda recipe: recipe.text))
 
 
 DATA_VARIABLE = "TEXTCRAFT_DATA"
@@ -523,19 +463,6 @@ SHAPED, SHAPELESS = f"{NAMESPACE}crafting_shaped", f"{NAMESPACE}crafting_shapele
 
 _ITEM = re.compile(rf"{NAMESPACE}[a-z0-9_]+")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The recipes of a file or directory."""
-
-    book: Book
-    failures: tuple[str, ...] = ()
-    """`file, line: reason` for each recipe that could not be read"""
-
-    @property
-    def report(self) -> str:
-        return f"{len(list(self.book))} recipes loaded{describe_failures(self.failures)}"
 
 
 def open_book(name: str) -> Book:
@@ -547,10 +474,10 @@ def open_book(name: str) -> Book:
 
 @lru_cache(maxsize=8)
 def _open(source: str) -> Book:
-    loaded = load_recipes(source)
-    if loaded.failures:
-        _log.warning("%s: %s", source, loaded.report)
-    return loaded.book
+    book, failures = load_recipes(source)
+    if failures:
+        _log.warning("%s: %s recipes loaded%s", source, len(list(book)), describe_failures(failures))
+    return book
 
 
 def published_source() -> Path:
@@ -568,16 +495,23 @@ def published_source() -> Path:
     return Path(package.origin).parent / "data"
 
 
-def load_recipes(source: Path | str) -> Loaded:
-    """Every recipe of a JSON-lines file or a directory. Raises TacitError if none can be read."""
-    path, failures = _place(Path(source).expanduser()), []
+def load_recipes(source: Path | str) -> tuple[Book, list[str]]:
+    """The recipes of a JSON-lines file or a directory, and `file, line: reason` for each that could not be read. Raises
+    TacitError if none can."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise TacitError(f"there is no file or directory {path} of TextCraft recipes (see {DATA_VARIABLE}).")
+    if path.is_dir():
+        path = next((inner for inner in (path / "recipes", path / "recipes.jsonl") if inner.exists()), path)
+    failures: list[str] = []
     found: list[tuple[str, Recipe]] = []
     for where, name, text in _texts(path):
         try:
             written = json.loads(text)
             recipe = read_recipe(written)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            failures.append(f"{where}: {_why(error)}.")
+            what = "not valid JSON (truncated?)" if isinstance(error, json.JSONDecodeError) else "not a recipe"
+            failures.append(f"{where}: {what}: {'it has no ' if isinstance(error, KeyError) else ''}{error}.")
             continue
         if recipe is not None:
             found.append((str(written.get("name") or name or recipe.makes.removeprefix(NAMESPACE)), recipe))
@@ -585,7 +519,21 @@ def load_recipes(source: Path | str) -> Loaded:
         reason = failures[0] if failures else f"{path} holds no crafting recipe."
         raise TacitError(f"no recipes could be loaded from {source}. {reason}")
     found.sort(key=lambda named: named[0])
-    return Loaded(make_book(recipe for _, recipe in found), tuple(failures))
+    return make_book(recipe for _, recipe in found), failures
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """(location, name, JSON text) of every recipe"""
+    try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.json")):
+                yield str(file), file.stem, file.read_text(encoding="utf-8", errors="replace")
+            return
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            if line.strip():
+                yield f"{path}, line {number}", "", line
+    except OSError as error:
+        raise TacitError(f"cannot read the recipes {path}: {error}.") from error
 
 
 def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
@@ -595,10 +543,9 @@ def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
         of = [_ingredient(one, sum(line.count(key) for line in pattern)) for key, one in written["key"].items()]
     elif written["type"] == SHAPELESS:
         counts: dict[str, Ingredient] = {}
-        for one in written["ingredients"]:
-            part = _ingredient(one, 1)
+        for part in (_ingredient(one, 1) for one in written["ingredients"]):
             before = counts.get(part.name)
-            counts[part.name] = Ingredient(part.name, 1 + before.count, part.generic) if before else part
+            counts[part.name] = replace(part, count=1 + before.count) if before else part
         of = list(counts.values())
     else:
         return None
@@ -625,34 +572,3 @@ def _check(name: str) -> str:
     if not _ITEM.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an item; one reads {NAMESPACE}oak_planks")
     return name
-
-
-def _place(source: Path) -> Path:
-    if not source.exists():
-        raise TacitError(f"there is no file or directory {source} of TextCraft recipes (see {DATA_VARIABLE}).")
-    if source.is_file():
-        return source
-    for inner in (source / "recipes", source / "recipes.jsonl"):
-        if inner.exists():
-            return inner
-    return source
-
-
-def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
-    """(location, name, JSON text) of every recipe"""
-    try:
-        if path.is_dir():
-            for file in sorted(path.glob("*.json")):
-                yield str(file), file.stem, file.read_text(encoding="utf-8", errors="replace")
-            return
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
-            if line.strip():
-                yield f"{path}, line {number}", "", line
-    except OSError as error:
-        raise TacitError(f"cannot read the recipes {path}: {error}.") from error
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"not valid JSON (truncated?): {error}"
-    return f"not a recipe: it has no {error}" if isinstance(error, KeyError) else f"not a recipe: {error}"

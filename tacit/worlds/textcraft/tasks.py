@@ -17,13 +17,13 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
 
 from tacit.core.errors import TacitError, check_split_and_count, describe_error
-from tacit.core.tasks import parse_panels, shuffle_key
+from tacit.core.tasks import parse_panels, shuffle_key, take_distinct
 from tacit.core.types import Task
 from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, display_name, open_book
 
@@ -46,16 +46,16 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     if split in SIZES:
         return _published(split, count, seed, families)
     depths = DEPTHS[-1:] if split == "hard" else DEPTHS
-    if not any(_family(depth) in families for depth in depths):
+    if not any(f"depth_{depth}" in families for depth in depths):
         return []
     rng = Random(f"{NAME}/{split}/{seed}")
-    found: dict[str, Task] = {}
-    while len(found) < count:
-        for depth in rng.sample(depths, len(depths)):
-            task = make_task(WORKSHOP, rng.choice(_workshop_goals(split, depth)), split, seed, rng)
-            if task.family in families:
-                found.setdefault(task.id, task)
-    return list(found.values())[:count]
+
+    def draw() -> Iterator[Task]:
+        while True:
+            for depth in rng.sample(depths, len(depths)):
+                yield make_task(WORKSHOP, rng.choice(_workshop_goals(split, depth)), split, seed, rng)
+
+    return take_distinct((task for task in draw() if task.family in families), count)
 
 
 def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng: Random | None = None) -> Task:
@@ -68,15 +68,13 @@ def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng:
         commands = list(dict.fromkeys(commands))
         rng.shuffle(commands)
     mark = hashlib.sha256("\n".join(commands).encode()).hexdigest()[:10]
-    return Task(
-        world=NAME,
-        id=f"{NAME}/{split}/{goal.removeprefix(NAMESPACE)}-{mark}",
-        family=_family(book.depth(goal)),
-        split=split,
-        seed=seed,
-        goal=f"craft {display_name(goal)}",
-        data={"book": book_name, "digest": book.digest, "goal": goal, "commands": commands},
-    )
+    return _task(book_name, goal, commands, split, f"{goal.removeprefix(NAMESPACE)}-{mark}", seed)
+
+
+def _task(book_name: str, goal: str, commands: list[str], split: str, name: str, seed: int) -> Task:
+    book = open_book(book_name)
+    data = {"book": book_name, "digest": book.digest, "goal": goal, "commands": commands}
+    return Task(NAME, f"{NAME}/{split}/{name}", f"depth_{book.depth(goal)}", split, seed, f"craft {display_name(goal)}", data)
 
 
 def split_of(goal: str, depth: int, published: bool = False) -> str:
@@ -90,7 +88,7 @@ def split_of(goal: str, depth: int, published: bool = False) -> str:
 def _published(split: str, count: int, seed: int, families: Sequence[str]) -> list[Task]:
     book = open_book(PUBLISHED)
     goals = [goal for goal in book.goals() if split_of(goal, book.depth(goal), published=True) == split]
-    wanted = [goal for goal in goals if _family(book.depth(goal)) in families]
+    wanted = [goal for goal in goals if f"depth_{book.depth(goal)}" in families]
     if len(wanted) < count and len(wanted) == len(goals):
         raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
     wanted.sort(key=lambda goal: shuffle_key(seed, goal))
@@ -114,9 +112,7 @@ def _read_adapt_games(seed: int) -> list[Task]:
             commands = [line for line in game["commands"].splitlines() if line.startswith("craft ")]
             if strange := [command for command in commands if command not in book.by_text]:
                 raise ValueError(f"game {number} shows {strange[0]!r}, which the published recipes do not have")
-            data = {"book": PUBLISHED, "digest": book.digest, "goal": goal, "commands": commands}
-            name, family = f"{NAME}/adapt_test/{number:03d}", _family(book.depth(goal))
-            found.append(Task(NAME, name, family, "adapt_test", seed, f"craft {display_name(goal)}", data))
+            found.append(_task(PUBLISHED, goal, commands, "adapt_test", f"{number:03d}", seed))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TacitError(f"{path} is not ADaPT's file of TextCraft results: {describe_error(error)}.") from error
     return found
@@ -126,10 +122,6 @@ def _read_adapt_games(seed: int) -> list[Task]:
 def _workshop_goals(split: str, depth: int) -> tuple[str, ...]:
     book = open_book(WORKSHOP)
     return tuple(goal for goal in book.goals() if book.depth(goal) == depth and split_of(goal, depth) == split)
-
-
-def _family(depth: int) -> str:
-    return f"depth_{depth}"
 
 
 def _distractors(book: Book, goal: str, wanted: int, rng: Random) -> list[str]:

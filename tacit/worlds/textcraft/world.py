@@ -18,139 +18,119 @@ of distractors depend on Python's hash seed; here the task stores them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import inf
 
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Transition
+from tacit.core.types import ActionStyle, Observation, Task, Transition
+from tacit.core.world import Brief, StepCountWording, World
 from tacit.worlds.textcraft.recipes import (
-    WORKSHOP,
-    Amount,
+    NOTHING,
     Book,
     Craft,
     Get,
     Recipe,
     Refused,
     display_name,
-    format_inventory,
+    format_amounts,
     format_observation,
     format_opening,
     open_book,
     parse_command,
+    parse_observation,
     truncate_echo,
-)
-
-INVENTORY = "inventory"
-
-
-class AdmissibleActions:
-    """The commands that the listed recipes allow: `get` for every raw ingredient in the recipe's number, `craft` for every
-    recipe with enough ingredients, and `inventory`. A generic ingredient is replaced by the first held item that fits. The
-    benchmark lists no actions; these are for random agents."""
-
-    def __init__(self, book: Book, recipes: Sequence[Recipe]) -> None:
-        parts = [part for recipe in recipes for part in recipe.ingredients]
-        raw = (f"get {part.count} {display_name(part.name)}" for part in parts if book.is_raw(part.name))
-        self._gets = tuple(dict.fromkeys(raw))
-        self._crafts = [
-            (
-                f"craft {recipe.count} {display_name(recipe.makes)} using ",
-                [(book.matching_items(part), part.count) for part in recipe.ingredients],
-            )
-            for recipe in recipes
-        ]
-
-    def __call__(self, held: Mapping[str, int]) -> tuple[str, ...]:
-        crafts = []
-        for beginning, parts in self._crafts:
-            chosen = []
-            for items, count in parts:
-                for item in items:
-                    if item in held and held[item] >= count:
-                        chosen.append(f"{count} {display_name(item)}")
-                        break
-                else:
-                    break
-            else:
-                crafts.append(beginning + ", ".join(chosen))
-        return (*self._gets, *crafts, INVENTORY)
-
+)  # fmt: skip
 
 MAX_STEPS = 50
 """the longest of the published goals takes 48 commands"""
 
 
-class TextCraftWorld:
+class TextCraftWorld(World):
     """One goal at a time; see the module for the rules."""
-
-    def __init__(self) -> None:
-        self._book: Book = open_book(WORKSHOP)
-        self._goal = ""
-        self._held: dict[str, int] = {}
-        self._on_the_way: frozenset[str] = frozenset()
-        """items under whose name all recipes below them are accepted"""
-        self._possible = AdmissibleActions(self._book, ())
 
     def reset(self, task: Task) -> Observation:
         book, goal, commands = open_task(task)
-        self._book, self._goal, self._held = book, goal, {}
+        self._book, self._goal, self._held = book, goal, dict[str, int]()
         self._on_the_way = book.items_towards(goal)
-        self._possible = AdmissibleActions(book, [book.by_text[command] for command in commands])
+        """items under whose name all recipes below them are accepted"""
+        recipes = [book.by_text[command] for command in commands]
+        parts = [part for recipe in recipes for part in recipe.ingredients]
+        raw = (f"get {part.count} {display_name(part.name)}" for part in parts if book.is_raw(part.name))
+        self._gets = tuple(dict.fromkeys(raw))
+        self._crafts = [
+            (f"craft {r.count} {display_name(r.makes)} using ", [(book.matching_items(p), p.count) for p in r.ingredients])
+            for r in recipes
+        ]
         return self._observe(format_opening(commands, goal))
 
     def step(self, action: str) -> Transition:
         try:
             command = parse_command(action, self._book)
             if isinstance(command, Get):
-                return Transition(self._observe(self._get(command)))
+                if not self._book.is_raw(command.item):
+                    raise Refused(f"Could not find {truncate_echo(command.said)}")
+                self._held[command.item] = self._held.get(command.item, 0) + command.number
+                return Transition(self._observe(f"Got {command.number} {command.said}"))
             if isinstance(command, Craft):
                 recipe = self._craft(command)
                 done = recipe.makes == self._goal
                 observation = self._observe(f"Crafted {recipe.count} {recipe.makes}")
                 return Transition(observation, done=done, success=done, score=float(done))
-            return Transition(self._observe(format_inventory(self._held)))
         except Refused as why:
             return Transition(self._observe(str(why)), effective=False)
-
-    def close(self) -> None:
-        pass
-
-    def _get(self, command: Get) -> str:
-        if not self._book.is_raw(command.item):
-            raise Refused(f"Could not find {truncate_echo(command.said)}")
-        self._held[command.item] = self._held.get(command.item, 0) + command.number
-        return f"Got {command.number} {command.said}"
+        listed = "".join(f"[{display_name(item)}] ({count}) " for item, count in self._held.items())
+        return Transition(self._observe(f"Inventory: {listed or 'You are not carrying anything.'}"))
 
     def _craft(self, command: Craft) -> Recipe:
-        name = None if command.is_kind else truncate_echo(command.makes)
-        held = self._held
-        if any(not item or item not in held or held[item] < count for item, count in command.ingredients):
-            raise Refused(f"Could not find enough items to craft {name}")
-        recipe = next((r for r in self._accepted(command) if matches_recipe(self._book, r, command.ingredients)), None)
+        said, held = truncate_echo(command.makes), self._held
+        tag, name = (said, None) if command.is_kind else (None, said)
+        missing = Refused(f"Could not find enough items to craft {name}")
+        if any(not item or held.get(item, -1) < count for item, count in command.ingredients):
+            raise missing
+        accepted: tuple[Recipe, ...] = ()
+        if not command.is_kind:
+            on_the_way = command.makes in self._on_the_way
+            accepted = self._book.recipes_towards(command.makes) if on_the_way else self._book.recipes.get(command.makes, ())
+        recipe = next((recipe for recipe in accepted if self._takes(recipe, command)), None)
         if recipe is None:
-            tag, item = (truncate_echo(command.makes), None) if command.is_kind else (None, truncate_echo(command.makes))
-            whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item!r}), count={command.count})"
+            whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={name!r}), count={command.count})"
             raise Refused(f"Could not find a valid recipe for {whole}")
         left = dict(held)
         for item, count in command.ingredients:
             left[item] = left.get(item, 0) - count
             if left[item] < 0:
-                raise Refused(f"Could not find enough items to craft {name}")
+                raise missing
             if left[item] == 0:
                 del left[item]
         left[recipe.makes] = left.get(recipe.makes, 0) + recipe.count
         self._held = left
         return recipe
 
-    def _accepted(self, command: Craft) -> tuple[Recipe, ...]:
-        if command.is_kind:
-            return ()
-        if command.makes in self._on_the_way:
-            return self._book.recipes_towards(command.makes)
-        return self._book.recipes.get(command.makes, ())
+    def _takes(self, recipe: Recipe, command: Craft) -> bool:
+        """Whether the given items are exactly the recipe's ingredients; each ingredient takes the first item that fits."""
+        left, kind_of = list(command.ingredients), self._book.kind_of
+        for part in recipe.ingredients:
+            fitting = (given for given in left if (kind_of.get(given[0]) if part.generic else given[0]) == part.name)
+            match = next(fitting, None)
+            if match is None or match[1] != part.count:
+                return False
+            left.remove(match)
+        return not left
 
     def _observe(self, answer: str) -> Observation:
-        return Observation(format_observation(answer, self._held), self._possible(self._held))
+        """With the commands that the listed recipes allow: `get` for every raw ingredient in the recipe's number, `craft` for
+        every recipe with enough ingredients, and `inventory`. A generic ingredient is replaced by the first held item that
+        fits. The benchmark lists no actions; these are for random agents."""
+        held, crafts = self._held, []
+        for beginning, parts in self._crafts:
+            chosen = []
+            for items, count in parts:
+                item = next((item for item in items if item in held and held[item] >= count), None)
+                if item is None:
+                    break
+                chosen.append(f"{count} {display_name(item)}")
+            else:
+                crafts.append(beginning + ", ".join(chosen))
+        return Observation(format_observation(answer, held), (*self._gets, *crafts, "inventory"))
 
 
 def open_task(task: Task) -> tuple[Book, str, list[str]]:
@@ -175,12 +155,82 @@ def open_task(task: Task) -> tuple[Book, str, list[str]]:
     return book, goal, commands
 
 
-def matches_recipe(book: Book, recipe: Recipe, given: tuple[Amount, ...]) -> bool:
-    """Whether the given items are exactly the recipe's ingredients; each ingredient takes the first item that fits."""
-    left = list(given)
-    for part in recipe.ingredients:
-        match = next((amount for amount in left if book.fits(part, amount.item)), None)
-        if match is None or match.number != part.count:
-            return False
-        left.remove(match)
-    return not left
+INTRODUCTION = (
+    "You are an expert agent operating in the TextCraft interactive crafting environment, modeled after Minecraft. Your goal "
+    "is to craft a target item by combining ingredients along a chain of recipes."
+)
+RULES = (
+    "You can issue exactly one action per step, using one of these three formats:\n"
+    "- `craft <out_count> <out_item> using <in_count_1> <in_item_1>, ...` -- apply a recipe (the inputs must already be in "
+    "your inventory).\n"
+    "- `get <count> <item>` -- fetch a raw (non-craftable) base material directly from the environment.\n"
+    "- `inventory` -- print what you currently hold.\n"
+    "Items are spelled out in lower-case with spaces between words (e.g. `oak planks`, not `minecraft:oak_planks`).\n"
+    "Recipe matching rules (important -- follow all of these):\n"
+    "- Use ONLY the crafting commands shown in the recipe list; do not invent new recipes.\n"
+    "- The target item AND its count must match a recipe line EXACTLY. You cannot use a partial recipe.\n"
+    "- The ingredient counts must ALSO match the recipe EXACTLY.\n"
+    "- The target item must be a SPECIFIC item (e.g. `dark oak sign`); a generic family name (e.g. just `planks`) is not "
+    "valid.\n"
+    "- If a recipe lists a GENERIC ingredient (e.g. `using 4 planks`), substitute a specific variant from the same family "
+    "(e.g. `using 4 oak planks`).\n"
+    "- It is fine to produce more of the target than the goal requires; repeat the craft in a later step if one craft is not "
+    "enough."
+)
+EXAMPLE = (
+    "Example of one well-formed turn (format only):\n"
+    "Recipes available include: `craft 3 dark oak sign using 6 dark oak planks, 1 stick`, `craft 1 fletching table using 4 "
+    "planks, 2 flint`.\n"
+    "Goal: craft fletching table.\n"
+    "Current inventory: 4 oak planks, 2 flint.\n"
+    "<think>I need a fletching table. The recipe needs 4 planks (generic) and 2 flint. I have 4 oak planks and 2 flint, so I "
+    "substitute `oak planks` for the generic `planks` and craft directly.</think>\n"
+    "<action>craft 1 fletching table using 4 oak planks, 2 flint</action>"
+)
+BEGINNING = "nothing has been done yet"
+"""stands for the first observation, since the prompt itself states the recipes and the goal"""
+
+
+class FullWording(StepCountWording):
+    def task(self, task: Task) -> str:
+        _, goal, commands = open_task(task)
+        return f"{INTRODUCTION}\nTask context (constant across the episode):\n{format_opening(commands, goal)}"
+
+    def describe_past(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        return BEGINNING if shown.opening else shown.answer
+
+    def describe(self, observation: Observation) -> str:
+        held = format_amounts(parse_observation(observation.text).held) or NOTHING
+        return f"{self.describe_past(observation)}\nCurrent inventory: {held}"
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return f"{RULES}\nNow it's your turn to take one action for the current step. Answer with the action alone."
+        return (
+            f"{RULES}\n{EXAMPLE}\n"
+            "Now it's your turn to take one action for the current step.\n"
+            "You should first reason step-by-step about the current situation, what intermediate items you already have, and "
+            "which next recipe step brings you closest to the goal. This reasoning process MUST be enclosed within <think> "
+            "</think> tags.\n"
+            "Once you've finished your reasoning, choose an action and present it within <action> </action> tags. Output "
+            "exactly one action; do not chain multiple actions in one response."
+        )
+
+
+class TerseWording(Brief):
+    """`4 ash boards: 1 ash log` for a recipe, `have 1 ash log >` for the inventory; `!`: the last command was refused."""
+
+    ends = " >"
+
+    def task(self, task: Task) -> str:
+        _, goal, commands = open_task(task)
+        recipes = (command.removeprefix("craft ").replace(" using ", ": ", 1) for command in commands)
+        return "\n".join((*recipes, f"goal: {display_name(goal)}"))
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{'! ' if parse_observation(observation.text).refused else ''}> {action}"
+
+    def brief(self, observation: Observation) -> str:
+        shown = parse_observation(observation.text)
+        return f"{'! ' if shown.refused else ''}have {format_amounts(shown.held) or NOTHING}"
