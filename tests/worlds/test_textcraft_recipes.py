@@ -160,7 +160,9 @@ def test_a_recipe_that_would_need_what_it_makes_is_left_out():
     block = make_book([recipe("x", "stone_block"), recipe("y", "stone")])
     assert list(block.recipes) == ["y"] and block.is_raw("x")
     round_about = make_book([recipe("a", "#k"), recipe("b", "a", kind="k"), recipe("c", "b")])
-    assert not any(round_about.price(item) < inf for item in round_about.recipes), "what comes round to itself by a kind can never be begun"
+    assert not any(round_about.price(item) < inf for item in round_about.recipes), (
+        "what comes round to itself by a kind can never be begun"
+    )
     assert len(round_about.recipes_towards("c")) == 3
 
 
