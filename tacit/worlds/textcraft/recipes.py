@@ -265,7 +265,7 @@ class Craft(NamedTuple):
     makes: str
     """the item, or the kind where `is_kind`"""
     is_kind: bool
-    count: int
+    number: int
     ingredients: tuple[tuple[str, int], ...]
     """(item, count); the item is empty for a kind, which cannot be held"""
 

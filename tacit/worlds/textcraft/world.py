@@ -92,7 +92,7 @@ class TextCraftWorld(World):
             accepted = self._book.recipes_towards(command.makes) if on_the_way else self._book.recipes.get(command.makes, ())
         recipe = next((recipe for recipe in accepted if self._takes(recipe, command)), None)
         if recipe is None:
-            whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={name!r}), count={command.count})"
+            whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={name!r}), count={command.number})"
             raise Refused(f"Could not find a valid recipe for {whole}")
         left = dict(held)
         for item, count in command.ingredients:
