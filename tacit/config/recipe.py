@@ -35,6 +35,7 @@ from tacit.config.values import Tables, build, field_types, file_name, to_data, 
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Schedule
 from tacit.core.resources import Base
+from tacit.core.trust import trust_endpoints
 from tacit.engines import get_engine
 from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
@@ -459,7 +460,10 @@ def read_document(file: Path) -> Document:
         raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
     if not isinstance(document, dict):
         raise TacitError(f"the settings file {file} must hold a table of settings.")
-    return complete_settings(document) if file.suffix == ".json" else document
+    if file.suffix == ".json":  # a run's settings: data
+        return complete_settings(document)
+    trust_endpoints(document)
+    return document
 
 
 def override(document: Document, said: Overrides) -> Document:

@@ -22,6 +22,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import LEARNING, ModelSource, Policy
 from tacit.core.resources import Base, Encode, Thing
 from tacit.core.seeds import derive
+from tacit.core.trust import check_endpoint
 from tacit.core.world import Environment
 from tacit.engines import get_engine
 from tacit.engines.models.bases import FOLDER, base_named
@@ -231,6 +232,8 @@ class RunResources:
             if (answers := getattr(beside, "check_answers", None)) is not None:
                 answers()
         for place in self._encoders:
+            if len(place) > 1:
+                check_endpoint(*place[1:])
             self._encoders[place] = load_encoder(*place)
         return policy
 

@@ -1,7 +1,9 @@
-"""The gate in front of code that data names.
+"""The gate in front of code that data names, and of endpoints that data would send a key to.
 
 What you type on the command line or pass from Python may be imported. What a file names (a run, a module, a settings file)
 may be imported if it is a registered name; anything else needs `--trust-code`, `tacit.trust_code()` or TACIT_TRUST_CODE=1.
+An endpoint may be asked if you type its address, pass it from Python or write it into your settings file; one that only a run or
+a module names needs the same trust.
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ from tacit.core.errors import TacitError
 FLAG = "--trust-code"
 HELP = "import the code that a run, module or settings file names: worlds, methods, engines, model classes, old checkpoints"
 VARIABLE = "TACIT_TRUST_CODE"
-"""`1`, or the names that may be imported, one per line; an environment variable, so that child processes inherit it"""
+"""`1`, or the names that may be imported and the endpoints that may be asked, one per line; an environment variable, so that
+child processes inherit it"""
 EVERYTHING = "1"
+DEFAULT_ENDPOINTS = {("http://localhost:8000/v1", "OPENAI_API_KEY"), ("", "TINKER_API_KEY")}
+"""(address, variable with the key) that settings have where nobody says otherwise; no address is Tinker's own"""
+ADDRESS = re.compile(r"https?://[^\s\"',{}\[\]]+")
 
 
 class UntrustedCode(TacitError):
@@ -52,9 +58,19 @@ def trust_nothing() -> Iterator[None]:
 
 def trust_names(*values: Any) -> None:
     """Let the names in these texts and tables be imported: `package.module:NAME`, `file.py:NAME`, or several as in
-    `a.py:A=0.5,b.py:B` and `a+b`."""
+    `a.py:A=0.5,b.py:B` and `a+b`. Let the endpoints in them be asked."""
+    texts = list(_find_texts(values))
+    _trust({_identify(part) for text in texts for part in re.split("[,+=]", text) if ":" in part})
+    trust_endpoints(texts)
+
+
+def trust_endpoints(*values: Any) -> None:
+    """Let the endpoints in these texts and tables be asked: those of the user's own settings file."""
+    _trust({address.rstrip("/") for text in _find_texts(values) for address in ADDRESS.findall(text)})
+
+
+def _trust(names: set[str]) -> None:
     if not is_code_trusted():
-        names = {_identify(part) for text in _find_texts(values) for part in re.split("[,+=]", text) if ":" in part}
         known = os.environ.get(VARIABLE, "").splitlines()
         os.environ[VARIABLE] = "\n".join(sorted({*known, *(name for name in names if name.isprintable())}))
 
@@ -89,7 +105,8 @@ _imported = set[str]()
 
 
 def flag_for_later() -> str:
-    """` --trust-code` if this command imported code of the user's own: later commands read its name from the run."""
+    """` --trust-code` if this command imported code of the user's own or asked an endpoint: later commands read their names from
+    the run."""
     return f" {FLAG}" if _imported else ""
 
 
@@ -105,6 +122,20 @@ def check_import(kind: str, name: str) -> None:
         spec = PathFinder.find_spec(place.partition(".")[0])  # of the top package: finding one inside would import it
         place += f" ({spec.origin or 'a package'})" if spec else " (not installed)"
     require_trust(f"{kind} {name!r} would import {attribute} from {place if place.isprintable() else repr(place)}")
+
+
+def check_endpoint(url: str, key_variable: str) -> None:
+    """Raise unless this endpoint may be asked with the key in that variable."""
+    if (url, key_variable) in DEFAULT_ENDPOINTS:
+        return
+    url = url or "of Tinker"
+    if is_code_trusted() or (_trusts.get() and url.rstrip("/") in os.environ.get(VARIABLE, "").splitlines()):
+        _imported.add(url)
+        return
+    raise UntrustedCode(
+        f"a file names the endpoint {url if url.isprintable() else repr(url)} with the key in ${key_variable}; name it on the "
+        f"command line (--engine.url, --embedding-url), or pass {FLAG} if you trust it (in Python: tacit.trust_code())."
+    )
 
 
 def require_trust(danger: str) -> None:

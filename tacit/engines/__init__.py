@@ -19,6 +19,7 @@ from tacit.core.protocols import (
     Policy,
 )
 from tacit.core.registry import Registry
+from tacit.core.trust import check_endpoint
 from tacit.engines.endpoint.settings import ChatSettings
 from tacit.engines.local.settings import EngineSettings, with_value_head
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
@@ -54,6 +55,7 @@ def _load_endpoint(model: ModelSource, settings: ChatSettings) -> Any:
     from tacit.engines.endpoint.client import ChatClient
     from tacit.engines.endpoint.policy import ChatPolicy
 
+    check_endpoint(settings.url, settings.key_variable)
     client = ChatClient(settings.url, model.name, settings.key_variable, settings.timeout_s)
     return ChatPolicy(client, settings.concurrency)
 

@@ -23,7 +23,15 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import FULL_BLOCK, Environment, version_of
-from tacit.engines.models.bases import BASES, check_sizes, check_tokenizer, checkpoint_directory, fingerprint, hash_file
+from tacit.engines.models.bases import (
+    BASES,
+    check_adapter,
+    check_sizes,
+    check_tokenizer,
+    checkpoint_directory,
+    fingerprint,
+    hash_file,
+)
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.modules.carrying import PackagedDraft, read_packaged_draft, register_draft
 from tacit.prompts.history import History
@@ -173,7 +181,7 @@ class Module:
                 found.append(f"{file} is missing")
             elif (actual := hash_file(file)) != expected:
                 found.append(f"{file} is damaged (sha256 {actual}, but {MANIFEST} says {expected})")
-        for check in () if self.adapter or found else (check_sizes, check_tokenizer):
+        for check in () if found else (check_adapter,) if self.adapter else (check_sizes, check_tokenizer):
             try:
                 check(self.path)
             except TacitError as error:

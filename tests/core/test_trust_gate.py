@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from chat_server import serving
 
 import tacit
 from tacit.cli.main import main
+from tacit.config.recipe import read_document
 from tacit.core.errors import TacitError
-from tacit.core.trust import VARIABLE, flag_for_later, trust_code, trust_command_line, trust_names
+from tacit.core.trust import VARIABLE, check_endpoint, flag_for_later, trust_code, trust_command_line, trust_names
 from tacit.engines import get_engine
 from tacit.methods import get_method
 from tacit.worlds import get_environment
@@ -138,3 +142,62 @@ def test_nothing_else_imports_or_unpickles_what_data_names() -> None:
             ):
                 found.add(file.relative_to(root).as_posix())
     assert found == set(ALLOWED)
+
+
+SMALL_RUN = {
+    "world": "countdown", "model": "tiny-0.5m", "method": {"name": "grpo"}, "schedule": {"iterations": 1},
+    "sft": {"steps": 0}, "evaluation": {"untrained": False}, "engine": {"name": "local", "device": "cpu"},
+}  # fmt: skip
+ASKED_BY_RUNS: dict[str, dict[str, Any]] = {
+    "helper": {
+        "method": {"name": "opid", "analyzer": "model"},
+        "policies": {"analyzer": {"model": "m", "engine": {"name": "chat", "url": "URL", "key_variable": "SECRET"}}},
+    },
+    "embedding": {
+        "method": {"name": "complementary", "embedding": "endpoint", "embedding_url": "URL", "embedding_key": "SECRET"},
+        "policies": {"extractor": {"model": "tiny-0.5m"}},
+    },
+    "engine": {"engine": {"name": "tinker", "url": "URL", "key_variable": "SECRET"}},
+    "key": {"engine": {"name": "tinker", "key_variable": "SECRET"}},
+}
+
+
+@pytest.mark.parametrize("where", ASKED_BY_RUNS)
+def test_a_run_of_a_stranger_gets_no_key_sent_to_its_endpoint(tmp_path: Path, monkeypatch, capsys, where: str) -> None:
+    if "tinker" in str(ASKED_BY_RUNS[where]):
+        pytest.importorskip("tinker")
+    monkeypatch.setenv("SECRET", "sk-secret")
+    with serving(lambda body: (401, {"error": {"message": "no"}})) as server:
+        text = json.dumps({**SMALL_RUN, **ASKED_BY_RUNS[where]}).replace('"URL"', json.dumps(server.url))
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "settings.json").write_text(text)
+        for command in (["train", "--resume"], ["eval"], ["play", "--policy"]):
+            assert main([*command, str(tmp_path / "run")]) == 2
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1 and "Traceback" not in said
+            if command[0] == "train":
+                assert "a file names the endpoint" in said and "$SECRET" in said and "pass --trust-code if you trust it" in said
+        assert main(["train", "--config", str(tmp_path / "run" / "settings.json"), "--out", str(tmp_path / "new")]) == 2
+        assert "a file names the endpoint" in capsys.readouterr().err, "a run's settings are data wherever they are read"
+        assert main(["report", str(tmp_path / "run")]) == 0
+        assert not server.keys
+        if where in ("helper", "embedding"):
+            assert main(["train", "--resume", str(tmp_path / "run"), "--trust-code"]) != 0
+            assert set(server.keys) == {"Bearer sk-secret"}
+
+
+def test_an_endpoint_that_the_user_names_is_asked(tmp_path: Path) -> None:
+    url = "https://api.example.org/v1"
+    check_endpoint("http://localhost:8000/v1", "OPENAI_API_KEY")
+    for trusted in (["eval", "run", f"--engine.url={url}/"], ["eval", "run", "--engine.url", url], ["eval", "--trust-code"]):
+        with pytest.raises(TacitError, match="a file names the endpoint"):
+            check_endpoint(url, "OPENAI_API_KEY")
+        with trust_command_line(trusted):
+            check_endpoint(url, "OPENAI_API_KEY")
+            assert flag_for_later()
+    (tmp_path / "own.toml").write_text(f'policies.judge = {{ model = "m", engine = {{ name = "chat", url = "{url}" }} }}')
+    with trust_command_line(["train", "--config", str(tmp_path / "own.toml")]):
+        read_document(tmp_path / "own.toml")
+        check_endpoint(url, "OPENAI_API_KEY")
+        with pytest.raises(TacitError, match="a file names the endpoint https://api.example.org.evil/v1"):
+            check_endpoint("https://api.example.org.evil/v1", "OPENAI_API_KEY")

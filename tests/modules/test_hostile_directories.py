@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from small_modules import change_manifest
 
 import tacit
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.core.trust import VARIABLE
+from tacit.engines.models.bases import hash_file
 from tacit.modules import Agent, read_module
 from tacit.modules.archive import pack
 from tacit.modules.module import MANIFEST, hash_manifest
@@ -193,6 +195,37 @@ def test_looking_at_a_module_runs_none_of_its_code(
             ["modules", "install", str(place), "--out", str(tmp_path / "o")]
         )
     assert "Traceback" not in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rank", [10**9, 8, "4", None])
+def test_an_adapter_that_claims_another_rank_is_refused_before_it_is_made(modules, tmp_path: Path, rank: Any, capsys) -> None:
+    place = tmp_path / "theirs" / "heat"
+    shutil.copytree(modules / "heat", place)
+    config = place / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "r": rank}))
+    module = json.loads((place / MANIFEST).read_text())
+    change_manifest(place, files={**module["files"], config.name: hash_file(config)})
+    for command in (
+        ["modules", "verify", place.parent],
+        ["modules", "pack", place, tmp_path / "heat.tacit", "--base-licence", "MIT"],
+        ["modules", "install", place.parent, "--out", tmp_path / "out"],
+        ["eval", place.parent],
+        ["play", "--policy", place.parent],
+    ):
+        assert main([str(word) for word in command]) != 0
+        shown = "".join(capsys.readouterr())
+        assert f"claims rank {rank}, but its weights have 4" in " ".join(shown.split()) and "Traceback" not in shown
+    _, refused = Catalog([place.parent], cast(Any, None))._read()
+    assert "claims rank" in "".join(refused.values())
+    with pytest.raises(TacitError, match="claims rank"):
+        Agent.load(place).begin("heat some apple and put it in fridge.", "heat")
+
+
+def test_a_run_that_names_a_huge_rank_is_refused_before_anything_is_loaded(tmp_path: Path, capsys) -> None:
+    run = write_run(tmp_path / "run", {"engine": {"name": "local", "lora_rank": 10**9}})
+    for command in (["eval"], ["play", "--policy"], ["train", "--resume"]):
+        assert main([*command, str(run)]) == 2
+        assert "lora_rank = 1000000000 must be at most 4096" in capsys.readouterr().err
 
 
 def main_refuses(command: list[str]) -> None:

@@ -12,6 +12,10 @@ from tacit.core.protocols import VALUES
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+MAX_RANK = 4096
+"""of a LoRA adapter; files of strangers name ranks too"""
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """How the local engine loads, trains and samples a model."""
@@ -64,6 +68,8 @@ class EngineSettings:
             raise TacitError(f"engine setting lora_dropout = {self.lora_dropout} must be in [0, 1).")
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise TacitError(f"engine setting betas = {self.betas} must be two numbers in [0, 1).")
+        if self.lora_rank > MAX_RANK:
+            raise TacitError(f"engine setting lora_rank = {self.lora_rank} must be at most {MAX_RANK}.")
         if self.lora_rank and not self.lora_targets:
             raise TacitError("engine setting lora_targets is empty: name at least one module, or set lora_rank to 0.")
         if self.compile and self.fast == "off":

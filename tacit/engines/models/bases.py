@@ -277,6 +277,20 @@ def check_sizes(directory: Path) -> None:
                 raise TacitError(f"config.json in {directory} claims {name} = {size}, but there are {weights} weights.")
 
 
+def check_adapter(directory: Path) -> None:
+    """Refuse a LoRA adapter whose adapter_config.json names another rank than its weights have, before it is made."""
+    try:
+        with (directory / "adapter_model.safetensors").open("rb") as opened:
+            tensors = _read_header(opened)[1]
+        ranks = {int(tensor["shape"][0]) for name, tensor in tensors.items() if ".lora_A." in name}
+        rank = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TacitError(f"cannot read the adapter in {directory}: {type(error).__name__}: {error}.") from error
+    if ranks != {rank}:
+        own = ", ".join(map(str, sorted(ranks))) or "none"
+        raise TacitError(f"adapter_config.json in {directory} claims rank {str(rank)[:40]}, but its weights have {own}.")
+
+
 def check_tokenizer(directory: Path) -> None:
     """Refuse a tokenizer whose regular expressions could take exponential time, unless its code is trusted."""
     try:

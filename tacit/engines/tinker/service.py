@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import TacitError, install_command
+from tacit.core.trust import check_endpoint
 from tacit.engines.tinker.settings import TinkerSettings
 
 # Rows as the API takes them. A sequence is sent as its tokens without the last; position i predicts token i + 1, and all that
@@ -91,6 +92,7 @@ def open_service(settings: TinkerSettings) -> Any:
         import tinker
     except ImportError as error:
         raise TacitError(f"the engine 'tinker' needs the package {error.name}: {install_command('tinker')}.") from error
+    check_endpoint(settings.url, settings.key_variable)
     key = os.environ.get(settings.key_variable, "")
     if not key:
         raise TacitError(f"there is no key in ${settings.key_variable}; set it, or name another with --engine.key-variable.")
