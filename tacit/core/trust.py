@@ -2,8 +2,8 @@
 
 What you type on the command line or pass from Python may be imported. What a file names (a run, a module, a settings file)
 may be imported if it is a registered name; anything else needs `--trust-code`, `tacit.trust_code()` or TACIT_TRUST_CODE=1.
-An endpoint may be asked if you type its address, pass it from Python or write it into your settings file; one that only a run or
-a module names needs the same trust.
+An endpoint may be asked if you type its address, pass it from Python or write it into your settings file; one that only a run
+or a module names needs the same trust.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ _imported = set[str]()
 
 
 def flag_for_later() -> str:
-    """` --trust-code` if this command imported code of the user's own or asked an endpoint: later commands read their names from
-    the run."""
+    """` --trust-code` if this command imported code of the user's own or asked an endpoint: later commands read their names
+    from the run."""
     return f" {FLAG}" if _imported else ""
 
 

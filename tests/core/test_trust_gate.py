@@ -199,5 +199,5 @@ def test_an_endpoint_that_the_user_names_is_asked(tmp_path: Path) -> None:
     with trust_command_line(["train", "--config", str(tmp_path / "own.toml")]):
         read_document(tmp_path / "own.toml")
         check_endpoint(url, "OPENAI_API_KEY")
-        with pytest.raises(TacitError, match="a file names the endpoint https://api.example.org.evil/v1"):
+        with pytest.raises(TacitError, match=r"a file names the endpoint https://api\.example\.org\.evil/v1"):
             check_endpoint("https://api.example.org.evil/v1", "OPENAI_API_KEY")
