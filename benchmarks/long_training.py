@@ -1,0 +1,188 @@
+"""Tables and curves of the long-training study (docs/experiments/long_training.md).
+
+    python benchmarks/long_training.py collect DIR … --study smollm2 --data docs/experiments/data/long_training.jsonl.xz
+    python benchmarks/long_training.py tables --data docs/experiments/data/long_training.jsonl.xz --figures docs/assets
+
+`collect` reads what `tacit compare` wrote to DIR and adds finished runs to the data file: evaluations with the outcome of every
+task, and some metrics of every iteration. A run that is already there must be equal. `tables` prints one block per study and
+world. The primary outcome is the mean success of a run's last three evaluations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.evaluation.statistics import area, holm, sign_flip, t_interval
+
+EVALUATION = ("step", "success", "success_steps", "invalid", "ineffective", "outcomes")
+TRAINING = ("success", "steps", "entropy", "grad_norm", "old_kl", "repeated", "effective", "seconds")
+PRIMARY = 3  # evaluations
+LATE = 30  # iterations
+Run = dict[str, Any]
+
+
+def read(file: Path) -> dict[str, Run]:
+    if not file.exists():
+        return {}
+    with lzma.open(file, "rt") as lines:
+        return {"/".join(str(r[k]) for k in ("study", "world", "method", "seed")): r for r in map(json.loads, lines)}
+
+
+def collect(directories: list[Path], study: str, file: Path) -> None:
+    runs = read(file)
+    for summary in sorted(path for d in directories for path in d.glob("runs/*/*/*/summary.json")):
+        world, method, seed = summary.parts[-4:-1]
+        told = json.loads(summary.read_text())
+        start = json.loads((summary.parents[2] / "start" / "summary.json").read_text())["evaluations"][-1]
+        metrics = [json.loads(line) for line in summary.with_name("metrics.jsonl").read_text().splitlines()]
+        practice = [m for m in metrics if m["stage"] == "rl"]
+        evaluations = [{**start, "step": 0}, *(e for e in told["evaluations"] if e["stage"] == "rl")]
+        run = {
+            "study": study,
+            "world": world,
+            "method": method,
+            "seed": int(seed),
+            "panel": told["panel"],
+            "panel_hash": told["panel_hash"],
+            "digest": told["digest"],
+            "evaluations": [{k: e[k] for k in EVALUATION} for e in evaluations],
+            "training": {k: [float(f"{m[k]:.4g}") for m in practice] for k in TRAINING},
+        }
+        key = f"{study}/{world}/{method}/{seed}"
+        if runs.setdefault(key, run) != run:
+            raise SystemExit(f"{key} in {summary.parent} differs from the one in {file}")
+    with lzma.open(file, "wt") as out:
+        out.writelines(json.dumps(runs[key]) + "\n" for key in sorted(runs))
+    print(f"{len(runs)} runs in {file}")
+
+
+def primary(run: Run) -> float:
+    return float(np.mean([e["success"] for e in run["evaluations"][-PRIMARY:]]))
+
+
+def won_by_task(run: Run) -> np.ndarray:
+    """Each task's share of wins in the last evaluations."""
+    outcomes = [list(map(int, repeat)) for e in run["evaluations"][-PRIMARY:] for repeat in e["outcomes"]]
+    return np.mean(outcomes, axis=0)
+
+
+def interval_over_tasks(differences_ST: np.ndarray) -> tuple[float, float]:
+    """Bootstrap over tasks of the mean difference; seeds are kept as they are."""
+    mean_T = differences_ST.mean(axis=0)
+    draws = np.random.default_rng(0).integers(0, len(mean_T), (10_000, len(mean_T)))
+    low, high = np.quantile(mean_T[draws].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def percent(value: float, sign: bool = False) -> str:
+    return f"{100 * value:+.1f}" if sign else f"{100 * value:.1f}"
+
+
+def tables(runs: dict[str, Run], figures: Path | None) -> None:
+    worlds: dict[tuple[str, str], dict[str, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
+    for run in runs.values():
+        worlds[run["study"], run["world"]][run["method"]][run["seed"]] = run
+    for (study, world), methods in worlds.items():
+        order = sorted(methods, key=lambda m: (m != "grpo", m))
+        any_run = next(iter(methods[order[0]].values()))
+        steps = [e["step"] for e in any_run["evaluations"]]
+        print(f"\n## {study}, {world} ({any_run['panel']}, hash {any_run['panel_hash']})\n")
+        print(f"| success, % | seeds | {' | '.join(map(str, steps))} | mean of the last {PRIMARY} | by seed |")
+        print("|---" * (len(steps) + 4) + "|")
+        for method in order:
+            own = [methods[method][seed] for seed in sorted(methods[method])]
+            curve = np.array([[e["success"] for e in run["evaluations"]] for run in own]).mean(axis=0)
+            by_seed = [primary(run) for run in own]
+            cells = [method, ", ".join(str(run["seed"]) for run in own), *map(percent, curve), percent(np.mean(by_seed))]
+            print(f"| {' | '.join(cells)} | {', '.join(map(percent, by_seed))} |")
+        compare(methods, order)
+        print(
+            f"\n| mean over seeds | training success, last {LATE}, % | area, % | steps per success | ineffective, % | "
+            "repeated, % | entropy, first and last 10 | gradient norm | old_kl, last 10 | s per iteration |"
+        )
+        print("|---" * 10 + "|")
+        for method in order:
+            own = list(methods[method].values())
+            train = {k: np.array([run["training"][k] for run in own]) for k in TRAINING}
+            last = [run["evaluations"][-1] for run in own]
+            areas = [area([(e["step"], e["success"]) for e in run["evaluations"]]) or 0.0 for run in own]
+            cells = [
+                percent(train["success"][:, -LATE:].mean()),
+                percent(float(np.mean(areas))),
+                f"{np.mean([e['success_steps'] for e in last]):.1f}",
+                percent(float(np.mean([e["ineffective"] for e in last]))),
+                percent(train["repeated"][:, -LATE:].mean()),
+                f"{train['entropy'][:, :10].mean():.3f}, {train['entropy'][:, -10:].mean():.3f}",
+                f"{train['grad_norm'].mean():.2f}",
+                f"{train['old_kl'][:, -10:].mean():.4f}",
+                f"{np.median(train['seconds']):.1f}",
+            ]
+            print(f"| {method} | {' | '.join(cells)} |")
+        if figures:
+            draw(methods, order, f"{study}, {world}", figures / f"long_training_{study}_{world}.svg")
+
+
+def compare(methods: dict[str, dict[int, Run]], order: list[str]) -> None:
+    """Every method against the first one, paired by seed and by task."""
+    first, rows, ps = methods[order[0]], [], []
+    for method in order[1:]:
+        seeds = sorted(set(methods[method]) & set(first))
+        if not seeds:
+            continue
+        gaps_S = [primary(methods[method][s]) - primary(first[s]) for s in seeds]
+        gaps_ST = np.array([won_by_task(methods[method][s]) - won_by_task(first[s]) for s in seeds])
+        over_seeds = "–" if len(seeds) < 2 else "[{}, {}]".format(*(percent(v, True) for v in t_interval(gaps_S)))
+        over_tasks = "[{}, {}]".format(*(percent(v, True) for v in interval_over_tasks(gaps_ST)))
+        ps.append(sign_flip(gaps_ST.mean(axis=0).tolist()))
+        p_seeds = "–" if len(seeds) < 2 else f"{sign_flip(gaps_S):.3f}"
+        rows.append([method, str(len(seeds)), percent(np.mean(gaps_S), True), over_seeds, p_seeds, over_tasks])
+    if rows:
+        head = "seeds | difference | 95% over seeds | p over seeds | 95% over tasks | p over tasks (Holm)"
+        print(f"\n| against {order[0]}, points | {head} |")
+        print("|---" * 7 + "|")
+        for row, p, corrected in zip(rows, ps, holm(ps), strict=True):
+            print(f"| {' | '.join(row)} | {p:.4f} ({corrected:.4f}) |")
+
+
+def draw(methods: dict[str, dict[int, Run]], order: list[str], title: str, file: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4))
+    for method in order:
+        curves = np.array([[e["success"] for e in run["evaluations"]] for run in methods[method].values()]) * 100
+        steps = [e["step"] for e in next(iter(methods[method].values()))["evaluations"]]
+        (line,) = axis.plot(steps, curves.mean(axis=0), marker="o", markersize=3, label=f"{method} ({len(curves)})")
+        if len(curves) > 1:
+            axis.fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=line.get_color(), alpha=0.12, linewidth=0)
+    axis.set(title=title, xlabel="iteration", ylabel="success, %")
+    axis.legend(fontsize=8, title="method (seeds); band: lowest to highest seed", title_fontsize=7)
+    axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("collect", "tables"))
+    parser.add_argument("directories", nargs="*", type=Path)
+    parser.add_argument("--study", help="name of the rows, for example smollm2 or cpu")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--figures", type=Path, help="directory for one SVG per world")
+    chosen = parser.parse_args()
+    if chosen.action == "tables":
+        return tables(read(chosen.data), chosen.figures)
+    if not chosen.directories or not chosen.study:
+        parser.error("collect needs directories and --study")
+    collect(chosen.directories, chosen.study, chosen.data)
+
+
+if __name__ == "__main__":
+    main()
