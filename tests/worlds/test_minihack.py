@@ -19,9 +19,8 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory, Transition
 from tacit.worlds import get_environment
-from tacit.worlds.minihack.expert import Explorer, crossing, push_plan
+from tacit.worlds.minihack.skills import BOUND, Explorer, MiniHackTracker, crossing, push_plan
 from tacit.worlds.minihack.tasks import make_task, split_of
-from tacit.worlds.minihack.tracker import BOUND, MiniHackTracker
 from tacit.worlds.minihack.world import LEVELS, Scene, find_path, parse_action, parse_scene, stairs, unexplored
 
 ENVIRONMENT = get_environment("minihack")

@@ -6,23 +6,16 @@ from random import Random
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.minihack.expert import Explorer
-from tacit.worlds.minihack.prompt import FullWording, TerseWording
-from tacit.worlds.minihack.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.minihack import world as game
+from tacit.worlds.minihack.skills import ALPHABET, HANDBOOK, Explorer, MiniHackTracker, failure, hindsight
 from tacit.worlds.minihack.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.minihack.tracker import MiniHackTracker
-from tacit.worlds.minihack.world import COMPASS, EXTRA, MAX_STEPS, REQUIRES, MiniHackWorld, parse_scene, shift
+from tacit.worlds.minihack.world import COMPASS, FullWording, MiniHackWorld, TerseWording, parse_scene, shift
 
 
 def place(action: str, observation: Observation) -> str:
     """The agent's square, at the start of an episode or after a move."""
     here = parse_scene(observation.text).here
     return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
-
-
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
-    return texts_of_play(MiniHackWorld(), tasks("train", 60, seed), Explorer, (TerseWording(), FullWording()))
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
@@ -38,7 +31,7 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
 ENVIRONMENT = Environment(
     name=NAME,
     summary="MiniHack: reach the stairs through a room of monsters, a maze, a locked closet, over a river",
-    max_steps=MAX_STEPS,
+    max_steps=game.MAX_STEPS,
     make=MiniHackWorld,
     tasks=tasks,
     splits=SPLITS,
@@ -50,12 +43,14 @@ ENVIRONMENT = Environment(
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: texts_of_play(
+        MiniHackWorld(), tasks("train", 60, seed), Explorer, (TerseWording(), FullWording())
+    ),
     questions=questions,
     action_tokens=12,
     family_tasks=tasks,
     panels=PANELS,
     place=place,
-    requires=REQUIRES,
-    extra=EXTRA,
+    requires=game.REQUIRES,
+    extra=game.EXTRA,
 )

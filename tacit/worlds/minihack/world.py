@@ -22,6 +22,7 @@ import heapq
 import importlib
 import importlib.util
 import re
+import string
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -30,27 +31,14 @@ import numpy as np
 
 from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Brief, Numbered
 
 COMPASS: Mapping[str, tuple[int, int]] = {
-    "north": (-1, 0),
-    "east": (0, 1),
-    "south": (1, 0),
-    "west": (0, -1),
-    "northeast": (-1, 1),
-    "southeast": (1, 1),
-    "southwest": (1, -1),
-    "northwest": (-1, -1),
-}  # word -> (rows, columns)
+    "north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1),
+    "northeast": (-1, 1), "southeast": (1, 1), "southwest": (1, -1), "northwest": (-1, -1),
+}  # fmt: skip
+"""word -> (rows, columns)"""
 PICK_UP, APPLY = "pick_up", "apply"
-
-
-class Window(NamedTuple):
-    """The position of the level in the terminal."""
-
-    top: int
-    left: int
-    height: int
-    width: int
 
 
 @dataclass(frozen=True)
@@ -58,42 +46,29 @@ class Level:
     name: str  # in MiniHack
     env_class: str  # module and class of the package
     turns: int
-    window: Window
+    window: tuple[int, int, int, int]  # top, left, height and width of the level in the terminal
     goal: str
     actions: tuple[str, ...] = tuple(COMPASS)
 
 
 LEVELS: Mapping[str, Level] = {
     "room": Level(
-        "MiniHack-Room-Ultimate-5x5-v0",
-        "room:MiniHackRoom5x5Ultimate",
-        30,
-        Window(9, 36, 5, 5),
+        "MiniHack-Room-Ultimate-5x5-v0", "room:MiniHackRoom5x5Ultimate", 30, (9, 36, 5, 5),
         "Reach the stairs down (>) of a dark room, past its monsters and traps.",
     ),
     "maze": Level(
-        "MiniHack-MazeWalk-9x9-v0",
-        "mazewalk:MiniHackMazeWalk9x9",
-        60,
-        Window(7, 36, 7, 7),
-        "Find the stairs down (>) in a maze.",
+        "MiniHack-MazeWalk-9x9-v0", "mazewalk:MiniHackMazeWalk9x9", 60, (7, 36, 7, 7), "Find the stairs down (>) in a maze."
     ),
     "keyroom": Level(
-        "MiniHack-KeyRoom-Dark-S5-v0",
-        "keyroom:MiniHackKeyRoom5x5Dark",
-        60,
-        Window(8, 36, 7, 7),
+        "MiniHack-KeyRoom-Dark-S5-v0", "keyroom:MiniHackKeyRoom5x5Dark", 60, (8, 36, 7, 7),
         "Find the key (() in a dark room and pick it up, unlock the closet's door (+) with it, and reach the stairs down (>).",
         (*COMPASS, PICK_UP, APPLY),
     ),
     "river": Level(
-        "MiniHack-River-Narrow-v0",
-        "river:MiniHackRiverNarrow",
-        120,
-        Window(7, 26, 7, 25),
+        "MiniHack-River-Narrow-v0", "river:MiniHackRiverNarrow", 120, (7, 26, 7, 25),
         "Push boulders (`) into the river (}) until it can be crossed, then reach the stairs down (>) on the other side.",
     ),
-}
+}  # fmt: skip
 MAX_STEPS = max(level.turns for level in LEVELS.values())
 
 
@@ -150,10 +125,7 @@ class Scene:
     @property
     def monsters(self) -> list[tuple[int, int]]:
         """The places of all monsters: letters and a few other symbols."""
-        return [place for place in self.find("".join(self.legend)) if self._is_monster(self.at(place))]
-
-    def _is_monster(self, symbol: str) -> bool:
-        return symbol.isalpha() or symbol in ":;&~"
+        return self.find("".join(symbol for symbol in self.legend if symbol.isalpha() or symbol in ":;&~"))
 
     @property
     def text(self) -> str:
@@ -175,15 +147,6 @@ def parse_scene(text: str) -> Scene:
     return Scene(tuple(rows.split("\n")), meanings, said or "", int(hp), int(most), holds or "")
 
 
-def meaning_of(description: str, symbol: str) -> str:
-    """The legend entry for the engine's description of a square."""
-    if symbol == YOU:
-        return "you"
-    if description.startswith("a key"):
-        return "key"
-    return _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
-
-
 # Path finding on the explored map.
 
 Place = tuple[int, int]
@@ -193,10 +156,6 @@ MONSTER, TRAPPED = 4, 12  # extra cost of a square with a monster, which must be
 def shift(place: Place, word: str) -> Place:
     rows, columns = COMPASS[word]
     return place[0] + rows, place[1] + columns
-
-
-def neighbors(place: Place) -> list[Place]:
-    return [shift(place, word) for word in COMPASS]
 
 
 def find_path(
@@ -232,14 +191,7 @@ def find_path(
 
 def unexplored(scene: Scene, visited: Collection[Place]) -> Callable[[Place], bool]:
     """A test for unvisited places next to unseen squares."""
-    height, width = len(scene.rows), len(scene.rows[0])
-
-    def beside(place: Place) -> bool:
-        return place not in visited and any(
-            scene.at(other) == UNSEEN for other in neighbors(place) if 0 <= other[0] < height and 0 <= other[1] < width
-        )
-
-    return beside
+    return lambda place: place not in visited and any(scene.at(shift(place, word)) == UNSEEN for word in COMPASS)
 
 
 def stairs(scene: Scene) -> Callable[[Place], bool]:
@@ -270,24 +222,21 @@ class Engine:
 
     def __init__(self, level: Level) -> None:
         self.level = level
-        self._codes, self._env, self._step = _start(level)
+        self._codes, self.env, self._step = _start(level)
         self._seen: Mapping[str, np.ndarray] = {}
 
     def reset(self, seed: int) -> Scene:
-        self._env.seed(seed, seed, reseed=False)
-        self._seen, _ = self._env.reset()
+        self.env.seed(seed, seed, reseed=False)
+        self._seen, _ = self.env.reset()
         return self._scene(first=True)
 
     def step(self, word: str) -> Answer:
         return self._unlock() if word == APPLY else self._press(self._codes[word])
 
-    def close(self) -> None:
-        self._env.close()
-
     def _press(self, code: int) -> Answer:
         before = int(self._seen["blstats"][_TIME])
         # The key room's own `step` loops until a door opens, possibly forever; its parent's presses one key.
-        self._seen, _, done, truncated, info = self._step(self._env, self._env.actions.index(code))
+        self._seen, _, done, truncated, info = self._step(self.env, self.env.actions.index(code))
         status = int(info["end_status"])
         moved = status != _RUNNING or int(self._seen["blstats"][_TIME]) != before
         return Answer(self._scene(), bool(done or truncated), status == _SUCCESS, moved)
@@ -296,9 +245,9 @@ class Engine:
         """Unlock and open an adjacent closed door, never diagonally."""
         scene, letter = self._scene(), self._key()
         here = scene.here
-        straight = [word for word, (rows, columns) in COMPASS.items() if not (rows and columns)]
-        word = next((word for word in straight if here and self._door(scene, word) == DOOR), "")
-        if not letter or not word:
+        straight = [word for word, moves in COMPASS.items() if not all(moves)]
+        word = next((word for word in straight if here and scene.at(shift(here, word)) == DOOR), "")
+        if here is None or not letter or not word:
             said = "There is no door beside you." if letter else "You have no key."
             return Answer(replace(scene, message=said), False, False, False)
         answer = Answer(scene, False, False, False)
@@ -309,15 +258,10 @@ class Engine:
             if "You succeed in unlocking" in answer.scene.message or answer.done:
                 break
         for _ in range(_TRIES):
-            if answer.done or answer.scene.here != here or self._door(answer.scene, word) != DOOR:
+            if answer.done or answer.scene.here != here or answer.scene.at(shift(here, word)) != DOOR:
                 break
             answer = self._press(self._codes[word])
         return answer
-
-    def _door(self, scene: Scene, word: str) -> str:
-        row, column = COMPASS[word]
-        here = scene.here or (0, 0)
-        return scene.at((here[0] + row, here[1] + column))
 
     def _key(self) -> str:
         """The inventory letter of a key; empty if there is none."""
@@ -339,7 +283,8 @@ class Engine:
                 if symbol in WALLS and "open door" in description:
                     symbol = OPEN_DOOR
                     row = row[:c] + symbol + row[c + 1 :]
-                meaning = meaning_of(description, symbol)
+                known = _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
+                meaning = "you" if symbol == YOU else "key" if description.startswith("a key") else known
                 if meaning not in meanings.setdefault(symbol, meaning).split(" or "):
                     meanings[symbol] += f" or {meaning}"
             rows.append(row)
@@ -368,18 +313,9 @@ def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], A
         if missing:
             raise TacitError(f"MiniHack needs {' and '.join(missing)}: {install_command(EXTRA)}.") from error
         raise TacitError(f"MiniHack is installed but could not be imported: {type(error).__name__}: {error}.") from error
-    # NW for northwest
-    codes = {
-        word: int(
-            getattr(
-                nethack.CompassDirection,
-                "".join(part[0] for part in (word[:5], word[5:]) if part).upper() if len(word) > 5 else word[0].upper(),
-            )
-        )
-        for word in COMPASS
-    }
+    codes = {word: int(getattr(nethack.CompassDirection, (word[0] + word[5:6]).upper())) for word in COMPASS}
     codes |= {PICK_UP: int(nethack.Command.PICKUP), APPLY: int(nethack.Command.APPLY)}
-    letters = [ord(c) for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"] if APPLY in level.actions else []
+    letters = [ord(c) for c in string.ascii_letters] if APPLY in level.actions else []
     keys = tuple(dict.fromkeys([*(codes[word] for word in level.actions), *letters, _ESC]))
     options = {"observation_keys": KEYS, "actions": keys, "max_episode_steps": 10**6, "fix_moon_phase": True}
     if APPLY in level.actions:
@@ -412,10 +348,8 @@ class MiniHackWorld:
             )
         self.close()
         self._level, self._turns = LEVELS[family], 0
-        # An engine for exclusive use.
-        level = self._level
-        kept = _idle_engines.setdefault(level.name, [])
-        self._engine = kept.pop() if kept else Engine(level)
+        kept = _idle_engines.setdefault(self._level.name, [])
+        self._engine = kept.pop() if kept else Engine(self._level)
         self._scene = self._engine.reset(seed)
         return self._observe()
 
@@ -445,12 +379,11 @@ class MiniHackWorld:
 
     def close(self) -> None:
         if self._engine is not None:
-            engine = self._engine
-            kept = _idle_engines.setdefault(engine.level.name, [])
+            kept = _idle_engines.setdefault(self._engine.level.name, [])
             if len(kept) < _KEPT:
-                kept.append(engine)
+                kept.append(self._engine)
             else:
-                engine.close()
+                self._engine.env.close()
         self._engine = None
 
     def _observe(self) -> Observation:
@@ -463,3 +396,67 @@ def parse_action(action: str, level: Level) -> str:
     word = "_".join(action[:40].lower().split()).replace("-", "_")
     word = {"pickup": "pick_up", "apply_key": "apply"}.get(word, word.removeprefix("go_").removeprefix("move_"))
     return word if word in level.actions else ""
+
+
+RULES = """You are exploring a level of NetHack, seen from above; north is up. In the dark you see only what is next to you.
+The map shows what you have seen so far, one symbol for each square, and the legend says what the symbols mean.
+Moving into a monster attacks it. Moving into a boulder pushes it. Walking into deep water can kill you."""
+MEANS = {
+    "pick_up": "pick_up takes what lies on your own square",
+    "apply": "apply unlocks and opens a door that is straight beside you, once you have the key",
+}
+
+
+class FullWording(Numbered):
+    def task(self, task: Task) -> str:
+        level = LEVELS[str(task.data["level"])]
+        moves = [word for word in level.actions if word not in MEANS]
+        known = "; ".join([f"{', '.join(moves)} move one square", *(MEANS[word] for word in level.actions if word in MEANS)])
+        return f"{RULES}\nYour task: {task.goal} You have {level.turns} turns.\nActions: {known}."
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        scene = parse_scene(observation.text)
+        where = "out of sight" if scene.here is None else f"at row {scene.here[0] + 1}, column {scene.here[1] + 1}"
+        return f"Turn {number}, {where}{f' ({scene.message})' if scene.message else ''}: {_one_line(action)}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        scene = parse_scene(observation.text)
+        lines = [
+            f"Turn {number}.{f' The game says: {scene.message}' if scene.message else ''}",
+            f"HP: {scene.hp} of {scene.most_hp}",
+        ]
+        if scene.holds:
+            lines.append(f"You hold: {scene.holds}")
+        lines.append("Legend: " + ", ".join(f"{symbol} = {meaning}" for symbol, meaning in scene.legend.items()))
+        lines += ["Map:", *scene.rows]
+        if admissible and observation.actions:
+            lines.append(f"Possible actions: {', '.join(observation.actions)}")
+        return "\n".join(lines)
+
+
+class TerseWording(Brief):
+    """The map, then `12/12 key >`: health and inventory; `!` means that the last action was refused. Past turns show only the
+    action."""
+
+    def task(self, task: Task) -> str:
+        return str(task.data["level"])
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{_mark(parse_scene(observation.text))}> {_one_line(action)}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        scene = parse_scene(observation.text)
+        text = "\n".join([*scene.rows, f"{scene.hp}/{scene.most_hp} {f'{scene.holds} ' if scene.holds else ''}{_mark(scene)}>"])
+        if admissible and observation.actions:
+            text += f" [{'; '.join(observation.actions)}]"
+        return text
+
+
+def _mark(scene: Scene) -> str:
+    """`! ` if the game's message reports a failure (it also reports fights)."""
+    refused = ("solid", "wall", "That is no action", "nothing here to pick", "no key", "no door", "in vain", "can't move")
+    return "! " if any(part in scene.message for part in refused) else ""
+
+
+def _one_line(action: str, most: int = 40) -> str:
+    return " ".join(action[: 4 * most].split())[:most]
