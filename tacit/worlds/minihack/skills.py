@@ -51,8 +51,9 @@ def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] |
 def crossing(scene: Scene) -> int | None:
     """The first column beyond a river that can be crossed; None if it cannot be, or if there is none."""
     west = min((column for _, column in scene.find(game.WATER)), default=None)
-    rows = range(len(scene.rows)) if west is not None else ()
-    bridged = any(all(scene.at((row, west + i)) in _WALKED for i in range(RIVER)) for row in rows)
+    if west is None:
+        return None
+    bridged = any(all(scene.at((row, west + i)) in _WALKED for i in range(RIVER)) for row in range(len(scene.rows)))
     return west + RIVER if bridged else None
 
 
