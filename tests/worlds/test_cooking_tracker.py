@@ -12,9 +12,6 @@ from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.cooking.skills import skill
 from tacit.worlds.cooking.tracker import (
-    BOUND,
-    ERRORS,
-    PROGRESS,
     CookingState,
     Direction,
     Explored,
@@ -27,6 +24,8 @@ from tacit.worlds.cooking.world import COOKING_VERBS, CUTS, FOODS, NEIGHBOURS, R
 
 ENVIRONMENT = get_environment("cooking")
 TRACKER = ENVIRONMENT.tracker
+BOUND = 600
+"""maximum characters of a state block"""
 EPISODES = 1000
 
 
@@ -82,7 +81,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     # Who holds everything by chance may prepare a meal unread: what the recipe asked for is then never known to be done.
     assert not transition.success or by_luck or sums["progress.subgoal"] == subgoals(task)
     for name in ("refused", "unreadable", "lost"):
-        assert sums[f"error.{name}"] == pytest.approx(ERRORS[name] * expected[name])
+        assert sums[f"error.{name}"] == pytest.approx(TRACKER.errors[name] * expected[name])
     return bool(transition.success), sums
 
 
@@ -104,8 +103,8 @@ def test_random_episodes() -> None:
 
 
 def test_values_and_names():
-    assert PROGRESS == {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
-    assert ERRORS == {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
+    assert TRACKER.progress == {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
+    assert TRACKER.errors == {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
     assert TRACKER.components == (
         *("progress.subgoal", "progress.new_room", "progress.new_container"),
         *("error.unreadable", "error.lost", "error.refused", "error.back", "error.reopened"),

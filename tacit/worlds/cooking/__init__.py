@@ -5,21 +5,15 @@ from __future__ import annotations
 from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.cooking.expert import Explorer, act_on_prompt, hindsight
-from tacit.worlds.cooking.prompt import FullWording, TerseWording
 from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK, failure
 from tacit.worlds.cooking.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.cooking.tracker import FORMS, CookingTracker, room_of
+from tacit.worlds.cooking.tracker import FORMS, CookingTracker, FullWording, TerseWording, room_of
 from tacit.worlds.cooking.world import MAX_STEPS, CookingWorld
 
 
 def place(action: str, observation: Observation) -> str:
     """The visible room, at the start of an episode or after `go`."""
     return room_of(observation.text) if action.split()[:1] in ([], ["go"]) else ""
-
-
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
-    return texts_of_play(CookingWorld(), tasks("train", 100, seed), Explorer, (TerseWording(), FullWording()))
 
 
 ENVIRONMENT = Environment(
@@ -39,7 +33,9 @@ ENVIRONMENT = Environment(
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: texts_of_play(
+        CookingWorld(), tasks("train", 100, seed), Explorer, (TerseWording(), FullWording())
+    ),
     action_tokens=24,
     panels=PANELS,
     step_rewards=True,

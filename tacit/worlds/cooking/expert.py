@@ -8,7 +8,7 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import Skills, critical_steps, most_repeated, tracker_states
 from tacit.core.types import Observation, Task, Trajectory
 from tacit.core.world import ByReading
-from tacit.worlds.cooking.tracker import NOT_SEEN, CookingTracker, Direction, Explored, Recipe, Scene, read_recipe, read_scene
+from tacit.worlds.cooking.tracker import NOT_SEEN, CookingTracker, Explored, Recipe, Scene, read_recipe, read_scene
 from tacit.worlds.cooking.world import COOKED, COOKING_VERBS, CUTS, HEAT, UNCUT
 
 
@@ -28,27 +28,23 @@ class Explorer(ByReading):
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
         self._house = self._house.after(scene)
-        self._recipe = read_recipe(scene.answer) or self._recipe
+        self._recipe = recipe = read_recipe(scene.answer) or self._recipe
         self._prepared = self._prepared or "meal" in scene.carried or scene.place_of("meal") is not None
-        return self._choose(scene)
-
-    def _choose(self, scene: Scene) -> str:
         if "meal" in scene.carried:
             return "eat meal"
         if self._prepared:
             return _take(scene, "meal") if scene.place_of("meal") else self._approach(scene, {"meal"})
-        if self._recipe is None:
-            if scene.place_of("cookbook") or "cookbook" in scene.carried:
-                return "examine cookbook"
-            return self._approach(scene, {"cookbook"})
-        return self._work_here(scene, self._recipe) or self._approach(scene, self._wanted(scene, self._recipe))
+        if recipe is None:
+            found = scene.place_of("cookbook") or "cookbook" in scene.carried
+            return "examine cookbook" if found else self._approach(scene, {"cookbook"})
+        return self._work_here(scene, recipe) or self._approach(scene, self._wanted(scene, recipe))
 
     def _work_here(self, scene: Scene, recipe: Recipe) -> str | None:
         """A useful action in this room; None if there is none."""
         for food in recipe.ingredients:
             if food not in scene.carried and scene.place_of(food):
                 return _take(scene, food)
-        pending = _pending(scene, recipe)
+        pending = recipe.pending(scene.carried)
         for direction in pending:
             item = scene.carried[direction.food]
             if direction.cuts and item.cutting == UNCUT:
@@ -65,39 +61,27 @@ class Explorer(ByReading):
     def _wanted(self, scene: Scene, recipe: Recipe) -> set[str]:
         """Where to go next: missing items first, then sources of heat, finally the stove."""
         missing = {food for food in recipe.ingredients if food not in scene.carried}
-        pending = _pending(scene, recipe)
+        pending = recipe.pending(scene.carried)
         if any(d.cuts for d in pending) and "knife" not in scene.carried:
             missing.add("knife")
         return missing or {d.heat for d in pending if not d.cuts} or {"stove"}
 
     def _approach(self, scene: Scene, wanted: set[str]) -> str:
         """One step towards a room where a wanted item was seen, else towards an unexplored one."""
-
         house = self._house
 
         def promising(room: str) -> bool:
             return room != house.here and any(house.contains(room, thing) for thing in wanted)
 
-        for reached in (promising, house.unexplored):
-            first = house.first_step(reached)
-            if first:
-                return self._walk(scene, first)
-            if first is not None:
-                return self._explore(scene)
-        return "look"
-
-    def _explore(self, scene: Scene) -> str:
+        way = house.first_step(promising) or house.first_step(house.unexplored)
+        if way is None:
+            return "look"
         closed = scene.closed_containers
-        return f"open {closed[0]}" if closed else self._walk(scene, self._house.untried(scene.room)[0])
-
-    def _walk(self, scene: Scene, direction: str) -> str:
-        door = scene.exits[direction]
-        return f"open {door}" if door in scene.closed else f"go {direction}"
-
-
-def _pending(scene: Scene, recipe: Recipe) -> list[Direction]:
-    """The recipe's directions that carried items still need."""
-    return [d for d in recipe.directions if d.food in scene.carried and not d.done_to(scene.carried[d.food])]
+        if not way and closed:
+            return f"open {closed[0]}"
+        way = way or house.untried(scene.room)[0]
+        door = scene.exits[way]
+        return f"open {door}" if door in scene.closed else f"go {way}"
 
 
 def _take(scene: Scene, name: str) -> str:
@@ -144,10 +128,9 @@ def _work(left: str, needs: dict[str, str], here: dict[str, str]) -> str:
             return _take_from(food, here[food])
         if verb != "take" and food not in needs:
             carried.append((verb, food))
-    if "knife" in here:
-        return _take_from("knife", here["knife"])
-    if "meal" in here:
-        return _take_from("meal", here["meal"])
+    for thing in ("knife", "meal"):
+        if thing in here:
+            return _take_from(thing, here[thing])
     for verb, food in carried:
         if verb in CUTS and "knife" not in needs:
             return f"{verb} {food} with knife"
@@ -165,24 +148,23 @@ def _go_towards(prompt: str, goal: str) -> str:
     return f"open {door[1] or door[2]}" if door else f"go {way}"
 
 
-_TRACKER = CookingTracker()
 _DOING = ("take", "examine", "cook", "slice", "dice", "chop", "prepare", "eat")
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success its steps in order; after a failure what was missing."""
-    steps = critical_steps(trajectory, Explorer(trajectory.task), _TRACKER)
+    tracker = CookingTracker()
+    steps = critical_steps(trajectory, Explorer(trajectory.task), tracker)
     if trajectory.success:
         done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]
         return Skills(", ".join(dict.fromkeys(done)), steps, f"Eaten after {len(trajectory)} steps.")
-    state = tracker_states(trajectory, _TRACKER)[-1]
+    state, repeated = tracker_states(trajectory, tracker)[-1], most_repeated(trajectory)
     if "burned" in trajectory.detail:
         advice = "look whether it is cooked before cooking it: what is cooked twice burns"
     elif state.recipe is None:
         advice = "find the kitchen and examine the cookbook first"
+    elif state.left:
+        advice = f"still to do: {', '.join(state.left)}"
     else:
-        repeated = most_repeated(trajectory)
-        advice = (
-            f"still to do: {', '.join(state.left)}" if state.left else f"do not {repeated} again" if repeated else "eat meal"
-        )
+        advice = f"do not {repeated} again" if repeated else "eat meal"
     return Skills(advice, steps, f"Failed: {trajectory.detail or trajectory.stop}.")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from tacit.core.types import StopReason, Trajectory
+from tacit.core.hindsight import stop_label
+from tacit.core.types import Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.cooking.world import BURNED_LABEL, WRONG_LABEL
 
@@ -38,9 +39,7 @@ _OTHER_WORDS = {
     }.items()
     for word in words.split()
 }
-_ARTICLES = ("the", "a", "an", "some")
 _NEXT_COMMAND = re.compile(r"\.|\bthen\b")
-_AGAIN = ("again", "g")
 
 
 def skill(action: str) -> str | None:
@@ -48,36 +47,25 @@ def skill(action: str) -> str | None:
     return _WHOLE.get(" ".join(words)) or (_VERBS.get(words[0]) if words else None)
 
 
-def project(trajectory: Trajectory) -> tuple[str, ...]:
-    skills = (skill(step.action) for step in trajectory.steps)
-    return tuple(s for s in skills if s is not None)
-
-
-def project_textworld(trajectory: Trajectory) -> tuple[str, ...]:
+def project_textworld(trajectory: Trajectory) -> list[str]:
     """One skill per command. A line may have several (`take knife then n. e`), and counts as at least one."""
     skills: list[str] = []
     for step in trajectory.steps:
-        commands = [each for each in _NEXT_COMMAND.split(step.action.lower()) if each.strip()]
-        for command in commands or [""]:
-            again = command.strip() in _AGAIN and skills
-            skills.append(skills[-1] if again else _textworld_skill(command))
-    return tuple(skills)
+        for command in [each for each in _NEXT_COMMAND.split(step.action.lower()) if each.strip()] or [""]:
+            words = [word for word in command.split() if word not in ("the", "a", "an", "some")]
+            verb = _OTHER_WORDS.get(words[0], words[0]) if words else ""
+            if skills and command.strip() in ("again", "g"):
+                skills.append(skills[-1])
+            elif verb in ("look", "examine") and words[-1] == "cookbook":
+                skills.append("READ_RECIPE")
+            else:
+                known = None if words[1:] == ["inventory"] else skill(" ".join((verb, *words[1:])))
+                skills.append(known or "INSPECT")
+    return skills
 
 
-def _textworld_skill(command: str) -> str:
-    words = [word for word in command.split() if word not in _ARTICLES]
-    verb = _OTHER_WORDS.get(words[0], words[0]) if words else ""
-    if verb in ("look", "examine") and words[-1] == "cookbook":
-        return "READ_RECIPE"
-    if words[1:] == ["inventory"]:
-        return "INSPECT"
-    return skill(" ".join((verb, *words[1:]))) or "INSPECT"
-
-
-ALPHABET = Alphabet(SKILLS, project)
+ALPHABET = Alphabet(SKILLS, lambda trajectory: (skill(step.action) for step in trajectory.steps))
 TEXTWORLD_ALPHABET = Alphabet(SKILLS, project_textworld)
-
-
 HANDBOOK = {
     "": (
         "find the kitchen and examine the cookbook first; gather every ingredient; cut before cooking; look whether something "
@@ -90,4 +78,4 @@ def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `burned`, `wrong_processing` or `timeout` (ReuseRL Table 8), else the stop reason."""
     if trajectory.end_label in (BURNED_LABEL, WRONG_LABEL):
         return trajectory.end_label
-    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+    return stop_label(trajectory)

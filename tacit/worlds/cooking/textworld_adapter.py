@@ -17,8 +17,8 @@ from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
 from tacit.worlds.cooking import place
-from tacit.worlds.cooking.prompt import FullWording
 from tacit.worlds.cooking.skills import TEXTWORLD_ALPHABET, failure
+from tacit.worlds.cooking.tracker import FullWording
 from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL
 
 SUFFIXES = (".z8", ".ulx")

@@ -1,4 +1,4 @@
-"""Progress tracker: the recipe once read, what is left of it, and where the needed items were seen or might be.
+"""Reading of observations, the wordings, and the tracker: the recipe once read, what is left of it, and where things are.
 
     phase      find_recipe -> gather -> process -> prepare -> eat -> done
     progress   +1.0 per subgoal: recipe read, ingredient taken, direction done, meal prepared, meal eaten;
@@ -22,23 +22,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tacit.core.hindsight import component_names, sum_signals
+from tacit.core.hindsight import RuleTracker
 from tacit.core.types import Observation, Task, Transition
-from tacit.core.world import Tracker
+from tacit.core.world import Brief, Numbered, Tracker
 from tacit.worlds.cooking.skills import skill
 from tacit.worlds.cooking.world import BURNED, COOKED, COOKING_VERBS, CUTS, DIRECTIONS, HEAT, RAW, UNCUT
 
-# Parsing of observations, for the expert, the tracker and the terse wording.
-
-_ADJECTIVES = (RAW, BURNED, *COOKED, *CUTS.values())
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
 _ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)
 """TextWorld's own games may name a room in several words"""
 _FURNITURE = re.compile(r"You see an? (?:(open|closed) )?([\w ]+?)\.(?: (?:In|On) the [\w ]+ you see (.+)\.)?(?: The .+)?")
 _EXIT = re.compile(r"There is an? (?:(open|closed) )?([\w -]+) to the (\w+)\.")
+_LISTED = re.compile(r"(On the floor you see|You are carrying:) (.+)\.")
 _WENT = re.compile(r"You go (\w+)\.")
 _DONE = re.compile(
-    r"You (take|pick up|put|drop|open|close|go|look|check|chop|slice|dice|fried|roasted|grilled|eat|drink)\b|Adding the meal"
+    r"(You (take|pick up|put|drop|open|close|go|look|check|chop|slice|dice|fried|roasted|grilled|eat|drink|burned)"
+    r"|Adding the meal)\b"
 )
 
 
@@ -49,8 +48,7 @@ class Item(NamedTuple):
 
     @property
     def text(self) -> str:
-        words = [w for w in (self.cutting, self.cooking) if w not in (UNCUT, RAW)]
-        return " ".join([*words, self.name])
+        return " ".join([*(word for word in (self.cutting, self.cooking) if word not in (UNCUT, RAW)), self.name])
 
 
 class Direction(NamedTuple):
@@ -58,6 +56,10 @@ class Direction(NamedTuple):
 
     verb: str
     food: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.verb} {self.food}"
 
     @property
     def result(self) -> str:
@@ -76,15 +78,22 @@ class Direction(NamedTuple):
         return (item.cutting if self.cuts else item.cooking) == self.result
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     ingredients: tuple[str, ...]
     directions: tuple[Direction, ...]
 
     @property
     def text(self) -> str:
         plain = [food for food in self.ingredients if all(food != d.food for d in self.directions)]
-        return ", ".join([*(f"{d.verb} {d.food}" for d in self.directions), *plain])
+        return ", ".join([*(d.text for d in self.directions), *plain])
+
+    @property
+    def steps(self) -> list[str]:
+        return [f"take {food}" for food in self.ingredients] + [d.text for d in self.directions]
+
+    def pending(self, has: Mapping[str, Item]) -> list[Direction]:
+        """The directions that carried items still need."""
+        return [d for d in self.directions if d.food in has and not d.done_to(has[d.food])]
 
 
 @dataclass
@@ -112,15 +121,9 @@ class Scene:
         return sorted((name for name in self.closed if name in self.places), key=lambda name: (name == "oven", name))
 
     @property
-    def last_direction(self) -> str:
-        """the direction of the last command if it was an executed `go`, else empty"""
-        match = _WENT.match(self.answer)
-        return match[1] if match else ""
-
-    @property
     def refused(self) -> bool:
         """the last command changed nothing"""
-        return bool(self.answer) and not _DONE.match(self.answer) and not self.answer.startswith("You burned")
+        return bool(self.answer) and not _DONE.match(self.answer)
 
 
 def read_scene(text: str) -> Scene:
@@ -130,25 +133,20 @@ def read_scene(text: str) -> Scene:
         raise ValueError(f"not a cooking observation: {text!r}")
     scene = Scene(text[: header.start()].strip(), header[1].lower())
     for line in text[header.end() :].strip().split("\n")[1:]:
-        if line.startswith("There is"):
-            match = _EXIT.fullmatch(line)
-            if match:
-                state, door, way = match.groups()
-                scene.exits[way] = "" if door == "exit" else door
-                if state:
-                    (scene.closed if state == "closed" else scene.opened).add(door)
-        elif line.startswith("You see"):
-            match = _FURNITURE.fullmatch(line)
-            if match:
-                state, name, items = match.groups()
-                scene.places[name] = _items(items)
-                if state:
-                    (scene.closed if state == "closed" else scene.opened).add(name)
-        elif line.startswith("On the floor you see "):
-            scene.places["floor"] = _items(line.removeprefix("On the floor you see ").rstrip("."))
-        elif line.startswith("You are carrying: "):
-            items = _items(line.removeprefix("You are carrying: ").rstrip("."))
-            scene.carried = {item.name: item for item in items}
+        state, name = None, ""
+        if match := _EXIT.fullmatch(line):
+            state, name, way = match.groups()
+            scene.exits[way] = "" if name == "exit" else name
+        elif match := _FURNITURE.fullmatch(line):
+            state, name, items = match.groups()
+            scene.places[name] = _items(items)
+        elif match := _LISTED.fullmatch(line):
+            if match[1] == "You are carrying:":
+                scene.carried = {item.name: item for item in _items(match[2])}
+            else:
+                scene.places["floor"] = _items(match[2])
+        if state:
+            (scene.closed if state == "closed" else scene.opened).add(name)
     return scene
 
 
@@ -164,9 +162,8 @@ def read_recipe(text: str) -> Recipe | None:
     if start < 0 or middle < start:
         return None
     ingredients = tuple(line.strip() for line in text[start:middle].split("\n")[1:] if line.strip())
-    lines = text[middle:].split("\n")[1:]
     steps = []
-    for line in lines:
+    for line in text[middle:].split("\n")[1:]:
         verb, the, food = line.strip().partition(" the ")
         if not the:
             break
@@ -176,19 +173,60 @@ def read_recipe(text: str) -> Recipe | None:
 
 def _items(listed: str | None) -> list[Item]:
     """`a knife, some salt and a sliced raw egg` -> three items"""
-    return [_item(words) for words in re.split(r", | and ", listed)] if listed else []
+    items = []
+    for words in re.split(r", | and ", listed) if listed else ():
+        rest = words.split()[1:]
+        cooking, cutting = RAW, UNCUT
+        while rest and rest[0] in (RAW, BURNED, *COOKED, *CUTS.values()):
+            if rest[0] in CUTS.values():
+                cutting = rest.pop(0)
+            else:
+                cooking = rest.pop(0)
+        items.append(Item(" ".join(rest), cooking, cutting))
+    return items
 
 
-def _item(words: str) -> Item:
-    rest = words.split()[1:]
-    cooking, cutting = RAW, UNCUT
-    while rest and rest[0] in _ADJECTIVES:
-        if rest[0] in CUTS.values():
-            cutting = rest[0]
-        else:
-            cooking = rest[0]
-        rest = rest[1:]
-    return Item(" ".join(rest), cooking, cutting)
+COMMANDS = """You are playing a cooking game in text. These commands exist:
+look, inventory, examine <thing>, go <direction>, open <thing>, close <thing>
+take <thing> from <place>, drop <thing>, put <thing> on <place>, insert <thing> into <container>
+chop <food> with knife, slice <food> with knife, dice <food> with knife
+cook <food> with stove (fries), with oven (roasts), with BBQ (grills)
+prepare meal (in the kitchen, once every ingredient is as the recipe wants it), eat meal
+A wrong cut or a wrong way of cooking loses the game. Food that is cooked already burns if it is cooked again."""
+
+
+class FullWording(Numbered):
+    version = "2"
+    """1 listed other commands: all ingredients for `prepare meal`, `examine` of what is carried, no `drink`"""
+    rules, word = COMMANDS, "command"
+
+
+class TerseWording(Brief):
+    """`kitchen | fridge? table: knife | north south? | has sliced carrot`: `?` means closed, `!` a refused command.
+
+    The turn that reads the recipe shows it as `recipe: slice carrot, fry carrot`. Past turns keep only the recipe, the refusal
+    mark and the action.
+    """
+
+    version = "2"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{_answer(read_scene(observation.text))}: {action}"
+
+    def brief(self, observation: Observation) -> str:
+        scene, things = read_scene(observation.text), []
+        for place, items in scene.places.items():
+            listed = ", ".join(item.text for item in items)
+            things.append(f"{place}?" if place in scene.closed else f"{place}: {listed}" if listed else place)
+        ways = [way + (f" {door}?" if door in scene.closed else "") for way, door in scene.exits.items()]
+        has = [item.text for item in scene.carried.values()]
+        sections = (_answer(scene), scene.room, "; ".join(things), "; ".join(ways), f"has {', '.join(has)}" if has else "")
+        return " | ".join(section for section in sections if section)
+
+
+def _answer(scene: Scene) -> str:
+    recipe = read_recipe(scene.answer)
+    return f"recipe: {recipe.text}" if recipe is not None else "!" if scene.refused else ""
 
 
 @dataclass(frozen=True)
@@ -209,10 +247,10 @@ class Explored:
     def after(self, scene: Scene) -> Explored:
         """Add an observation. Connections follow from the world's answers, not from the agent's actions."""
         ways = {**self.ways, scene.room: self.ways.get(scene.room, {})}
-        before = self.scenes.get(self.here)
-        if before is not None and scene.last_direction in before.exits and self.here != scene.room:
-            ways[self.here] = {**ways[self.here], scene.last_direction: scene.room}
-            ways[scene.room] = {**ways[scene.room], DIRECTIONS[scene.last_direction]: self.here}
+        before, went = self.scenes.get(self.here), _WENT.match(scene.answer)
+        if before is not None and went and went[1] in before.exits and self.here != scene.room:
+            ways[self.here] = {**ways[self.here], went[1]: scene.room}
+            ways[scene.room] = {**ways[scene.room], DIRECTIONS[went[1]]: self.here}
         return Explored(scene.room, {**self.scenes, scene.room: scene}, ways)
 
     def contains(self, room: str, thing: str) -> bool:
@@ -226,7 +264,7 @@ class Explored:
 
     def unexplored(self, room: str) -> bool:
         """Whether the room has closed containers or untried exits."""
-        return bool(self.scenes[room].closed_containers) or bool(self.untried(room))
+        return bool(self.scenes[room].closed_containers or self.untried(room))
 
     def first_step(self, reached: Callable[[str], bool]) -> str | None:
         """The direction to the nearest room with the property; empty if it is this one, None if there is none."""
@@ -242,11 +280,7 @@ class Explored:
         return None
 
 
-PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
-ERRORS: Mapping[str, float] = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
 NOT_SEEN = "not seen"
-BOUND = 600
-"""maximum characters of a state block"""
 
 
 @dataclass(frozen=True)
@@ -262,60 +296,49 @@ class CookingState:
     came_from: str = ""
     """the previous room, if the last step led into a known room"""
     fault: str = ""
-    """the error of the last action, a key of ERRORS"""
 
 
-class Outcome(NamedTuple):
-    """The result of an action."""
-
-    refused: bool
-    won: bool
-    lost: bool
-
-
-class CookingTracker:
+class CookingTracker(RuleTracker):
     version = "cooking-2"
-    components = component_names(PROGRESS, ERRORS)
+    progress = {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
+    errors = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
 
     def start(self, task: Task, observation: Observation) -> CookingState:
         scene = read_scene(observation.text)
         return CookingState(Explored().after(scene), frozenset(scene.opened))
 
+    def judge(self, transition: Transition, scene: Scene) -> tuple[bool, bool, bool]:
+        """(refused, won, lost)"""
+        return not transition.effective, transition.success, transition.done and not transition.success
+
     def update(self, state: CookingState, action: str, transition: Transition) -> CookingState:
         scene = read_scene(transition.observation.text)
-        verdict = self.judge(transition, scene)
-        if verdict.refused:
+        refused, won, lost = self.judge(transition, scene)
+        if refused:
             return replace(state, fault="refused" if skill(action) else "unreadable")
-        recipe = state.recipe or read_recipe(scene.answer)
-        prepared = "meal" in scene.carried or "prepare" in state.achieved
-        achieved, left = set(state.achieved), _left(recipe, scene)
+        recipe, has = state.recipe or read_recipe(scene.answer), scene.carried
+        prepared = "meal" in has or "prepare" in state.achieved
+        achieved, left = set(state.achieved), tuple[str, ...]()
         if recipe is not None:
-            achieved.add("read")
-            achieved.update(step for step in _steps(recipe) if step not in left)
-        if prepared:
-            achieved.add("prepare")
-        if verdict.won:
-            achieved.add("eat")
+            pending = recipe.pending(has)
+            undone = {*(d.text for d in recipe.directions if d.food not in has or d in pending)}
+            undone |= {f"take {food}" for food in recipe.ingredients if food not in has}
+            left = tuple(step for step in recipe.steps if step in undone)
+            achieved |= {"read", *(step for step in recipe.steps if step not in undone)}
+        achieved |= {name for name, reached in (("prepare", prepared), ("eat", won)) if reached}
+        before = state.house.here
         target = action.lower().removeprefix("open ") if action.lower().startswith("open ") else ""
-        fault = "reopened" if target and target in state.opened else ""
-        before, rooms = state.house.here, state.house.scenes
-        if scene.room != before and scene.room == state.came_from:
-            fault = "back"
-        if verdict.lost:
-            fault = "lost"
+        back = scene.room != before and scene.room == state.came_from
         return CookingState(
             house=state.house.after(scene),
             opened=state.opened | scene.opened,
             recipe=recipe,
             achieved=frozenset(achieved),
             left=() if prepared else left,
-            phase=_phase(recipe, left, prepared, verdict.won),
-            came_from=before if scene.room != before and scene.room in rooms else "",
-            fault=fault,
+            phase="done" if won else "eat" if prepared else _phase(recipe, left),
+            came_from=before if scene.room != before and scene.room in state.house.scenes else "",
+            fault="lost" if lost else "back" if back else "reopened" if target and target in state.opened else "",
         )
-
-    def judge(self, transition: Transition, scene: Scene) -> Outcome:
-        return Outcome(not transition.effective, transition.success, transition.done and not transition.success)
 
     def render(self, state: CookingState) -> str:
         lines = [f"phase: {state.phase}", f"rooms visited: {', '.join(state.house.scenes)}"]
@@ -329,26 +352,20 @@ class CookingTracker:
             lines.append(f"to search: {', '.join(_to_search(state.house)) or 'nothing'}")
         return "\n".join(lines)
 
-    def signals(self, before: CookingState, after: CookingState) -> Mapping[str, float]:
-        progress = {
-            "subgoal": PROGRESS["subgoal"] * len(after.achieved - before.achieved),
-            "new_room": PROGRESS["new_room"] * (len(after.house.scenes) - len(before.house.scenes)),
-            "new_container": PROGRESS["new_container"] * len(after.opened - before.opened),
+    def count(self, before: CookingState, after: CookingState) -> Mapping[str, float]:
+        return {
+            "subgoal": len(after.achieved - before.achieved),
+            "new_room": len(after.house.scenes) - len(before.house.scenes),
+            "new_container": len(after.opened - before.opened),
         }
-        return sum_signals(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
-def _steps(recipe: Recipe) -> list[str]:
-    return [f"take {food}" for food in recipe.ingredients] + [f"{d.verb} {d.food}" for d in recipe.directions]
-
-
-def _left(recipe: Recipe | None, scene: Scene) -> tuple[str, ...]:
+def _phase(recipe: Recipe | None, left: tuple[str, ...]) -> str:
     if recipe is None:
-        return ()
-    has = scene.carried
-    done = {f"take {food}" for food in has}
-    done |= {f"{d.verb} {d.food}" for d in recipe.directions if d.food in has and d.done_to(has[d.food])}
-    return tuple(step for step in _steps(recipe) if step not in done)
+        return "find_recipe"
+    if any(step.startswith("take ") for step in left):
+        return "gather"
+    return "process" if left else "prepare"
 
 
 def _needs(state: CookingState) -> list[str]:
@@ -359,7 +376,7 @@ def _needs(state: CookingState) -> list[str]:
     if state.recipe is None:
         return [] if "cookbook" in has else ["cookbook"]
     missing = [food for food in state.recipe.ingredients if food not in has]
-    pending = [d for d in state.recipe.directions if d.food in has and f"{d.verb} {d.food}" in state.left]
+    pending = [d for d in state.recipe.directions if d.food in has and d.text in state.left]
     knife = ["knife"] if any(d.cuts for d in pending) and "knife" not in has else []
     heat = dict.fromkeys(d.heat for d in pending if not d.cuts)
     return [*missing, *knife, *heat] or ([] if pending else ["kitchen"])
@@ -380,25 +397,13 @@ def _to_search(house: Explored) -> list[str]:
     return here or ([f"way {way}"] if way else [])
 
 
-def _phase(recipe: Recipe | None, left: tuple[str, ...], prepared: bool, success: bool) -> str:
-    if success:
-        return "done"
-    if prepared:
-        return "eat"
-    if recipe is None:
-        return "find_recipe"
-    if any(step.startswith("take ") for step in left):
-        return "gather"
-    return "process" if left else "prepare"
-
-
 class TextTracker(CookingTracker):
     """Detects refusals and the end of the game from the text."""
 
     version = "cooking-text-1"
 
-    def judge(self, transition: Transition, scene: Scene) -> Outcome:
-        return Outcome(scene.refused, "*** The End ***" in scene.answer, "*** You lost! ***" in scene.answer)
+    def judge(self, transition: Transition, scene: Scene) -> tuple[bool, bool, bool]:
+        return scene.refused, "*** The End ***" in scene.answer, "*** You lost! ***" in scene.answer
 
 
 class NoPlacesTracker(CookingTracker):

@@ -19,7 +19,7 @@ recipe wants raw is wrong_processing even if the cook gate is off; in TextWorld 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
@@ -27,6 +27,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import World
 
 RAW, BURNED, UNCUT = "raw", "burned", "uncut"
 HEAT = {"stove": "fried", "oven": "roasted", "BBQ": "grilled"}
@@ -65,8 +66,7 @@ class Furniture:
 
 def _foods() -> dict[str, Food]:
     def several(names: str, places: str, **properties) -> list[Food]:
-        listed = (name.strip() for name in names.split(","))
-        return [Food(name, tuple(places.split(", ")), **properties) for name in listed]
+        return [Food(name, tuple(places.split(", ")), **properties) for name in names.split(", ")]
 
     plain: dict = {"cookable": False, "cuttable": False, "uncountable": True}
     foods = [
@@ -86,14 +86,8 @@ def _foods() -> dict[str, Food]:
     return {food.name: food for food in foods}
 
 
-def with_article(words: str) -> str:
-    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
-
-
 FOODS = _foods()
 MEAL = Food("meal", ())
-TOOLS = ("cookbook", "knife")
-
 FURNITURE = {
     "fridge": Furniture("kitchen", container=True),
     "oven": Furniture("kitchen", container=True),
@@ -108,7 +102,6 @@ FURNITURE = {
     "patio table": Furniture("backyard"),
     "patio chair": Furniture("backyard"),
 }
-
 NEIGHBOURS = {
     "kitchen": ("livingroom", "backyard", "corridor", "pantry"),
     "pantry": ("kitchen",),
@@ -118,7 +111,6 @@ NEIGHBOURS = {
     "backyard": ("kitchen", "corridor"),
     "corridor": ("livingroom", "kitchen", "bedroom", "bathroom", "backyard"),
 }
-
 DOORS = {
     frozenset(("kitchen", "pantry")): ("frosted-glass door", "plain door"),
     frozenset(("kitchen", "backyard")): ("sliding patio door", "screen door"),
@@ -127,6 +119,8 @@ DOORS = {
 
 
 FLOOR, CARRIED, GONE = "floor", "carried", "gone"
+MAX_STEPS = 40
+BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
 _ENTRANCES = (
     "You are in the {room}.",
     "You've entered a {room}.",
@@ -134,6 +128,17 @@ _ENTRANCES = (
     "Well, here we are in the {room}.",
     "You find yourself in a {room}.",
 )
+_COOKBOOK = """You open the cookbook and start reading:
+Recipe #1
+Gather all following ingredients and follow the directions to prepare this tasty meal.
+Ingredients:
+{}
+Directions:
+{}  prepare meal"""
+
+
+def with_article(words: str) -> str:
+    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
 
 class Game:
@@ -147,10 +152,12 @@ class Game:
         }
         self.furniture: dict[str, tuple[str, ...]] = {room: tuple(spec["furniture"]) for room, spec in house.items()}
         self.recipe: list[tuple[str, str, str]] = [(food, cook, cut) for food, cook, cut in data["recipe"]]
+        self.ingredients = [food for food, _, _ in self.recipe]
         self.opened: set[str] = set()
         """containers and doors"""
         self.where: dict[str, str] = {"meal": GONE}
-        self.content: dict[str, list[str]] = {CARRIED: []}
+        self.carried: list[str] = []
+        self.content: dict[str, list[str]] = {CARRIED: self.carried}
         self.cooking: dict[str, str] = {"meal": RAW}
         self.cutting: dict[str, str] = {"meal": UNCUT}
         for name, place, cooking, cutting in data["items"]:
@@ -163,22 +170,17 @@ class Game:
         }
         self.reached: set[tuple[str, str]] = set()
         """scored subgoals: (verb, food)"""
-        self.max_points = 2 + len(self.recipe) * (1 + bool(data["cook"])) + self._cuts_wanted()
-
-    def _cuts_wanted(self) -> int:
-        return sum(self.cutting[food] != cutting for food, _, cutting in self.recipe)
+        cuts = sum(self.cutting[food] != cutting for food, _, cutting in self.recipe)
+        self.max_points = 2 + len(self.recipe) * (1 + bool(data["cook"])) + cuts
 
     @property
-    def ingredients(self) -> list[str]:
-        return [food for food, _, _ in self.recipe]
+    def here(self) -> tuple[str, ...]:
+        """the furniture of this room"""
+        return self.furniture[self.room]
 
-    @property
-    def carried(self) -> list[str]:
-        return self.content[CARRIED]
-
-    def doors(self) -> dict[str, str]:
-        """The doors of this room: door -> direction."""
-        return {door: way for way, (_, door) in self.exits[self.room].items() if door}
+    def doors(self) -> list[str]:
+        """The doors of this room."""
+        return [door for _, door in self.exits[self.room].values() if door]
 
     def food(self, name: str) -> Food | None:
         return MEAL if name == "meal" else FOODS.get(name)
@@ -190,24 +192,20 @@ class Game:
         return not (food.needs_cooking and self.cooking[name] == RAW)
 
     def move(self, name: str, place: str) -> None:
-        old = self.content.get(self.where[name])
-        if old is not None and name in old:
+        old = self.content.get(self.where[name], [])
+        if name in old:
             old.remove(name)
         self.where[name] = place
         if place != GONE:
             self.content.setdefault(place, []).append(name)
 
-    def places_here(self) -> Iterator[str]:
-        """The places in this room whose items are within reach."""
-        for name in self.furniture[self.room]:
-            thing = FURNITURE[name]
-            if thing.holds and (not thing.container or name in self.opened):
-                yield name
-        yield f"{FLOOR} {self.room}"
+    def stores(self) -> list[str]:
+        """The furniture of this room whose items are within reach."""
+        things = [(name, FURNITURE[name]) for name in self.here]
+        return [name for name, thing in things if thing.holds and (not thing.container or name in self.opened)]
 
     def within_reach(self, name: str) -> bool:
-        place = self.where.get(name, GONE)
-        return place == CARRIED or place in self.places_here()
+        return self.where.get(name, GONE) in (CARRIED, f"{FLOOR} {self.room}", *self.stores())
 
     def describe_item(self, name: str) -> str:
         """`a sliced fried pork chop`"""
@@ -221,79 +219,47 @@ class Game:
     def describe(self) -> str:
         """The current room and the inventory."""
         lines = [f"-= {self.room.capitalize()} =-", self._entrance[self.room]]
-        for name in self.furniture[self.room]:
+        for name in self.here:
             thing, inside = FURNITURE[name], self.content.get(name)
-            if not thing.container:
-                seen = f"You see {with_article(name)}."
-            elif name in self.opened:
-                seen = f"You see an open {name}."
-            else:
+            if thing.container and name not in self.opened:
                 lines.append(f"You see a closed {name}.")
                 continue
+            seen = f"You see {f'an open {name}' if thing.container else with_article(name)}."
             if inside:
                 seen += f" {'In' if thing.container else 'On'} the {name} you see {self.list_items(inside)}."
             elif thing.holds:
                 seen += f" The {name} is empty."
             lines.append(seen)
-        on_floor = self.content.get(f"{FLOOR} {self.room}")
-        if on_floor:
+        if on_floor := self.content.get(f"{FLOOR} {self.room}"):
             lines.append(f"On the floor you see {self.list_items(on_floor)}.")
         for way, (_, door) in self.exits[self.room].items():
-            if door:
-                state = "an open" if door in self.opened else "a closed"
-                lines.append(f"There is {state} {door} to the {way}.")
-            else:
-                lines.append(f"There is an exit to the {way}.")
+            state = "an exit" if not door else f"an open {door}" if door in self.opened else f"a closed {door}"
+            lines.append(f"There is {state} to the {way}.")
         lines.append(f"You are carrying: {self.list_items(self.carried)}." if self.carried else "You are carrying nothing.")
         return "\n".join(lines)
 
     def cookbook(self) -> str:
-        directions = []
+        directions = ""
         for food, cooking, cutting in self.recipe:
-            if cutting != UNCUT:
-                directions.append(f"  {CUTTING_VERBS[cutting]} the {food}")
-            if cooking != RAW:
-                directions.append(f"  {COOKING_VERBS[cooking]} the {food}")
-        ingredients = [f"  {food}" for food in self.ingredients]
-        return "\n".join(
-            [
-                "You open the cookbook and start reading:",
-                "Recipe #1",
-                "Gather all following ingredients and follow the directions to prepare this tasty meal.",
-                "Ingredients:",
-                *ingredients,
-                "Directions:",
-                *directions,
-                "  prepare meal",
-            ]
-        )
+            directions += f"  {CUTTING_VERBS[cutting]} the {food}\n" if cutting != UNCUT else ""
+            directions += f"  {COOKING_VERBS[cooking]} the {food}\n" if cooking != RAW else ""
+        return _COOKBOOK.format("\n".join(f"  {food}" for food in self.ingredients), directions)
 
     def admissible(self) -> tuple[str, ...]:
         """All admissible commands, sorted, as TextWorld lists them: `prepare meal` once the recipe's first ingredient is
         carried (it may still be refused), and no `examine` for what is carried (it is not refused)."""
-        here, carried = self.furniture[self.room], self.carried
-        commands = ["inventory", "look"]
-        for name in here:
-            commands.append(f"examine {name}")
-            if FURNITURE[name].container:
-                commands.append(f"close {name}" if name in self.opened else f"open {name}")
-        for way, (_, door) in self.exits[self.room].items():
-            if door:
-                commands.append(f"close {door}" if door in self.opened else f"open {door}")
-            if not door or door in self.opened:
-                commands.append(f"go {way}")
-        stores = list(self.places_here())[:-1]
-        for name in stores:
-            for item in self.content.get(name, ()):
-                commands += (f"examine {item}", f"take {item} from {name}")
-        for item in self.content.get(f"{FLOOR} {self.room}", ()):
-            commands += (f"examine {item}", f"take {item}")
-        heats = [name for name in here if name in HEAT]
-        for item in carried:
+        commands = ["inventory", "look", *(f"examine {name}" for name in self.here)]
+        commands += [f"go {way}" for way, (_, door) in self.exits[self.room].items() if not door or door in self.opened]
+        for name in (*(name for name in self.here if FURNITURE[name].container), *self.doors()):
+            commands.append(f"close {name}" if name in self.opened else f"open {name}")
+        stores = self.stores()
+        for place in (*stores, f"{FLOOR} {self.room}"):
+            origin = f" from {place}" if place in stores else ""
+            for item in self.content.get(place, ()):
+                commands += (f"examine {item}", f"take {item}{origin}")
+        for item in self.carried:
             commands.append(f"drop {item}")
-            commands += [
-                f"insert {item} into {store}" if FURNITURE[store].container else f"put {item} on {store}" for store in stores
-            ]
+            commands += [f"insert {item} into {s}" if FURNITURE[s].container else f"put {item} on {s}" for s in stores]
             food = self.food(item)
             if food is None:
                 continue
@@ -302,8 +268,8 @@ class Game:
             if food.drinkable:
                 commands.append(f"drink {item}")
             if food.cookable and self.cooking[item] != BURNED:
-                commands += [f"cook {item} with {heat}" for heat in heats]
-            if food.cuttable and item != "meal" and self.cutting[item] == UNCUT and "knife" in carried:
+                commands += [f"cook {item} with {heat}" for heat in self.here if heat in HEAT]
+            if food.cuttable and item != "meal" and self.cutting[item] == UNCUT and "knife" in self.carried:
                 commands += [f"{verb} {item} with knife" for verb in CUTS]
         if self.room == "kitchen" and self.where[self.ingredients[0]] == CARRIED:
             commands.append("prepare meal")
@@ -320,15 +286,7 @@ def _describe_item(name: str, cooking: str, cutting: str) -> str:
     return f"some {described}" if food is not None and food.uncountable else with_article(described)
 
 
-def is_thing(name: str) -> bool:
-    return name in FOODS or name in FURNITURE or name in TOOLS or name == "meal"
-
-
-MAX_STEPS = 40
-BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
-_UNSEEN = "You can't see any such thing."
-_LOOKING = ("look", "inventory", "examine")
-"""commands that change nothing"""
+_UNSEEN, _UNKNOWN, _INEDIBLE = "You can't see any such thing.", "That's not a command I recognise.", "That's plainly inedible."
 _CANONICAL = {name.lower(): name for name in FURNITURE}
 
 
@@ -336,50 +294,54 @@ class _Refused(Exception):
     """The command changes nothing; the message is the answer."""
 
 
-class CookingWorld:
+def _refuse_if(wrong: object, why: str) -> None:
+    if wrong:
+        raise _Refused(why)
+
+
+class CookingWorld(World):
     """One game at a time; see the module for the rules."""
 
     def __init__(self) -> None:
         self._game: Game | None = None
-        self._seen = Observation("")
-        """the current room, cached while commands change nothing"""
-        self._lost = ""
-        self._won = False
-        self._score = 0.0
-        self._verbs: dict[str, Callable[[str], str]] = {
+        self._verbs: dict[str, Callable[[Game, str], str]] = {
             "go": self._go,
             "open": self._open,
             "close": self._close,
             "take": self._take,
             "drop": self._drop,
-            "put": partial(self._store, " on "),
-            "insert": partial(self._store, " into "),
+            "put": partial(self._store, preposition=" on "),
+            "insert": partial(self._store, preposition=" into "),
             "cook": self._cook,
             "prepare": self._prepare,
             "eat": self._eat,
             "drink": self._drink,
             "examine": self._examine,
-            **{verb: partial(self._cut, verb) for verb in CUTS},
+            **{verb: partial(self._cut, verb=verb) for verb in CUTS},
         }
 
     def reset(self, task: Task) -> Observation:
         try:
-            self._game = Game(task.data)
+            self._game = game = Game(task.data)
         except (KeyError, ValueError, TypeError) as error:
             raise TacitError(f"task {task.id!r} is not a cooking task: {error!r}. Create tasks with `tasks`.") from error
         self._lost, self._won, self._score = "", False, 0.0
-        self._seen = Observation(self._game.describe(), self._game.admissible())
+        self._seen = Observation(game.describe(), game.admissible())
+        """the current room, cached while commands change nothing"""
         return self._seen
 
     def step(self, action: str) -> Transition:
-        game = self.game
+        game, effective = self.game, True
         verb, _, rest = " ".join(action.lower().split()).partition(" ")
-        effective = True
         try:
-            answer = self._answer(verb, rest)
+            if verb in ("look", "inventory") and not rest:
+                answer = "You look around." if verb == "look" else "You check what you are carrying."
+            else:
+                _refuse_if(verb not in self._verbs or not rest, _UNKNOWN)
+                answer = self._verbs[verb](game, rest)
         except _Refused as refusal:
             answer, effective = str(refusal), False
-        if effective and verb not in _LOOKING:
+        if effective and verb not in ("look", "inventory", "examine"):
             self._seen = Observation(game.describe(), game.admissible())
         score = len(game.reached) / game.max_points
         reward, self._score = score - self._score, score
@@ -390,178 +352,137 @@ class CookingWorld:
         observation = Observation(f"{answer}\n{self._seen.text}", self._seen.actions)
         return Transition(observation, score=score, effective=effective, reward=reward)
 
-    def close(self) -> None:
-        self._game = None
-
     @property
     def game(self) -> Game:
         if self._game is None:
             raise TacitError("no episode has been started: call reset(task) first.")
         return self._game
 
-    def _answer(self, verb: str, rest: str) -> str:
-        if verb in ("look", "inventory") and not rest:
-            return "You look around." if verb == "look" else "You check what you are carrying."
-        if verb not in self._verbs or not rest:
-            raise _Refused("That's not a command I recognise.")
-        return self._verbs[verb](rest)
-
-    def _go(self, direction: str) -> str:
-        way = self.game.exits[self.game.room].get(direction)
-        if direction not in DIRECTIONS or way is None:
+    def _go(self, game: Game, direction: str) -> str:
+        way = game.exits[game.room].get(direction)
+        if way is None:
             raise _Refused("You can't go that way.")
         room, door = way
-        if door and door not in self.game.opened:
-            raise _Refused(f"You have to open the {door} first.")
-        self.game.room = room
+        _refuse_if(door and door not in game.opened, f"You have to open the {door} first.")
+        game.room = room
         return f"You go {direction}."
 
-    def _openable(self, name: str) -> str:
+    def _openable(self, game: Game, name: str) -> str:
         name = _CANONICAL.get(name, name)
-        if name in self.game.doors():
-            return name
-        if name not in self.game.furniture[self.game.room] and not self.game.within_reach(name):
-            raise _Refused(_UNSEEN)
-        if name not in FURNITURE or not FURNITURE[name].container:
-            raise _Refused("That's not something you can open or close.")
+        if name not in game.doors():
+            _refuse_if(name not in game.here and not game.within_reach(name), _UNSEEN)
+            openable = name in FURNITURE and FURNITURE[name].container
+            _refuse_if(not openable, "That's not something you can open or close.")
         return name
 
-    def _open(self, name: str) -> str:
-        name = self._openable(name)
-        if name in self.game.opened:
-            raise _Refused("That's already open.")
-        self.game.opened.add(name)
-        inside = self.game.content.get(name)
-        return f"You open the {name}, revealing {self.game.list_items(inside)}." if inside else f"You open the {name}."
+    def _open(self, game: Game, name: str) -> str:
+        name = self._openable(game, name)
+        _refuse_if(name in game.opened, "That's already open.")
+        game.opened.add(name)
+        inside = game.content.get(name)
+        return f"You open the {name}, revealing {game.list_items(inside)}." if inside else f"You open the {name}."
 
-    def _close(self, name: str) -> str:
-        name = self._openable(name)
-        if name not in self.game.opened:
-            raise _Refused("That's already closed.")
-        self.game.opened.discard(name)
+    def _close(self, game: Game, name: str) -> str:
+        name = self._openable(game, name)
+        _refuse_if(name not in game.opened, "That's already closed.")
+        game.opened.discard(name)
         return f"You close the {name}."
 
-    def _take(self, rest: str) -> str:
+    def _take(self, game: Game, rest: str) -> str:
         name, _, place = rest.partition(" from ")
-        if _CANONICAL.get(name) in self.game.furniture[self.game.room]:
-            raise _Refused("That's fixed in place.")
-        if not self.game.within_reach(name):
-            raise _Refused(_UNSEEN)
-        at = self.game.where[name]
-        if at == CARRIED:
-            raise _Refused("You already have that.")
+        _refuse_if(_CANONICAL.get(name) in game.here, "That's fixed in place.")
+        _refuse_if(not game.within_reach(name), _UNSEEN)
+        at = game.where[name]
+        _refuse_if(at == CARRIED, "You already have that.")
         on_floor = at.startswith(FLOOR)
-        if place and place not in (at.lower(), FLOOR if on_floor else at):
-            raise _Refused(_UNSEEN)
-        self.game.move(name, CARRIED)
-        if name in self.game.ingredients:
-            self.game.reached.add(("take", name))
+        _refuse_if(place and place not in (at.lower(), FLOOR if on_floor else at), _UNSEEN)
+        game.move(name, CARRIED)
+        if name in game.ingredients:
+            game.reached.add(("take", name))
         return f"You pick up the {name} from the floor." if on_floor else f"You take the {name} from the {at}."
 
-    def _in_hand(self, name: str) -> str:
-        """The name of a carried item; refused if it is not carried."""
-        if not is_thing(_CANONICAL.get(name, name)) or not self.game.within_reach(name):
-            raise _Refused(_UNSEEN)
-        if self.game.where[name] != CARRIED:
-            raise _Refused(f"You need to take the {name} first.")
-        return name
+    def _check_carried(self, game: Game, name: str) -> None:
+        thing = _CANONICAL.get(name, name)
+        known = thing in FOODS or thing in FURNITURE or thing in ("cookbook", "knife", "meal")
+        _refuse_if(not known or not game.within_reach(name), _UNSEEN)
+        _refuse_if(game.where[name] != CARRIED, f"You need to take the {name} first.")
 
-    def _drop(self, name: str) -> str:
-        self.game.move(self._in_hand(name), f"{FLOOR} {self.game.room}")
+    def _drop(self, game: Game, name: str) -> str:
+        self._check_carried(game, name)
+        game.move(name, f"{FLOOR} {game.room}")
         return f"You drop the {name} on the floor."
 
-    def _store(self, preposition: str, rest: str) -> str:
+    def _store(self, game: Game, rest: str, preposition: str) -> str:
         name, _, place = rest.partition(preposition)
         place = _CANONICAL.get(place, place)
-        name = self._in_hand(name)
-        if place not in self.game.furniture[self.game.room]:
-            raise _Refused(_UNSEEN)
-        if not FURNITURE[place].holds or FURNITURE[place].container != (preposition == " into "):
-            raise _Refused(f"You can't put things{preposition}the {place}.")
-        if FURNITURE[place].container and place not in self.game.opened:
-            raise _Refused(f"The {place} is closed.")
-        self.game.move(name, place)
+        self._check_carried(game, name)
+        _refuse_if(place not in game.here, _UNSEEN)
+        thing = FURNITURE[place]
+        wrong = not thing.holds or thing.container != (preposition == " into ")
+        _refuse_if(wrong, f"You can't put things{preposition}the {place}.")
+        _refuse_if(thing.container and place not in game.opened, f"The {place} is closed.")
+        game.move(name, place)
         return f"You put the {name}{preposition}the {place}."
 
-    def _cut(self, verb: str, rest: str) -> str:
-        game = self.game
+    def _cut(self, game: Game, rest: str, verb: str) -> str:
         name, _, tool = rest.partition(" with ")
-        if not game.within_reach(name):
-            raise _Refused(_UNSEEN)
+        _refuse_if(not game.within_reach(name), _UNSEEN)
         food = game.food(name)
-        if food is None or not food.cuttable or name == "meal":
-            raise _Refused("Can only cut cuttable food.")
-        if game.cutting[name] != UNCUT:
-            raise _Refused(f"The {name} is already {game.cutting[name]}.")
-        if (tool or "knife") != "knife":
-            raise _Refused("Cutting something requires a knife.")
-        self._in_hand("knife")
-        self._in_hand(name)
+        _refuse_if(food is None or not food.cuttable or name == "meal", "Can only cut cuttable food.")
+        _refuse_if(game.cutting[name] != UNCUT, f"The {name} is already {game.cutting[name]}.")
+        _refuse_if((tool or "knife") != "knife", "Cutting something requires a knife.")
+        self._check_carried(game, "knife")
+        self._check_carried(game, name)
         game.cutting[name] = CUTS[verb]
-        self._judge(name, game.cutting[name], 2)
+        self._judge(game, name, CUTS[verb], 2)
         return f"You {verb} the {name}."
 
-    def _cook(self, rest: str) -> str:
-        game = self.game
+    def _cook(self, game: Game, rest: str) -> str:
         name, _, heat = rest.partition(" with ")
         heat = _CANONICAL.get(heat, heat)
-        if not game.within_reach(name) or (heat not in game.furniture[game.room] and not game.within_reach(heat)):
-            raise _Refused(_UNSEEN)
+        _refuse_if(not game.within_reach(name) or (heat not in game.here and not game.within_reach(heat)), _UNSEEN)
         food = game.food(name)
-        if food is None or not food.cookable:
-            raise _Refused("Can only cook food that can be cooked.")
-        if heat not in HEAT:
-            raise _Refused("Cooking requires a source of heat.")
-        self._in_hand(name)
-        if game.cooking[name] == BURNED:
-            raise _Refused(f"The {name} is burned already.")
+        _refuse_if(food is None or not food.cookable, "Can only cook food that can be cooked.")
+        _refuse_if(heat not in HEAT, "Cooking requires a source of heat.")
+        self._check_carried(game, name)
+        _refuse_if(game.cooking[name] == BURNED, f"The {name} is burned already.")
         if game.cooking[name] in COOKED:
             game.cooking[name] = BURNED
             if name in game.ingredients or name == "meal":
                 self._lost = BURNED_LABEL
             return f"You burned the {name}!"
         game.cooking[name] = HEAT[heat]
-        self._judge(name, game.cooking[name], 1)
+        self._judge(game, name, HEAT[heat], 1)
         return f"You {HEAT[heat]} the {name}."
 
-    def _judge(self, name: str, done: str, column: int) -> None:
+    def _judge(self, game: Game, name: str, done: str, column: int) -> None:
         """Score the cutting (recipe column 2) or cooking (column 1) of an ingredient, or lose the game if it is wrong."""
-        for ingredient in self.game.recipe:
-            if ingredient[0] == name:
-                if ingredient[column] == done:
-                    self.game.reached.add((done, name))
-                else:
-                    self._lost = WRONG_LABEL
+        for ingredient in game.recipe:
+            if ingredient[0] == name and ingredient[column] == done:
+                game.reached.add((done, name))
+            elif ingredient[0] == name:
+                self._lost = WRONG_LABEL
 
-    def _prepare(self, rest: str) -> str:
-        game = self.game
-        if rest != "meal":
-            raise _Refused("That's not a command I recognise.")
-        if game.room != "kitchen":
-            raise _Refused("Can only prepare meal in the kitchen.")
+    def _prepare(self, game: Game, rest: str) -> str:
+        _refuse_if(rest != "meal", _UNKNOWN)
+        _refuse_if(game.room != "kitchen", "Can only prepare meal in the kitchen.")
         for name, cooking, cutting in game.recipe:
-            if game.where[name] != CARRIED:
-                raise _Refused("You still miss something.")
-            if game.cooking[name] != cooking:
-                raise _Refused("Something still needs to be cooked.")
-            if game.cutting[name] != cutting:
-                raise _Refused("Something still needs to be cut.")
+            _refuse_if(game.where[name] != CARRIED, "You still miss something.")
+            _refuse_if(game.cooking[name] != cooking, "Something still needs to be cooked.")
+            _refuse_if(game.cutting[name] != cutting, "Something still needs to be cut.")
         for name in game.ingredients:
             game.move(name, GONE)
         game.move("meal", CARRIED)
         game.reached.add(("prepare", "meal"))
         return "Adding the meal to your inventory."
 
-    def _eat(self, name: str) -> str:
-        game = self.game
-        if game.food(name) is None and is_thing(name) and game.within_reach(name):
-            raise _Refused("That's plainly inedible.")
-        self._in_hand(name)
+    def _eat(self, game: Game, name: str) -> str:
         food = game.food(name)
-        if food is not None and food.needs_cooking and game.cooking[name] == RAW:
-            raise _Refused(f"You should cook the {name} first.")
-        if not game.edible(name):
-            raise _Refused("That's plainly inedible.")
+        _refuse_if(name in ("cookbook", "knife") and game.within_reach(name), _INEDIBLE)
+        self._check_carried(game, name)
+        raw = food is not None and food.needs_cooking and game.cooking[name] == RAW
+        _refuse_if(raw, f"You should cook the {name} first.")
+        _refuse_if(not game.edible(name), _INEDIBLE)
         game.move(name, GONE)
         if name == "meal":
             self._won = True
@@ -570,34 +491,27 @@ class CookingWorld:
             self._lost = WRONG_LABEL
         return f"You eat the {name}. Not bad."
 
-    def _drink(self, name: str) -> str:
-        food = self.game.food(self._in_hand(name))
-        if food is None or not food.drinkable:
-            raise _Refused("You can't drink that.")
-        self.game.move(name, GONE)
-        if name in self.game.ingredients:
+    def _drink(self, game: Game, name: str) -> str:
+        self._check_carried(game, name)
+        food = game.food(name)
+        _refuse_if(food is None or not food.drinkable, "You can't drink that.")
+        game.move(name, GONE)
+        if name in game.ingredients:
             self._lost = WRONG_LABEL
         return f"You drink the {name}. Not bad."
 
-    def _examine(self, name: str) -> str:
-        game = self.game
+    def _examine(self, game: Game, name: str) -> str:
         name = _CANONICAL.get(name, name)
-        if name in game.furniture[game.room]:
+        if name in game.here:
             use = {"stove": "frying", "oven": "roasting", "BBQ": "grilling"}.get(name)
             return f"You look at the {name}. " + (f"Useful for {use} things." if use else "Nothing special.")
         if name in game.doors():
             return f"You look at the {name}. It is {'open' if name in game.opened else 'closed'}."
-        if not game.within_reach(name):
-            raise _Refused(_UNSEEN)
-        if name == "cookbook":
-            return game.cookbook()
-        return f"You look at {game.describe_item(name)}."
+        _refuse_if(not game.within_reach(name), _UNSEEN)
+        return game.cookbook() if name == "cookbook" else f"You look at {game.describe_item(name)}."
 
-
-# House generation: rooms on a grid, connected by exits and doors.
 
 _OFFSETS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
-_SPARE_ROOMS = ("bedroom", "bathroom", "backyard")
 
 
 def build_house(rng: Random, size: int) -> dict[str, Any]:
@@ -608,11 +522,10 @@ def build_house(rng: Random, size: int) -> dict[str, Any]:
     """
     rooms = ["kitchen"]
     if size == 6:
-        rooms += ["pantry", "livingroom", "corridor", *rng.sample(_SPARE_ROOMS, 2)]
-    while True:
+        rooms += ["pantry", "livingroom", "corridor", *rng.sample(("bedroom", "bathroom", "backyard"), 2)]
+    places = None
+    while places is None:
         places = _place(rng, rooms)
-        if places is not None:
-            break
     exits: dict[str, dict[str, list[str]]] = {room: {} for room in rooms}
     for room, other, direction in _joins(rng, places):
         door = rng.choice(DOORS.get(frozenset((room, other)), ("",)))
@@ -628,8 +541,7 @@ def build_house(rng: Random, size: int) -> dict[str, Any]:
 
 def _place(rng: Random, rooms: list[str]) -> dict[str, tuple[int, int]] | None:
     """A grid cell for every room, each next to one of its neighbors; None if the random walk got stuck."""
-    places = {"kitchen": (0, 0)}
-    waiting = rooms[1:]
+    places, waiting = {"kitchen": (0, 0)}, rooms[1:]
     while waiting:
         free = [
             (room, cell)
@@ -661,11 +573,9 @@ def _joins(rng: Random, places: dict[str, tuple[int, int]]) -> list[tuple[str, s
     component = {room: room for room in places}
     joins = []
     for room, other, direction in touching:
-        if component[room] != component[other]:
-            old, new = component[other], component[room]
+        old, new = component[other], component[room]
+        if old != new or rng.random() < 0.5:
             component = {r: new if c == old else c for r, c in component.items()}
-            joins.append((room, other, direction))
-        elif rng.random() < 0.5:
             joins.append((room, other, direction))
     return joins
 
