@@ -15,11 +15,10 @@ from tracker_episodes import fold
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
+from tacit.core.tasks import split_by_digest
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.core.world import format_of
 from tacit.worlds import get_environment
-from tacit.worlds.searchqa.expert import Oracle
-from tacit.worlds.searchqa.land import make_land, split_of
 from tacit.worlds.searchqa.retrieval import (
     CLOSING,
     OPENING,
@@ -33,7 +32,8 @@ from tacit.worlds.searchqa.retrieval import (
     sanitize_passage,
     suggest_actions,
 )
-from tacit.worlds.searchqa.tracker import BOUND
+from tacit.worlds.searchqa.skills import BOUND, Oracle
+from tacit.worlds.searchqa.tasks import make_land
 from tacit.worlds.searchqa.world import parse_action
 
 ENVIRONMENT = get_environment("searchqa")
@@ -136,7 +136,7 @@ def test_the_same_names_are_never_asked_about_in_two_splits():
         assert len({t.id for t in tasks}) == 640 and all(t.split == split for t in tasks)
         things = [thing for t in tasks for thing in make_land(t.data["land"]).things.values()]
         named[split] = {thing.name for thing in things}
-        assert all(split_of(t.name.split()[-1] if t.kind == "person" else t.name) == split for t in things)
+        assert all(split_by_digest(t.name.split()[-1] if t.kind == "person" else t.name) == split for t in things)
         assert {t.family for t in tasks} == ({"bridge"} if split == "hard" else set(ENVIRONMENT.families))
         assert {len(t.data["titles"]) for t in tasks if t.family == "bridge"} == {3 if split == "hard" else 2}
     assert not named["train"] & named["test"] and not named["train"] & named["hard"] and not named["test"] & named["hard"]

@@ -12,15 +12,12 @@ from random import Random
 from tacit.core.errors import unknown
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.searchqa.expert import Oracle
-from tacit.worlds.searchqa.prompt import FullWording, TerseWording
 from tacit.worlds.searchqa.published import FAMILIES, NAME, USUAL_RETRIEVER, published_tasks
 from tacit.worlds.searchqa.published import SPLITS as PUBLISHED
 from tacit.worlds.searchqa.retrieval import Encode, parse_passages
-from tacit.worlds.searchqa.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.searchqa.skills import ALPHABET, HANDBOOK, Oracle, SearchTracker, failure, hindsight
 from tacit.worlds.searchqa.tasks import PANELS, SPLITS, tasks
-from tacit.worlds.searchqa.tracker import SearchTracker
-from tacit.worlds.searchqa.world import MAX_STEPS, SearchWorld
+from tacit.worlds.searchqa.world import MAX_STEPS, FullWording, SearchWorld, TerseWording
 
 _FACTS = (
     (re.compile(r"is an? (\w+), born"), "profession"),
@@ -45,11 +42,6 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
     return pairs
 
 
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings along the oracle's episodes, and its actions."""
-    return texts_of_play(SearchWorld(), tasks("train", 320, seed), Oracle, (TerseWording(), FullWording()), bare=True)
-
-
 ENVIRONMENT = Environment(
     name=NAME,
     summary="Search QA: search a corpus in up to three turns, then answer; a generated land, or corpus and question files",
@@ -68,7 +60,9 @@ ENVIRONMENT = Environment(
     critical_steps=2,
     published_families={"one_hop": "direct_retrieval", "bridge": "multi_hop_reasoning", "comparison": "compare"},
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: texts_of_play(
+        SearchWorld(), tasks("train", 320, seed), Oracle, (TerseWording(), FullWording()), bare=True
+    ),
     questions=questions,
     action_tokens=48,
     family_tasks=tasks,

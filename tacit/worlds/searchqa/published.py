@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.registry import path_from_env
 from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
-from tacit.worlds.searchqa.land import Question
 from tacit.worlds.searchqa.retrieval import SCORINGS, Passage, is_address, normalize_answer, sanitize, sanitize_passage
 
 # File formats:
@@ -49,12 +48,10 @@ from tacit.worlds.searchqa.retrieval import SCORINGS, Passage, is_address, norma
 
 FAMILIES = ("one_hop", "bridge", "comparison")
 KINDS: Mapping[str, str] = {
-    **{family: family for family in FAMILIES},
-    "": "one_hop",
-    "inference": "bridge",
-    "compositional": "bridge",
+    **{family: family for family in FAMILIES}, "": "one_hop", "inference": "bridge", "compositional": "bridge",
     "bridge_comparison": "comparison",
-}  # kind in a question file -> family
+}  # fmt: skip
+"""kind in a question file -> family"""
 
 T = TypeVar("T")
 
@@ -70,10 +67,15 @@ class Loaded(Generic[T]):
         return f"{len(self.rows)} {noun} loaded{describe_failures(self.failures)}"
 
 
+class Question(NamedTuple):
+    family: str
+    text: str
+    answers: tuple[str, ...]
+    titles: tuple[str, ...]  # of the supporting passages, in order
+
+
 @dataclass(frozen=True)
 class FileQuestion:
-    """A question of a file."""
-
     id: str
     question: Question
     context: tuple[Passage, ...] = ()
@@ -123,7 +125,9 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read {path}: {error}.") from error
-    if path.suffix == ".jsonl" or not text.lstrip().startswith(("[", "{")) or _is_json_lines(text):
+    first, _, rest = text.strip().partition("\n")
+    lined = first.startswith("{") and rest.lstrip().startswith("{") and not isinstance(_decode(first), TacitError)
+    if path.suffix == ".jsonl" or lined or not first.startswith(("[", "{")):  # one object a line, whatever its name
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 yield number, _decode(line)
@@ -158,12 +162,6 @@ def stream_passages(path: Path) -> Iterator[Passage]:
         _log.warning("%s: %d passages could not be read and were skipped.", path, failed)
 
 
-def _is_json_lines(text: str) -> bool:
-    """Whether the file has one JSON object per line, whatever its name."""
-    first, _, rest = text.strip().partition("\n")
-    return first.startswith("{") and rest.lstrip().startswith("{") and not isinstance(_decode(first), TacitError)
-
-
 def _decode(line: str) -> Any:
     try:
         return json.loads(line)
@@ -173,7 +171,7 @@ def _decode(line: str) -> Any:
 
 def _decode_members(text: str) -> Iterator[tuple[int, Any]]:
     """Members of a list, or (key, value) pairs of an object, decoded one by one: everything before an error is read."""
-    decoder, spot, counted, line = json.JSONDecoder(), 0, 0, 1
+    decoder, counted, line = json.JSONDecoder(), 0, 1
     begin = len(text) - len(text.lstrip())
     keyed, spot = text[begin] == "{", begin + 1
     while True:
@@ -275,13 +273,13 @@ def published_tasks(
 ) -> tuple[Task, ...]:
     """`count` questions of a split, ordered by seed and id. With `families`, fewer if there are not enough."""
     source = Path(root) if root else data_root()
-    every = set(families) >= set(FAMILIES)
     scoring = os.environ.get(SCORING_VARIABLE, "") if scoring is None else scoring
+    retriever = retriever or os.environ.get(RETRIEVER_VARIABLE, "") or USUAL_RETRIEVER
     if scoring not in SCORINGS:
         raise unknown("scoring of world 'searchqa'", scoring, filter(None, SCORINGS))
-    there = [t for t in _tasks(source, seed, retriever or retriever_from_environment(), scoring) if t.split == split]
+    there = [t for t in _tasks(source, seed, retriever, scoring) if t.split == split]
     wanted = sorted((task for task in there if task.family in families), key=lambda task: shuffle_key(seed, task.id))
-    if len(wanted) < count and every:
+    if len(wanted) < count and set(families) >= set(FAMILIES):
         raise TacitError(
             f"{count} questions of {split!r} were asked for, but {source} has {len(wanted)}; ask for fewer "
             "(--evaluation.tasks, --tasks) or add question files."
@@ -296,10 +294,6 @@ def data_root() -> Path:
         f"no question files found: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
         "hotpotqa_train_corpus.json, or to one question file, or use a generated split (train, test, hard).",
     )
-
-
-def retriever_from_environment() -> str:
-    return os.environ.get(RETRIEVER_VARIABLE, "") or USUAL_RETRIEVER
 
 
 def corpus_of(name: str, root: Path) -> Loaded[Passage]:

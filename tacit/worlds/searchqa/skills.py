@@ -1,5 +1,12 @@
-"""Skill alphabet, handbook, failure reasons and hindsight.
+"""The oracle, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
+    phase      search -> done
+    progress   +1.0 for each supporting passage when first read (if the file names them) and for the right answer;
+               +0.02 for a search with a new passage
+    error      0.3 for an unreadable action and for a wrong answer, 0.2 for an empty query or answer,
+               0.1 for a search without a new passage
+
+Values follow Table 6 of the constant-context paper; errors are positive. The state block does not show which passages matter.
 Nine atomic skills by the source of the words (ours, in the style of ReuseRL):
 
     SEARCH-QUESTION   the question itself, or nearly (F1 of the words at least 0.8)
@@ -15,14 +22,86 @@ Nine atomic skills by the source of the words (ours, in the style of ReuseRL):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from tacit.core.hindsight import Skills, critical_steps
-from tacit.core.types import Observation, StopReason, Task, Trajectory
+from tacit.core.hindsight import RuleTracker, Skills, critical_steps
+from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet
 from tacit.worlds.searchqa.retrieval import content_words, f1, normalize_answer, parse_passages, sanitize, sanitize_passage
-from tacit.worlds.searchqa.tracker import SearchTracker
-from tacit.worlds.searchqa.world import MAX_STEPS, WRONG, parse_action
+from tacit.worlds.searchqa.world import MAX_STEPS, WRONG, brief, parse_action
+
+
+class Oracle:
+    """Knows the answer and which passages contain it: searches for each supporting title in order, then answers. If there are
+    more titles than turns, it joins some into one query. If the file names no titles, it searches for the question."""
+
+    def __init__(self, task: Task) -> None:
+        titles = [str(title) for title in task.data.get("titles", ())] or [task.goal]
+        turns = min(MAX_STEPS - 1, len(titles))
+        bounds = [len(titles) * i // turns for i in range(turns + 1)]
+        queries = [" ".join(titles[a:b]) for a, b in pairwise(bounds)]
+        self._answer = f"answer {task.data['answers'][0]}"
+        self._left = [f"search {query}" for query in queries]
+
+    def act(self, observation: Observation) -> str:
+        return self._left.pop(0) if self._left else self._answer
+
+
+SHOWN_QUERY = 60
+BOUND = 900  # maximum characters of a state block
+
+
+@dataclass(frozen=True)
+class SearchState:
+    needed: frozenset[str]  # titles of the supporting passages, if known
+    queries: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()  # the best passage of each search that found a new one
+    seen: frozenset[str] = frozenset()  # titles of all passages read
+    turns: int = 0
+    phase: str = "search"
+    fault: str = ""  # the error of the last action, a key of `errors`
+
+
+class SearchTracker(RuleTracker):
+    version = "searchqa-1"
+    progress = {"subgoal": 1.0, "new_passage": 0.02}
+    errors = {"unreadable": 0.3, "wrong": 0.3, "refused": 0.2, "nothing_new": 0.1}
+
+    def start(self, task: Task, observation: Observation) -> SearchState:
+        return SearchState(frozenset(map(str, task.data.get("titles", ()))))
+
+    def update(self, state: SearchState, action: str, transition: Transition) -> SearchState:
+        after = replace(state, turns=state.turns + 1, fault="")
+        kind, said = parse_action(action)
+        if not transition.effective:
+            return replace(after, fault="refused" if action.strip().lower() in ("search", "answer") else "unreadable")
+        if kind == "answer":
+            return replace(after, phase="done" if transition.success else "search", fault="" if transition.success else "wrong")
+        passages = parse_passages(transition.observation.text)
+        new = [passage for passage in passages if passage.title not in state.seen]
+        best = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
+        return replace(
+            after,
+            queries=(*state.queries, sanitize(said, SHOWN_QUERY))[-MAX_STEPS:],
+            found=(*state.found, best)[-MAX_STEPS:] if best else state.found,
+            seen=state.seen | {passage.title for passage in passages},
+            fault="" if new else "nothing_new",
+        )
+
+    def render(self, state: SearchState) -> str:
+        lines = [f"phase: {state.phase}", f"turns left: {max(MAX_STEPS - state.turns, 0)}"]
+        if state.queries:
+            lines.append(f"searched: {'; '.join(state.queries)}")
+        if state.found:
+            lines.append(f"found: {' | '.join(state.found)}")
+        return "\n".join(lines)
+
+    def count(self, before: SearchState, after: SearchState) -> Mapping[str, float]:
+        reached = len(after.needed & after.seen) - len(before.needed & before.seen) + (before.phase != after.phase)
+        return {"subgoal": reached, "new_passage": bool(after.seen - before.seen)}
+
 
 SKILLS = (
     *(f"SEARCH-{made}" for made in ("QUESTION", "NAMED", "FOUND", "OWN", "AGAIN")),
@@ -31,41 +110,30 @@ SKILLS = (
 
 
 def project(trajectory: Trajectory) -> Iterator[str]:
-    question = str(trajectory.task.data["question"])
-    seen, queries = "", set[str]()
+    question, seen, queries = str(trajectory.task.data["question"]), "", set[str]()
     for step in trajectory.steps:
         seen = " ".join([seen, *(f"{title} {text}" for title, text in parse_passages(step.observation.text))])
         kind, said = parse_action(step.action)
+        plain = normalize_answer(said)
         if kind == "search":
-            yield f"SEARCH-{_query(said, question, seen, queries)}"
-            queries.add(normalize_answer(said))
+            own = set(content_words(said)) - set(content_words(question))
+            if plain in queries:
+                yield "SEARCH-AGAIN"
+            elif f1(said, [question]) >= 0.8:
+                yield "SEARCH-QUESTION"
+            else:
+                yield "SEARCH-NAMED" if not own else "SEARCH-FOUND" if own <= set(content_words(seen)) else "SEARCH-OWN"
+            queries.add(plain)
         elif kind == "answer":
-            yield f"ANSWER-{_answer_skill(said, question, seen)}"
-
-
-def _query(said: str, question: str, seen: str, queries: set[str]) -> str:
-    if normalize_answer(said) in queries:
-        return "AGAIN"
-    if f1(said, [question]) >= 0.8:
-        return "QUESTION"
-    own = set(content_words(said)) - set(content_words(question))
-    if not own:
-        return "NAMED"
-    return "FOUND" if own <= set(content_words(seen)) else "OWN"
-
-
-def _answer_skill(said: str, question: str, seen: str) -> str:
-    answer = f" {normalize_answer(said)} "
-    if answer.strip() in ("yes", "no"):
-        return "YES_NO"
-    if answer in f" {normalize_answer(question)} ":
-        return "NAMED"
-    return "FOUND" if answer in f" {normalize_answer(seen)} " else "OWN"
+            if plain in ("yes", "no"):
+                yield "ANSWER-YES_NO"
+            elif f" {plain} " in f" {normalize_answer(question)} ":
+                yield "ANSWER-NAMED"
+            else:
+                yield "ANSWER-FOUND" if f" {plain} " in f" {normalize_answer(seen)} " else "ANSWER-OWN"
 
 
 ALPHABET = Alphabet(SKILLS, project)
-
-
 HANDBOOK = {
     "": (
         "search for a name in the question, not for the whole question; read what was found before searching again; keep the "
@@ -100,7 +168,6 @@ def failure(trajectory: Trajectory) -> str:
     return "misread" if any(f" {answer} " in text for answer in answers) else "not_found"
 
 
-_TRACKER = SearchTracker()
 _LONGEST = 200  # maximum characters of an answer or a question
 
 
@@ -122,7 +189,7 @@ class _Adviser:
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success its searches; after a failure those that find the answer. Uses the supporting titles and the answer."""
     task = trajectory.task
-    steps = critical_steps(trajectory, _Adviser(task), _TRACKER)
+    steps = critical_steps(trajectory, _Adviser(task), SearchTracker())
     if trajectory.success:
         done = dict.fromkeys(sanitize(step.action, _LONGEST) for step in trajectory.steps if step.effective)
         return Skills("; ".join(done), steps, f"Answered in {len(trajectory)} turns.")

@@ -12,32 +12,19 @@ Observations never repeat the query.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from tacit.core.actions import ActionFormat, Parsed, Tags
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Transition
+from tacit.core.types import ActionStyle, Observation, Task, Transition
+from tacit.core.world import Brief, Wording
 from tacit.worlds.searchqa import published
-from tacit.worlds.searchqa.land import make_land
-from tacit.worlds.searchqa.large import open_disk_index
-from tacit.worlds.searchqa.published import USUAL_RETRIEVER, corpus_of, data_root, digest_of
-from tacit.worlds.searchqa.retrieval import (
-    REFUSED,
-    Dense,
-    Encode,
-    Passage,
-    RetrievalServer,
-    Retriever,
-    exact_match,
-    f1,
-    format_passages,
-    is_address,
-    make_retriever,
-    sanitize,
-    squad_scores,
-    suggest_actions,
-)
+from tacit.worlds.searchqa import retrieval as search
+from tacit.worlds.searchqa.retrieval import REFUSED, Encode, Passage, RetrievalServer, Retriever, parse_passages, sanitize
+from tacit.worlds.searchqa.tasks import make_land
 
 TOP = 3  # passages per search (Search-R1, OPID)
 KEPT_QUERIES = 4096
@@ -67,10 +54,10 @@ def open_index(task: Task, root: Path | None = None, encode: Encode | None = Non
     if "corpus" not in data:
         raise TacitError(f"task {task.id!r} is not a Search QA task: its data has neither 'land' nor 'corpus'.")
     name = str(data["corpus"])
-    if is_address(name):
+    if search.is_address(name):
         return _remote_index(name)
-    place = root or data_root()
-    digest = digest_of(name, place)
+    place = root or published.data_root()
+    digest = published.digest_of(name, place)
     if digest != data.get("digest", digest):
         raise TacitError(
             f"the corpus {name!r} in {place} is not the one task {task.id!r} was made with (digest {digest}, then "
@@ -92,10 +79,10 @@ def _remote_index(address: str) -> PassageIndex:
 @lru_cache(maxsize=4)
 def _file_index(root: Path, name: str, digest: str, retriever: str, encode: Encode | None) -> PassageIndex:
     path = (root if root.is_dir() else root.parent) / name
-    if retriever == USUAL_RETRIEVER and encode is None and path.is_file() and path.stat().st_size >= published.LARGE:
-        index = open_disk_index(path, digest, published.stream_passages(path))
+    if retriever == published.USUAL_RETRIEVER and encode is None and path.is_file() and path.stat().st_size >= published.LARGE:
+        index = search.open_disk_index(path, digest, published.stream_passages(path))
         return PassageIndex(index, index)
-    loaded = corpus_of(name, root)
+    loaded = published.corpus_of(name, root)
     if loaded.failures:
         _log.warning("%s", loaded.report(f"passages of {name}"))
     return _make_index(loaded.rows, retriever, encode)
@@ -103,7 +90,7 @@ def _file_index(root: Path, name: str, digest: str, retriever: str, encode: Enco
 
 def _make_index(passages: Sequence[Passage], retriever: str, encode: Encode | None) -> PassageIndex:
     texts = [f"{title} {text}" for title, text in passages]
-    return PassageIndex(passages, Dense(texts, encode) if encode else make_retriever(retriever, texts))
+    return PassageIndex(passages, search.Dense(texts, encode) if encode else search.make_retriever(retriever, texts))
 
 
 MAX_STEPS = 4
@@ -136,21 +123,21 @@ class SearchWorld:
             raise TacitError("no episode has been started: call reset(task) first.")
         kind, said = parse_action(action)
         if kind == "answer":
-            right, overlap = exact_match(said, self._answers), f1(said, self._answers)
+            right, overlap = search.exact_match(said, self._answers), search.f1(said, self._answers)
             if self._scoring == "squad":
-                right, overlap = squad_scores(said, self._answers)
+                right, overlap = search.squad_scores(said, self._answers)
             seen = Observation("Right." if right else "Wrong.")
             return Transition(seen, True, right, score=overlap, label="" if right else WRONG)
         if kind == "search":
             self._passages = self._library.search(said)
-            return Transition(self._observe(format_passages(self._passages)))
+            return Transition(self._observe(search.format_passages(self._passages)))
         return Transition(self._observe(f"{REFUSED}{said}"), effective=False)
 
     def close(self) -> None:
         self._library = None
 
     def _observe(self, text: str) -> Observation:
-        return Observation(text, suggest_actions(self._question, self._passages))
+        return Observation(text, search.suggest_actions(self._question, self._passages))
 
 
 def parse_action(action: str) -> tuple[str, str]:
@@ -162,3 +149,91 @@ def parse_action(action: str) -> tuple[str, str]:
     if not any(c.isalnum() for c in said):
         return "", f"there is no word to {kind}" if kind == "search" else "the answer is empty"
     return kind, said
+
+
+RULES = f"""Answer the question. You can look things up before you answer, in at most {MAX_STEPS} turns altogether.
+To search, write <search> your query </search>: the passages that fit best come back between <information> and </information>.
+Once you know, write <answer> the answer </answer>, as short as it can be: a name, a date, yes or no. It is final."""
+TERSE_PASSAGE = 160  # maximum characters of a passage in the terse wording
+
+
+@dataclass(frozen=True)
+class SearchTags(Tags):
+    """As in the reference implementations: the first complete <search>, else <answer>; more than one tag is invalid.
+    Thoughts are requested but not required."""
+
+    kinds: tuple[str, ...] = ("search", "answer")
+    keep_case: bool = True
+    cjk: bool = True
+
+    def parse(self, text: str) -> Parsed:
+        """
+        >>> SearchTags().parse("<think>Who?</think><search>author of Emma</search>")
+        Parsed(action='search author of Emma', valid=True)
+        >>> SearchTags().parse("<search>Emma</search><answer>Jane Austen</answer>")
+        Parsed(action='search Emma', valid=False)
+        """
+        parsed = Tags(self.kinds, thinks=False, keep_case=True, cjk=True).parse(text)
+        tags = text.lower()
+        once = sum(tags.count(f"</{kind}>") for kind in self.kinds) == 1
+        return Parsed(parsed.action, parsed.valid and once)
+
+
+class FullWording(Wording):
+    separator = "\n\n"
+    formats: Mapping[ActionStyle, ActionFormat] = {"tags": SearchTags()}
+
+    def task(self, task: Task) -> str:
+        return f"{RULES}\n\nQuestion: {sanitize(str(task.data['question']))}"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        kind, said = parse_action(action)
+        done = f"<{kind}> {said} </{kind}>" if kind else sanitize(action, LONGEST_QUERY)
+        return "\n".join(part for part in (_last_result(observation), f"Turn {number}: {done}") if part)
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        left = MAX_STEPS - number
+        turns = f"Turn {number} of {MAX_STEPS}" + (", the last: answer now." if left <= 0 else ".")
+        return "\n".join(part for part in (_last_result(observation), turns) if part)
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return "Write one line: `search` and a query, or `answer` and the answer."
+        return (
+            "Think inside <think> </think>, then write either one <search> query </search> or, if you know enough, one "
+            "<answer> answer </answer>."
+        )
+
+
+class TerseWording(Brief):
+    """The question, then passages without numbers; `!` means that the last action was refused, `1/4` is the turn. A past turn
+    keeps only its best passage."""
+
+    formats: Mapping[ActionStyle, ActionFormat] = {"tags": SearchTags()}
+
+    def task(self, task: Task) -> str:
+        return sanitize(str(task.data["question"]))
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{_brief_passages(observation, 1)} > {sanitize(action, TERSE_PASSAGE)}".strip()
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        return f"{_brief_passages(observation, 3)} {number}/{MAX_STEPS} >".strip()
+
+
+def brief(passage: Passage) -> str:
+    """A passage in one line that begins with its subject."""
+    title, text = passage
+    return sanitize(text if text.lower().find(title.lower(), 0, len(title) + 8) >= 0 else f"{title}: {text}", TERSE_PASSAGE)
+
+
+def _last_result(observation: Observation) -> str:
+    """The result of the last action; empty for the question, which the prompt states itself."""
+    text = observation.text
+    return "" if text.startswith("Question: ") else text
+
+
+def _brief_passages(observation: Observation, most: int) -> str:
+    if observation.text.startswith(REFUSED):
+        return "!"
+    return " | ".join(brief(passage) for passage in parse_passages(observation.text)[:most])
