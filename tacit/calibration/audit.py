@@ -50,12 +50,6 @@ class Audit:
             families,
         )
 
-    @classmethod
-    def of_groups(cls, groups: Sequence[Group]) -> Audit:
-        """The prompts of these episodes."""
-        episodes = [trajectory for group in groups for trajectory in group.trajectories]
-        return cls.of([(step.prompt_tokens, t.task, number) for number, t in enumerate(episodes) for step in t.steps])
-
 
 class NoisyAgent:
     """An agent that sometimes takes a random admissible action."""
@@ -162,22 +156,20 @@ def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, 
             if start >= at_least and sum(len(group.steps) for group in groups) >= most:
                 break
             groups += setup.play(tasks[start : start + width], members, derive(setup.seed, "audit", start))
-        found = Audit.of_groups(groups)
-        if not len(found):
+        played = enumerate(trajectory for group in groups for trajectory in group.trajectories)
+        steps = [(step.prompt_tokens, t.task, number) for number, t in played for step in t.steps]
+        if not steps:
             raise TacitError(f"no episode of world {setup.world.name!r} could be played, so there is nothing to calibrate on.")
-        return found
+        return Audit.of(steps)
     expert = setup.world.expert() if source == "expert" else None
 
     def noisy(task: Task, member: int) -> Expert:
         rng = random.Random(derive(setup.seed, "audit", task.id, member))
         return NoisyAgent(expert(task) if expert else None, NOISE, rng)
 
-    def limit(task: Task, member: int) -> int:
-        return setup.max_steps
-
-    pairs = [(task, members) for task in tasks]
-    room = setup.sampling.max_tokens
-    return audit(setup.world, pairs, setup.context, setup.policy, noisy, room, limit, most, at_least)
+    pairs, room = [(task, members) for task in tasks], setup.sampling.max_tokens
+    limit = setup.max_steps
+    return audit(setup.world, pairs, setup.context, setup.policy, noisy, room, lambda task, member: limit, most, at_least)
 
 
 def recordings(run: Path | None) -> list[Path]:
@@ -185,22 +177,7 @@ def recordings(run: Path | None) -> list[Path]:
 
 
 def _recorded(setup: RolloutSetup, most: int) -> Audit:
-    """The newest recorded iterations, rendered with the present prompt."""
-    actions = _recorded_actions(setup, most)
-    by_task = {task.id: episodes for task, episodes in actions}
-
-    def replay(task: Task, member: int) -> Expert:
-        return ReplayAgent(by_task[task.id][member])
-
-    pairs = [(task, len(episodes)) for task, episodes in actions]
-    room = setup.sampling.max_tokens
-    return audit(
-        setup.world, pairs, setup.context, setup.policy, replay, room, lambda task, member: len(by_task[task.id][member])
-    )
-
-
-def _recorded_actions(setup: RolloutSetup, most: int) -> list[tuple[Task, list[list[str]]]]:
-    """Tasks with their recorded actions, interleaved by family, up to about `most` steps."""
+    """The newest recorded iterations, up to about `most` steps interleaved by family, rendered with the present prompt."""
     files = recordings(setup.run)
     if not files:
         raise TacitError("there are no recorded episodes of practice; let the policy play (--play policy).")
@@ -216,9 +193,14 @@ def _recorded_actions(setup: RolloutSetup, most: int) -> list[tuple[Task, list[l
             break
     if not found:
         raise TacitError("none of the recorded episodes is of a task this run's settings give; let the policy play.")
-    chosen, steps = [], 0
+    pairs, steps = [], 0
     for task in spread_over_families([known[name] for name in found], len(found)):
         if steps < most:
-            chosen.append((task, found[task.id]))
+            pairs.append((task, len(found[task.id])))
             steps += sum(map(len, found[task.id]))
-    return chosen
+
+    def replay(task: Task, member: int) -> Expert:
+        return ReplayAgent(found[task.id][member])
+
+    room = setup.sampling.max_tokens
+    return audit(setup.world, pairs, setup.context, setup.policy, replay, room, lambda task, i: len(found[task.id][i]))

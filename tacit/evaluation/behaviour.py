@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tacit.core.types import Observation, Step, Trajectory
+from tacit.core.types import Observation, Trajectory
 from tacit.core.world import Alphabet, Environment
 
 SCORE_PART = "score."
@@ -167,35 +166,6 @@ def revisits(trajectory: Trajectory, place: Places | None) -> int:
             again += there in been
             been.add(there)
     return again
-
-
-@dataclass(frozen=True)
-class ThoughtAndAction:
-    """How often a thought about something is followed by doing it (ReuseRL Table 5)."""
-
-    mentions: float | None
-    """share of steps whose thought mentions it"""
-    acted: float | None
-    """share of those steps whose action does it"""
-    games: float | None
-    """share of episodes with at least one such action"""
-
-
-def thought_and_action(played: Sequence[Trajectory], thought: str, action: str) -> ThoughtAndAction:
-    """`thought` is searched in the text before the action, `action` must match the whole action (regular expressions). Table
-    5 uses `r"cook|roast|fry|grill|stove|oven"` and `r"cook .*"`."""
-    mention, does = re.compile(thought, re.IGNORECASE), re.compile(action, re.IGNORECASE)
-    steps = [step for t in played for step in t.steps]
-    thinking = [step for step in steps if mention.search(_thought(step))]
-    return ThoughtAndAction(
-        mentions=_mean(mention.search(_thought(step)) is not None for step in steps),
-        acted=_mean(does.fullmatch(step.action) is not None for step in thinking),
-        games=_mean(any(does.fullmatch(step.action) for step in t.steps) for t in played),
-    )
-
-
-def _thought(step: Step) -> str:
-    return step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
 
 
 def kind(skill: str) -> str:

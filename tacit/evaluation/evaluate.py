@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tacit.core.method import Alike, Context
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Completion, Group, Task, Trajectory
+from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.journal import CachedPolicy, Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel, Rules
@@ -85,14 +85,24 @@ def play_panel(
     missing = [place for place in places if place not in played]
     if begun:
         begun(len(played))
-    for agent, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
+    by_agent: dict[str, list[Place]] = {}
+    for place in missing:
+        by_agent.setdefault(route.name(panel.tasks[place[1]]), []).append(place)
+    chunks = [(agent, own[start : start + batch]) for agent, own in by_agent.items() for start in range(0, len(own), batch)]
+    for agent, chunk in chunks:
         context, policy = route.agent(agent)
+
+        def store(index: int, trajectory: Trajectory, chunk: Sequence[Place] = chunk) -> Trajectory:
+            played[chunk[index]] = settled = settle(trajectory) if settle else trajectory
+            if journal and not is_lost(settled):
+                journal.write([(chunk[index], settled)])
+            return settled
+
         plans = [
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
         ]
-        keeper = _EpisodeStore(chunk, played, journal, settle, observer)
-        remembering = CachedPolicy(policy, journal.turns) if journal else policy
+        remembering, keeper = CachedPolicy(policy, journal.turns) if journal else policy, _EpisodeStore(observer, store)
         rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, observer=keeper)
     if journal:
         journal.finish(lost=sum(map(is_lost, played.values())))
@@ -107,36 +117,12 @@ def is_lost(trajectory: Trajectory) -> bool:
 class _EpisodeStore(RolloutObserver):
     """Stores each finished episode at its place."""
 
-    def __init__(
-        self,
-        places: Sequence[Place],
-        played: dict[Place, Trajectory],
-        journal: Journal | None,
-        settle: Callable[[Trajectory], Trajectory] | None,
-        observer: RolloutObserver,
-    ) -> None:
-        self._places, self._played, self._journal, self._settle, self._observer = places, played, journal, settle, observer
-
-    def on_start(self, worlds: object) -> None:
-        self._observer.on_start(worlds)
-
-    def on_turn(self, completion: Completion, valid: bool) -> None:
-        self._observer.on_turn(completion, valid)
+    def __init__(self, observer: RolloutObserver, store: Callable[[int, Trajectory], Trajectory]) -> None:
+        self._observer, self._store = observer, store
+        self.on_start, self.on_turn = observer.on_start, observer.on_turn  # type: ignore[method-assign]
 
     def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
-        where, settled = self._places[index], self._settle(trajectory) if self._settle else trajectory
-        self._played[where] = settled
-        if self._journal and not is_lost(settled):
-            self._journal.write([(where, settled)])
-        self._observer.on_episode_end(index, settled)
-
-
-def _chunks(places: Sequence[Place], batch: int, agents: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:
-    """(agent, places) with at most `batch` places each; agents in order of first appearance."""
-    for agent in dict.fromkeys(agents):
-        own = [place for place, whose in zip(places, agents, strict=True) if whose == agent]
-        for start in range(0, len(own), batch):
-            yield agent, own[start : start + batch]
+        self._observer.on_episode_end(index, self._store(index, trajectory))
 
 
 # Rollouts as in training, to measure a policy: tasks, prompts, sampling and groups.

@@ -86,18 +86,16 @@ def probe_turns(world: Environment, tasks: Sequence[Task], context: Context, see
 def probe(policy: Reader, context: Context, found: Sequence[ProbeTurn], seed: int = 0) -> list[Probed]:
     """The shift of the expert's action for each kind and place of hint, and of the action a false hint names."""
     rng = Random(seed)
-    foreign = [[s.right for s in found if s.task != spot.task] or [spot.right] for spot in _one_per_task(found)]
-    by_task = dict(zip([spot.task for spot in _one_per_task(found)], foreign, strict=True))
+    by_task = {s.task: [other.right for other in found if other.task != s.task] or [s.right] for s in found}
     hints = {
         "true": [spot.right for spot in found],
         "false": [spot.wrong for spot in found],
         "irrelevant": [rng.choice(by_task[spot.task]) for spot in found],
         "empty": ["..."] * len(found),
     }
+    tasks, plain = [spot.task for spot in found], [spot.prompt for spot in found]
     right = [encode_action(spot.prompt, spot.right, context.format, policy) for spot in found]
     wrong = [encode_action(spot.prompt, spot.wrong, context.format, policy) for spot in found]
-    tasks = [spot.task for spot in found]
-    plain = [spot.prompt for spot in found]
     bare, bare_wrong = _scores(policy, plain, right), _scores(policy, plain, wrong)
     results = []
     for place in PLACES:
@@ -128,11 +126,6 @@ def _summed(kind: str, place: str, shift_N: np.ndarray, tasks: Sequence[str]) ->
     values = shift_N[known]
     mean = float(np.mean(means)) if means else float("nan")
     return Probed(kind, place, mean, interval, float((values > 0).mean()) if len(values) else 0.0, len(values))
-
-
-def _one_per_task(found: Sequence[ProbeTurn]) -> list[ProbeTurn]:
-    """One turn per task."""
-    return list({spot.task: spot for spot in found}.values())
 
 
 class _NoisyExpert:

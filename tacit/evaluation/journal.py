@@ -9,6 +9,7 @@ renamed and never mixed with new episodes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -265,7 +266,8 @@ class Journal:
         if not self.path.exists():
             return None
         try:
-            lines = split_lines(self.path.read_text(encoding="utf-8"))
+            with self.path.open(encoding="utf-8", newline="\n") as file:  # completions may contain other line separators
+                lines = list(file)
             head = json.loads(lines[0])
             form, code = head["format"], head["code"]
         except (OSError, ValueError, KeyError, IndexError, TypeError):
@@ -286,11 +288,8 @@ class Journal:
 
     def _put_aside(self, why: str) -> Path:
         word = re.sub(r"[^\w.+-]+", "-", why) or "earlier"
-        aside = self.path.with_suffix(f".{word}.jsonl")
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = self.path.with_suffix(f".{word}-{number}.jsonl")
+        names = (f".{word}{f'-{number}' if number > 1 else ''}.jsonl" for number in itertools.count(1))
+        aside = next(path for name in names if not (path := self.path.with_suffix(name)).exists())
         self.path.rename(aside)
         return aside
 
@@ -298,9 +297,3 @@ class Journal:
         text = ("\n" if newline else "") + "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         with explain_disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(text)
-
-
-def split_lines(text: str) -> list[str]:
-    """Split at line feeds only, keeping them: completions may contain other line separators."""
-    lines = text.split("\n")
-    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

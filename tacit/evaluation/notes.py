@@ -184,22 +184,21 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
     for kind, teacher in teachers.items():
         taught = [teacher.prompts(group, policy) for group in groups]
         counts_N &= np.array([bool(prompts) for own in taught for prompts in own], bool)
-        tokens = skill_shifts(groups, taught, policy)
-        steps = [
-            np.add.reduceat(own, np.r_[0, np.cumsum(g.tokens_per_step)[:-1]]) for g, own in zip(groups, tokens, strict=True)
-        ]
-        shifts[kind] = np.concatenate(steps)
-    agrees_N = np.array(
-        [
-            step.action == told
-            for g in groups
-            for t in g.trajectories
-            for step, told in zip(t.steps, advise(expert, t), strict=True)
-        ]
-    )
+        tokens = zip(groups, skill_shifts(groups, taught, policy), strict=True)
+        shifts[kind] = np.concatenate([np.add.reduceat(t, np.r_[0, np.cumsum(g.tokens_per_step)[:-1]]) for g, t in tokens])
+    agrees: list[bool] = []
+    for t in (trajectory for group in groups for trajectory in group.trajectories):
+        agrees += [step.action == told for step, told in zip(t.steps, advise(expert, t), strict=True)]
     task_N = np.concatenate([np.full(len(group.steps), i) for i, group in enumerate(groups)])[counts_N]
-    agrees_N = agrees_N[counts_N]
-    found = {kind: _auc_over_tasks(shift_N[counts_N], agrees_N, task_N, len(groups)) for kind, shift_N in shifts.items()}
+    agrees_N, rows = np.array(agrees)[counts_N], [np.flatnonzero(task_N == i) for i in range(len(groups))]
+    found: dict[str, AUC] = {}
+    for kind, shift_N in ((kind, shift_N[counts_N]) for kind, shift_N in shifts.items()):
+        auc, rng, again = area_under_curve(shift_N, agrees_N), np.random.default_rng(0), []
+        for chosen in rng.integers(len(groups), size=(RESAMPLES, len(groups))) if auc is not None else ():
+            own = np.concatenate([rows[i] for i in chosen])
+            again.append(area_under_curve(shift_N[own], agrees_N[own]))
+        known = [value for value in again if value is not None]
+        found[kind] = (auc, tuple(map(float, np.percentile(known, [2.5, 97.5])))) if auc is not None else (None, None)
     return found, int(counts_N.sum()), float(agrees_N.mean()) if len(agrees_N) else 0.0
 
 
@@ -214,17 +213,3 @@ def area_under_curve(score_N: np.ndarray, positive_N: np.ndarray) -> float | Non
         return None
     below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
     return float(below.mean() / (2 * len(low)))
-
-
-def _auc_over_tasks(shift_N: np.ndarray, agrees_N: np.ndarray, task_N: np.ndarray, tasks: int) -> AUC:
-    """The AUC of all steps, with a 95% interval from resampled tasks."""
-    auc = area_under_curve(shift_N, agrees_N)
-    if auc is None:
-        return None, None
-    rows, rng = [np.flatnonzero(task_N == i) for i in range(tasks)], np.random.default_rng(0)
-    again = []
-    for chosen in rng.integers(tasks, size=(RESAMPLES, tasks)):
-        own = np.concatenate([rows[i] for i in chosen])
-        again.append(area_under_curve(shift_N[own], agrees_N[own]))
-    low, high = np.percentile([value for value in again if value is not None], [2.5, 97.5])
-    return auc, (float(low), float(high))

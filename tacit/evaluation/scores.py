@@ -155,11 +155,7 @@ class PanelScore:
 
 
 def score_panel(
-    panel: Panel,
-    played: Sequence[Trajectory],
-    rules: Rules,
-    ks: Sequence[int] = (),
-    prices: Prices | None = None,
+    panel: Panel, played: Sequence[Trajectory], rules: Rules, ks: Sequence[int] = (), prices: Prices | None = None
 ) -> PanelScore:
     """`played` holds every task of the panel in order, once per repeat.
 

@@ -47,7 +47,7 @@ class TokenUse:
     @property
     def per_turn(self) -> float:
         """mean prompt tokens"""
-        return _total(self.prompts) / self.turns if self.turns else 0.0
+        return float(sum(e.sum() for e in self.prompts)) / self.turns if self.turns else 0.0
 
     @property
     def longest(self) -> int:
@@ -56,12 +56,12 @@ class TokenUse:
 
     @property
     def actions_per_turn(self) -> float:
-        return _total(self.actions) / self.turns if self.turns else 0.0
+        return float(sum(e.sum() for e in self.actions)) / self.turns if self.turns else 0.0
 
     @property
     def per_episode(self) -> float:
         """mean of prompt and action tokens"""
-        return (_total(self.prompts) + _total(self.actions)) / self.episodes if self.episodes else 0.0
+        return float(sum(e.sum() for e in (*self.prompts, *self.actions))) / self.episodes if self.episodes else 0.0
 
     @property
     def growth(self) -> float | None:
@@ -140,10 +140,6 @@ def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> 
     return np.array(prompts, dtype=np.int64), np.array(actions, dtype=np.int64)
 
 
-def _total(episodes: Sequence[np.ndarray]) -> int:
-    return int(sum(int(episode.sum()) for episode in episodes))
-
-
 def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
     """Plot mean prompt tokens by turn, one line per context, and the number of episodes."""
     import matplotlib
@@ -162,7 +158,7 @@ def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
             [tokens for _, tokens, _ in turns],
             label=use.context,
             marker=".",
-            linestyle=_line(use.context),
+            linestyle="--" if use.context.endswith(UNLISTED) else "-",
         )
     above.set_ylim(bottom=0)
     above.set_ylabel("prompt tokens, mean")
@@ -177,7 +173,3 @@ def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
     with explain_disk_errors(file):
         figure.savefig(file, dpi=110)
     pyplot.close(figure)
-
-
-def _line(context: str) -> str:
-    return "--" if context.endswith(UNLISTED) else "-"

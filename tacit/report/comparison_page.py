@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,7 @@ from tacit.report.run_files import (
     Comparison,
     Episodes,
     Record,
-    WorldInfo,
     as_mapping,
-    find_world_info,
     list_mappings,
     newest_episodes,
     read_comparison,
@@ -40,11 +37,8 @@ from tacit.report.run_page import (
     prompt_series,
     render_value,
 )
-from tacit.report.viewer import MAX_TRAJECTORIES, ChosenEpisode, embed_episodes
+from tacit.report.viewer import MAX_TRAJECTORIES, embed_episodes
 
-# Which trajectories the page of a comparison embeds: the same tasks by every method, and what each of them practised.
-
-PRACTICE = ("rl",)
 LEAD = Markup(
     "{} of {}, by the first finished run of every method: tasks of its last evaluation, those first that some methods "
     "won and others lost, and the practice in which credit differs most. "
@@ -52,56 +46,37 @@ LEAD = Markup(
 )
 
 
-@dataclass(frozen=True)
-class PlayedEpisodes:
-    """The last evaluation, or the last practice, of the first finished run of a method in a world."""
-
-    title: str
-    known: WorldInfo
-    stages: Sequence[str]
-    records: Sequence[Record]
-
-    def chosen(self, record: Record) -> ChosenEpisode:
-        return self.title, record, self.known.find_scene
-
-
 def build_comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[str, Any]:
-    """Every world has the same share of the page."""
-    worlds = [read_played(found, world, notices) for world in found.worlds]
-    total = sum(len(p.records) for played in worlds for p in played)
+    """Every world has the same share of the page: first a task by every method that about half of them won, then practice of
+    each, then another such task. Of each method: the last evaluation and the last practice of its first finished run."""
+    chosen: list[tuple[str, Record]] = []
+    total = 0
+    for world in found.worlds:
+        measured: list[tuple[str, dict[str, Record]]] = []
+        practice: list[tuple[str, Record]] = []
+        for method in found.methods:
+            for cell in [c for c in found.cells_of(world, method, finished=True) if found.run_directory(c).is_dir()][:1]:
+                name = f"{world} / {method} / {cell.get('seed')}"
+                for episodes in newest_episodes(found.run_directory(cell), EVALUATIONS, notices):
+                    own = {r["task"]: r for r in reversed(episodes.records)}
+                    measured.append((f"{name}, {episodes.title}", dict(reversed(own.items()))))
+                    total += len(episodes.records)
+                for episodes in newest_episodes(found.run_directory(cell), ("rl",), notices):
+                    practice.append((f"{name}, {episodes.title}", max(episodes.records, key=_spread)))
+                    total += len(episodes.records)
+
+        def divided(task: str, measured: list[tuple[str, dict[str, Record]]] = measured) -> int:
+            won = [own[task]["success"] for _, own in measured if task in own]
+            return min(sum(won), len(won) - sum(won))
+
+        tasks = sorted(dict.fromkeys(task for _, own in measured for task in own), key=divided, reverse=True)[:2]
+        by_task = [[(title, own[task]) for title, own in measured if task in own] for task in tasks]
+        chosen += [*chain(*by_task[:1]), *practice, *chain(*by_task[1:])][: -(-most // len(found.worlds))]
     if not total:
         return {"lead": "No trajectories were recorded, or none can be read."}
-    chosen = [episode for played in worlds for episode in choose_telling(played)[: -(-most // len(worlds))]][:most]
-    return {
-        "lead": LEAD.format(pluralize(len(chosen), "episode"), format_count(total)),
-        "data": embed_episodes(chosen) if chosen else None,
-    }
-
-
-def read_played(found: Comparison, world: str, notices: list[str]) -> list[PlayedEpisodes]:
-    played = []
-    for method in found.methods:
-        for cell in [c for c in found.cells_of(world, method, finished=True) if found.run_directory(c).is_dir()][:1]:
-            name, known = f"{world} / {method} / {cell.get('seed')}", find_world_info(cell.get("settings"))
-            for stages in (EVALUATIONS, PRACTICE):
-                newest = newest_episodes(found.run_directory(cell), stages, notices)
-                played += [PlayedEpisodes(f"{name}, {episodes.title}", known, stages, episodes.records) for episodes in newest]
-    return played
-
-
-def choose_telling(played: Sequence[PlayedEpisodes]) -> list[ChosenEpisode]:
-    """Most wanted first: a task by every method, one that about half of them won; practice of each; another such task."""
-    measured = [(p, {r["task"]: r for r in reversed(p.records)}) for p in played if p.stages == EVALUATIONS]
-
-    def divided(task: str) -> int:
-        won = [own[task]["success"] for _, own in measured if task in own]
-        return min(sum(won), len(won) - sum(won))
-
-    tasks = dict.fromkeys(record["task"] for p, _ in measured for record in p.records)
-    telling = sorted(tasks, key=divided, reverse=True)[:2]
-    first, *second = [[p.chosen(own[task]) for p, own in measured if task in own] for task in telling] or [[]]
-    practice = [p.chosen(max(p.records, key=_spread)) for p in played if p.stages == PRACTICE]
-    return [*first, *practice, *chain(*second)]
+    chosen = chosen[:most]
+    lead = LEAD.format(pluralize(len(chosen), "episode"), format_count(total))
+    return {"lead": lead, "data": embed_episodes(chosen) if chosen else None}
 
 
 def _spread(record: Record) -> float:
@@ -255,10 +230,9 @@ def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[
             pooled.append(Episodes("", 0, [record for episodes in newest for record in episodes.records], method))
     if not pooled:
         return None, None
-    known = find_world_info(next((c.get("settings") for c in found.cells if c["world"] == world), None))
     own: list[str] = []
-    told = build_behavior(pooled, known, own)
-    notices += [f"{world}: {notice}" for notice in [*known.notices, *own]]
+    told = build_behavior(pooled, own)
+    notices += [f"{world}: {notice}" for notice in own]
     # As lines alone: the bands of several methods hide them and each other.
     lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in pooled]
     if max(len(line.points) for line in lines) < 2:

@@ -16,7 +16,7 @@ from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Series
 from tacit.report.charts import draw_chart
 from tacit.report.page import DASH, Live, is_number, render
-from tacit.report.run_files import COMPARISON, Episodes, Record, RunFiles, find_world_info, read_episodes, read_run
+from tacit.report.run_files import COMPARISON, Episodes, Record, RunFiles, find_defaults, read_episodes, read_run
 from tacit.report.run_page import (
     ALL,
     CHARTED,
@@ -151,10 +151,10 @@ def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -
     """The page with the episodes of one recording."""
     file = run / "trajectories" / f"{name}{RECORDED}"
     files = read_run(run)
-    known, notices = find_world_info(files.settings), list(files.notices)
+    notices = list(files.notices)
     episodes = _read_feed(run, file, notices)
-    viewed = build_viewer([episodes] if episodes.records else [], known, most)
-    notices += known.notices
+    viewed = build_viewer([episodes] if episodes.records else [], most)
+    notices += find_defaults(files.settings)[1]
     return render("episodes", notices, live, name=f"{run.name}: {episodes.title}", shown=viewed, what=str(file), **more)
 
 

@@ -8,6 +8,7 @@ with: steps with the same observation (GiGPO), the same history (HGPO, at depth 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tacit.companions.dictionary.companion import FILE, History, SkillDictionary
 from tacit.companions.experience.files import BANK_FILE, read_bank
 from tacit.companions.experience.retrieval import Order, rank_entries
 from tacit.core.errors import TacitError
-from tacit.evaluation.plots import Point, Series, mean_series
+from tacit.evaluation.plots import Series, mean_series
 from tacit.report.charts import draw_chart, thin_points
 from tacit.report.page import format_percent, format_short, is_number
 from tacit.report.run_files import Comparison, Record, read_metrics, read_table
@@ -39,10 +40,6 @@ class Diagnostic:
     """line name -> metric"""
     scale: Mapping[str, Any]
 
-    def titles(self) -> dict[str, str]:
-        """metric -> title of a chart or column of its own"""
-        return {metric: f"{self.title}, {name}" if name else self.title for name, metric in self.metrics.items()}
-
 
 DIAGNOSTICS = (
     Diagnostic("Singletons", {"of clusters": "parts_singleton", "of steps": "parts_singleton_steps"}, SHARE),
@@ -61,7 +58,7 @@ def draw_diagnostics(found: dict[str, list[Series]], word: str, wanted: Sequence
     charts = []
     for diagnostic in wanted:
         there = {name: found[metric] for name, metric in diagnostic.metrics.items() if metric in found}
-        if not any(_moves(line) for lines in there.values() for line in lines):
+        if not any(moves(line) for lines in there.values() for line in lines):
             continue
         for metric in diagnostic.metrics.values():
             found.pop(metric, None)
@@ -79,21 +76,31 @@ def draw_diagnostics(found: dict[str, list[Series]], word: str, wanted: Sequence
 
 
 def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> dict[str, Any] | None:
-    """A chart per metric with a line per method (mean over seeds), and a table of means over all iterations."""
-    recorded = {method: _read_metrics(found, world, method, notices) for method in found.methods}
+    """A chart per metric with a line per method (mean over seeds), and a table of means over all iterations. Runs that have not
+    finished count where none has."""
+    recorded: dict[str, list[list[Record]]] = {}
+    for method in found.methods:
+        cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
+        places = [place for place in map(found.run_directory, cells) if place.is_dir()]
+        recorded[method] = [[r for r in read_metrics(place, notices) if r["stage"] == "rl"] for place in places]
     charts, columns = [], {}
     for diagnostic in DIAGNOSTICS:
-        for metric, title in diagnostic.titles().items():
-            lines = [
-                replace(mean_series(method, curves, found.colour(method)), each=())
-                for method, runs in recorded.items()
-                if (curves := [curve for run in runs if (curve := _curve(run, metric))])
-            ]
-            if lines := [line for line in lines if line.points]:
-                show = format_percent if diagnostic.scale is SHARE else format_short
-                columns[title] = {line.name: show(sum(p.y for p in line.points) / len(line.points)) for line in lines}
-                if any(map(_moves, lines)):
-                    charts.append(_chart(title, lines, diagnostic.scale))
+        for name, metric in diagnostic.metrics.items():
+            title, lines = f"{diagnostic.title}, {name}" if name else diagnostic.title, []
+            for method, runs in recorded.items():
+                curves = [{r["step"]: r[metric] for r in run if is_number(r.get(metric))} for run in runs]
+                line = mean_series(method, list(filter(None, curves)), found.colour(method))
+                lines += [replace(line, each=())] if line.points else []
+            if not lines:
+                continue
+            show = format_percent if diagnostic.scale is SHARE else format_short
+            columns[title] = {line.name: show(sum(p.y for p in line.points) / len(line.points)) for line in lines}
+            if any(map(moves, lines)):
+                drawn = [replace(line, points=thin_points(line.points, MAX_POINTS)) for line in lines]
+                merged = max(-(-len(line.points) // MAX_POINTS) for line in lines)
+                notes = [lines[0].name] if len(lines) == 1 else []
+                notes += [f"each point is the mean of {merged} neighbours"] if merged > 1 else []
+                charts.append(draw_chart(title, drawn, note="; ".join(notes), **diagnostic.scale))
     if not columns:
         return None
     methods = [method for method in found.methods if any(method in values for values in columns.values())]
@@ -101,28 +108,9 @@ def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> di
     return {"charts": charts, "titles": ["method", *columns], "rows": rows}
 
 
-def _chart(title: str, lines: Sequence[Series], scale: Mapping[str, Any]) -> Markup:
-    drawn = [replace(line, points=thin_points(line.points, MAX_POINTS)) for line in lines]
-    merged = max(-(-len(line.points) // MAX_POINTS) for line in lines)
-    notes = [lines[0].name] if len(lines) == 1 else []
-    notes += [f"each point is the mean of {merged} neighbours"] if merged > 1 else []
-    return draw_chart(title, drawn, note="; ".join(notes), **scale)
-
-
-def _read_metrics(found: Comparison, world: str, method: str, notices: list[str]) -> list[Sequence[Record]]:
-    """The iterations of finished runs, or of unfinished ones if none has finished."""
-    cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
-    places = [place for place in map(found.run_directory, cells) if place.is_dir()]
-    return [[r for r in read_metrics(place, notices) if r["stage"] == "rl"] for place in places]
-
-
-def _curve(records: Sequence[Record], metric: str) -> dict[float, float]:
-    return {r["step"]: r[metric] for r in records if is_number(r.get(metric))}
-
-
-def _moves(line: Series) -> bool:
-    first: Point = line.points[0]
-    return len(line.points) == 1 or any(p.y != first.y for p in line.points)
+def moves(line: Series) -> bool:
+    """Whether a line is worth a chart: it has one point, or points that differ."""
+    return len(line.points) == 1 or any(p.y != line.points[0].y for p in line.points)
 
 
 # Hindsight skills: charts by iteration (OPID's Figures 7 and 8); per turn, the skills and each token's shift
@@ -149,23 +137,26 @@ def embed_skills(turn: Record, text_id: Callable[[Any], int]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if isinstance(skills, list) and skills and all(isinstance(skill, Mapping) and skill for skill in skills):
         data["skills"] = [[str(where), text_id(text)] for skill in skills for where, text in skill.items()]
-    if isinstance(tokens, list) and tokens and all(map(_is_shift, tokens)):
+    if (
+        isinstance(tokens, list)
+        and tokens
+        and all(
+            isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and is_number(entry[1])
+            for entry in tokens
+        )
+    ):
         data["shift_by_token"] = [[text_id(word), shift] for word, shift in tokens]
     return data
-
-
-def _is_shift(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and is_number(entry[1])
 
 
 # Experience bank (Complementary RL): charts by iteration, and the most useful and most harmful entries
 
 HALVES = {"guided": "experience/success_guided", "free": "experience/success_free"}
-ALONE: dict[str, tuple[str, dict[str, Any]]] = {
+EXPERIENCE_CHARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "experience/extractor_reward": ("Reward of the extractor's entries", {}),
-    "experience/entries": ("Entries in the bank", {"floor": 0.0}),
-    "experience/merges": ("Merges so far", {"floor": 0.0}),
-    "experience/search_ms": ("Search of a group, ms", {"floor": 0.0}),
+    "experience/entries": ("Entries in the bank", FROM_ZERO),
+    "experience/merges": ("Merges so far", FROM_ZERO),
+    "experience/search_ms": ("Search of a group, ms", FROM_ZERO),
 }
 MAX_ENTRIES = 5
 MAX_ENTRY_LENGTH = 400
@@ -180,41 +171,35 @@ def draw_experience_charts(found: dict[str, list[Series]], word: str) -> list[Ma
     for world in worlds:
         own = {name: line for name, lines in halves.items() for line in lines if line.name == world}
         title = "Success with and without an entry" if len(worlds) == 1 else f"Success guided and free, {world}"
-        charts.append(
-            draw_chart(title, [replace(s, name=name, colour=i) for i, (name, s) in enumerate(own.items())], word, share=True)
-        )
-    for metric, (title, scale) in ALONE.items():
+        lines = [replace(s, name=name, colour=i) for i, (name, s) in enumerate(own.items())]
+        charts.append(draw_chart(title, lines, word, share=True))
+    for metric, (title, scale) in EXPERIENCE_CHARTS.items():
         if metric in found:
             charts.append(draw_chart(title, found.pop(metric), word, **scale))
     return charts
 
 
 def rank_bank_entries(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]] | None:
-    """Title -> rows (entry, wins, losses, origin, text) of the entries whose readers won or lost most."""
-    path = run / BANK_FILE
-    if not path.is_file():
+    """Title -> rows (entry, wins, losses, origin, text) of the entries whose readers won or lost most. With entries from
+    several worlds, the origin names the world."""
+    if not (run / BANK_FILE).is_file():
         return None
     try:
-        bank = read_bank(path)
+        bank = read_bank(run / BANK_FILE)
     except TacitError as error:
         notices.append(str(error))
         return None
-    try:
+    with closing(bank):
         orders: dict[str, Order] = {"Most useful entries": "useful", "Most harmful entries": "harmful"}
-        several = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1
-        return {
-            title: [_row(*pair, several) for pair in rank_entries(bank, order)[:MAX_ENTRIES]] for title, order in orders.items()
-        }
-    finally:
-        bank.close()
-
-
-def _row(entry: Any, usage: Any, several: bool) -> tuple[Any, ...]:
-    """`several`: the bank has entries from several worlds, so the origin names the world."""
-    world, place = entry.origin.world, entry.origin.task or entry.origin.operation
-    place = f"{world}: {place.removeprefix(f'{world}/')}" if several and world else place
-    text = entry.text if len(entry.text) <= MAX_ENTRY_LENGTH else f"{entry.text[: MAX_ENTRY_LENGTH - 1]}…"
-    return entry.id, usage.wins, usage.losses, place, text
+        several, told = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1, {}
+        for title, order in orders.items():
+            told[title] = rows = []
+            for entry, usage in rank_entries(bank, order)[:MAX_ENTRIES]:
+                world, place = entry.origin.world, entry.origin.task or entry.origin.operation
+                place = f"{world}: {place.removeprefix(f'{world}/')}" if several and world else place
+                text = entry.text if len(entry.text) <= MAX_ENTRY_LENGTH else f"{entry.text[: MAX_ENTRY_LENGTH - 1]}…"
+                rows.append((entry.id, usage.wins, usage.losses, place, text))
+        return told
 
 
 # Skill dictionary (ReuseRL): the phrases in the newest checkpoint that has one
@@ -224,22 +209,19 @@ MAX_PHRASES = 20
 
 def list_phrases(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any, ...]]]:
     """Title -> rows (phrase, uses, since, share of E-steps), most used first; one table per world."""
+    told: dict[str, Sequence[tuple[Any, ...]]] = {}
     for checkpoint in reversed(open_checkpoints(run).all()):
         home = checkpoint.path / COMPANIONS
-        if files := sorted(home.glob(f"**/{SkillDictionary.name}/{FILE}")):
-            told: dict[str, Sequence[tuple[Any, ...]]] = {}
-            for file in files:
-                world = str(file.parent.parent.relative_to(home)).removeprefix(".")
-                title = f"{f'{world}: p' if world else 'P'}hrases as of {checkpoint.path.name}"
-                told[title] = _rows(read_table(file, notices), notices)
-            return told
-    return {}
-
-
-def _rows(state: Any, notices: list[str]) -> list[tuple[Any, ...]]:
-    try:
-        standing = History.load(state["history"]).standing()[:MAX_PHRASES]
-        return [(" › ".join(map(str, p["phrase"])), p["uses"], p["since"], format_percent(p["present"])) for p in standing]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        notices.append(f"{FILE} of the newest checkpoint cannot be read ({type(error).__name__}: {error}).")
-        return []
+        for file in sorted(home.glob(f"**/{SkillDictionary.name}/{FILE}")):
+            world = str(file.parent.parent.relative_to(home)).removeprefix(".")
+            title, rows = f"{f'{world}: p' if world else 'P'}hrases as of {checkpoint.path.name}", []
+            try:
+                for p in History.load(read_table(file, notices)["history"]).standing()[:MAX_PHRASES]:
+                    rows.append((" › ".join(map(str, p["phrase"])), p["uses"], p["since"], format_percent(p["present"])))
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                rows = []
+                notices.append(f"{FILE} of the newest checkpoint cannot be read ({type(error).__name__}: {error}).")
+            told[title] = rows
+        if told:
+            break
+    return told

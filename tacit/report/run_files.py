@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacit.config.checks import EXPERT, open_world
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.method import Context
-from tacit.core.trust import UntrustedCode, trust_nothing
+from tacit.core.trust import trust_nothing
 from tacit.core.types import Task, Trajectory
-from tacit.core.world import Environment
 from tacit.report.page import is_number
 from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
 from tacit.runs.directory import SETTINGS, SUMMARY, open_checkpoints
 from tacit.runs.files import read_lines
 from tacit.runs.trajectories import list_recordings, trajectory_from_record
-from tacit.training.settings import TrainSettings
-from tacit.training.setup import TaskSets
 
 Record = Mapping[str, Any]
 OF_EPISODE = {"task": str, "success": bool, "score": float | int, "stop": str, "turns": list, "saw": str}
@@ -72,20 +66,11 @@ class RunFiles:
     """made by `tacit eval`"""
     alarms: Sequence[Record]
     notices: Sequence[str]
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.summary)
-
-    @property
-    def ending(self) -> str:
-        """How a finished run ended."""
-        return ENDINGS.get(str(self.summary.get("stopped")), "finished")
-
-    @property
-    def last_step(self) -> str:
-        """`rl 12`; empty before the first step"""
-        return "".join(f"{record['stage']} {record['step']}" for record in self.metrics[-1:])
+    finished: bool
+    ending: str
+    """how a finished run ended"""
+    last_step: str
+    """`rl 12`; empty before the first step"""
 
 
 def read_run(path: Path) -> RunFiles:
@@ -106,7 +91,10 @@ def read_run(path: Path) -> RunFiles:
         notices.append("There are no metrics (metrics.jsonl), so there are no learning curves.")
     found = [read_table(file, notices) for file in sorted((path / "evaluations").glob("*.json"))]
     own, further, later = (_scores(said, notices) for said in (measured.get("evaluations"), measured.get("further"), found))
-    return RunFiles(path, settings, summary, versions, metrics, own, further, later, alarms, notices)
+    ending = ENDINGS.get(str(summary.get("stopped")), "finished")
+    step = "".join(f"{record['stage']} {record['step']}" for record in metrics[-1:])
+    parts = (path, settings, summary, versions, metrics, own, further, later, alarms, notices)
+    return RunFiles(*parts, bool(summary), ending, step)
 
 
 def read_metrics(path: Path, notices: list[str]) -> list[Record]:
@@ -125,13 +113,23 @@ def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> li
 
 def read_episodes(path: Path, file: Path, notices: list[str]) -> list[Record]:
     """The valid episodes of one file."""
-    return _lines(path, file, _is_episode, notices)
+
+    def is_episode(record: Any) -> bool:
+        if not has_fields(record, OF_EPISODE) or not all(has_fields(turn, OF_TURN) for turn in record["turns"]):
+            return False
+        try:
+            to_trajectory(record)
+        except (ValueError, TypeError):  # for example an unknown stop reason
+            return False
+        return True
+
+    return _lines(path, file, is_episode, notices)
 
 
-def to_trajectory(record: Record, task: Task | None = None) -> Trajectory:
-    """The episode as a trajectory; without `task`, with a stub that has only the recorded fields."""
+def to_trajectory(record: Record) -> Trajectory:
+    """The episode as a trajectory, with a task that has only the recorded fields."""
     stub = Task("", record["task"], str(record.get("family", "")), "", 0, str(record.get("goal", "")))
-    return trajectory_from_record({"condition": "plain", "detail": "", "seed": 0, **record}, task or stub)
+    return trajectory_from_record({"condition": "plain", "detail": "", "seed": 0, **record}, stub)
 
 
 def has_fields(record: Any, needed: Mapping[str, Any]) -> bool:
@@ -163,9 +161,12 @@ def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[st
     """The valid records of a JSON lines file; of a damaged file, those before the damage."""
     name, found = file.relative_to(run), []
     try:
-        for line in read_lines(file):
-            if line.strip() and (line.endswith(b"\n") or _parse(line) is not None):  # a killed write leaves half a line
-                found.append(_parse(line))
+        for line in filter(bytes.strip, read_lines(file)):
+            try:
+                found.append(json.loads(line.decode("utf-8", "replace")))
+            except (ValueError, RecursionError):
+                if line.endswith(b"\n"):  # a killed write leaves half a line
+                    found.append(None)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -174,13 +175,6 @@ def _lines(run: Path, file: Path, sound: Callable[[Any], bool], notices: list[st
     if len(kept) < len(found):
         notices.append(f"{len(found) - len(kept)} of {len(found)} lines of {name} cannot be read by this version: left out.")
     return kept
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _scores(said: Any, notices: list[str]) -> list[Record]:
@@ -197,80 +191,14 @@ def _scores(said: Any, notices: list[str]) -> list[Record]:
     return valid
 
 
-def _is_episode(record: Any) -> bool:
-    if not has_fields(record, OF_EPISODE) or not all(has_fields(turn, OF_TURN) for turn in record["turns"]):
-        return False
-    try:
-        to_trajectory(record)
-    except (ValueError, TypeError):  # for example an unknown stop reason
-        return False
-    return True
-
-
-# What the installed worlds add to a run's files. All of it can be missing.
-
-
-@dataclass(frozen=True)
-class TaskContext:
-    """The task, world and prompt builder of an episode."""
-
-    task: Task
-    world: Environment
-    context: Context | None
-    """None for an expert"""
-
-
-@dataclass
-class WorldInfo:
-    """Default settings, and tasks and worlds for runs that did not record labels and prompts. Only registered names are
-    imported, and worlds only when they are needed. May be incomplete: the settings may be of another version, and the world
-    may need data that is not here."""
-
-    recipe: Recipe | None = None
-    defaults: Mapping[str, Any] | None = None
-    """default settings for the same method, world and model"""
-    notices: list[str] = field(default_factory=list)
-    """why something is missing"""
-
-    @cached_property
-    def scenes(self) -> Mapping[str, TaskContext]:
-        """by task id, for training and evaluation tasks"""
-        scenes: dict[str, TaskContext] = {}
-        try:
-            with trust_nothing():
-                for place in self.recipe.places if self.recipe else ():
-                    world = open_world(place.world)
-                    context = None if self.recipe and self.recipe.model == EXPERT else place.settings.context(world)
-                    scenes |= {task.id: TaskContext(task, world, context) for task in _tasks(place.world, place.train)}
-        except UntrustedCode:
-            why = "reports import registered worlds only"
-            self.notices.append(f"The world is not here ({why}): labels and prompts are shown where the run recorded them.")
-        except Exception as error:  # a world of the user's own may fail in any way
-            self.notices.append(f"The world is not here ({error}): no labels of failures, no prompts.")
-            return {}
-        return scenes
-
-    def find_scene(self, task: str) -> TaskContext | None:
-        return self.scenes.get(task)
-
-
-def find_world_info(settings: Any) -> WorldInfo:
+def find_defaults(settings: Any) -> tuple[Record | None, list[str]]:
+    """The default settings for the same method, world and model, or None and why. Registered names only are imported."""
     try:
         with trust_nothing():
             recipe = Recipe.from_json(dict(settings))
-            usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
+            return Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json(), []
     except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
-        return WorldInfo(
-            notices=[f"These settings are not this version's ({error}): the run is shown without its world's help."]
-        )
-    return WorldInfo(recipe, usual)
-
-
-@cache
-def _tasks(world: str, settings: TrainSettings) -> tuple[Task, ...]:
-    """What a run trains on and is measured on. Kept: the runs of a comparison have the same."""
-    tasks = TaskSets.of(open_world(world), settings)
-    return *tasks.training, *tasks.panel.tasks
+        return None, [f"These settings are not this version's ({error}): what was chosen cannot be told from the defaults."]
 
 
 # What a comparison's directory says: comparison.json, whose layout is the docstring of `tacit.comparison`.

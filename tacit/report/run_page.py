@@ -13,8 +13,8 @@ import numpy as np
 from markupsafe import Markup
 
 from tacit.core.progress import pluralize
-from tacit.core.types import PLAIN, Step, Trajectory
-from tacit.evaluation.behaviour import Behaviour, behaviour, behaviour_from_labels, describe_ending
+from tacit.core.types import PLAIN, Step
+from tacit.evaluation.behaviour import behaviour, behaviour_from_labels, describe_ending
 from tacit.evaluation.plots import COLOURS, Point, Series
 from tacit.evaluation.scores import final_and_peak
 from tacit.report.charts import draw_chart
@@ -23,6 +23,7 @@ from tacit.report.method_sections import (
     draw_experience_charts,
     draw_skill_charts,
     list_phrases,
+    moves,
     rank_bank_entries,
 )
 from tacit.report.page import (
@@ -43,9 +44,8 @@ from tacit.report.run_files import (
     Episodes,
     Record,
     RunFiles,
-    WorldInfo,
     as_mapping,
-    find_world_info,
+    find_defaults,
     newest_episodes,
     read_run,
     to_trajectory,
@@ -82,18 +82,22 @@ BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
 """tables with a row per name: (title, caption, field, format)"""
 
 
-def build_behavior(found: Sequence[Episodes], known: WorldInfo, notices: list[str]) -> dict[str, Any]:
-    """Behavior tables with a column per file of episodes."""
-    played = [[to_trajectory(record) for record in episodes.records] for episodes in found]
-    measured = [_measure_behavior(own, episodes.records, known, notices) for own, episodes in zip(played, found, strict=True)]
-    rows = []
+def build_behavior(found: Sequence[Episodes], notices: list[str]) -> dict[str, Any]:
+    """Behavior tables with a column per file of episodes, by the labels and skills that were recorded with them."""
+    played, measured, rows, tables = [[to_trajectory(r) for r in episodes.records] for episodes in found], [], [], []
+    for own, episodes in zip(played, found, strict=True):
+        labelled = None
+        try:
+            labelled = behaviour_from_labels(own, [as_mapping(record.get("labels")) for record in episodes.records])
+        except (TypeError, ValueError):  # labels may hold anything
+            notices.append("The recorded labels of episodes cannot be read.")
+        measured.append(labelled or behaviour(own))
     for name, field, show in STATISTICS:
         values = [getattr(b, field) for b in measured]
         rows += [[name, *map(show, values)]] if any(value is not None for value in values) else []
     for name, is_counted in OF_ALL_STEPS.items():
         flags = [[is_counted(step) for t in trajectories for step in t.steps] for trajectories in played]
         rows.append([name, *(format_percent(sum(own) / len(own) if own else None) for own in flags)])
-    tables = []
     for title, caption, field, show in BY_NAME:
         columns: list[Mapping[str, Any]] = [getattr(b, field) for b in measured]
         names = sorted({name for column in columns for name in column})
@@ -102,16 +106,13 @@ def build_behavior(found: Sequence[Episodes], known: WorldInfo, notices: list[st
     return {"titles": [episodes.title for episodes in found], "rows": rows, "failures": tables[0], "skills": tables[1:]}
 
 
-def split_by_world(found: Sequence[Episodes], known: WorldInfo) -> list[Episodes]:
+def split_by_world(found: Sequence[Episodes]) -> list[Episodes]:
     """Split files that contain episodes of several worlds."""
     split: list[Episodes] = []
     for episodes in found:
         worlds: dict[str, list[Record]] = {}
         for record in episodes.records:
-            world = as_mapping(record.get("labels")).get("world")
-            if not isinstance(world, str):
-                world = scene.world.name if (scene := known.find_scene(record["task"])) else "elsewhere"
-            worlds.setdefault(world, []).append(record)
+            worlds.setdefault(str(as_mapping(record.get("labels")).get("world", "elsewhere")), []).append(record)
         named = [replace(episodes, records=own, name=f"{episodes.title}, {world}") for world, own in worlds.items()]
         split += named if len(named) > 1 else [episodes]
     return split
@@ -137,29 +138,6 @@ def prompt_series(episodes: Episodes) -> Series:
     read = [[tokens for tokens in column if is_number(tokens)] for column in columns]
     middle = [(turn, np.mean(own), *np.percentile(own, (10, 90))) for turn, own in enumerate(read, start=1) if own]
     return Series(episodes.title, [Point(turn, *map(float, values)) for turn, *values in middle])
-
-
-def _measure_behavior(
-    played: Sequence[Trajectory], records: Sequence[Record], known: WorldInfo, notices: list[str]
-) -> Behaviour:
-    """With the recorded labels and skills; else the world's, if it is available and knows all tasks."""
-    try:
-        if recorded := behaviour_from_labels(played, [as_mapping(record.get("labels")) for record in records]):
-            return recorded
-    except (TypeError, ValueError):  # labels may hold anything
-        notices.append("The recorded labels of episodes cannot be read.")
-    scenes = [scene for t in played if (scene := known.find_scene(t.task.id))]
-    if scenes and len(scenes) == len(played):
-        try:
-            world = scenes[0].world
-            with_tasks = [replace(t, task=scene.task) for t, scene in zip(played, scenes, strict=True)]
-            return behaviour(with_tasks, world.alphabet, world.failure, world.place)
-        except Exception as error:  # the world may be third-party code, or of another version
-            why = f"{type(error).__name__}: {error}"
-            notices.append(f"The world could not label these episodes ({why}); their endings are shown.")
-    elif known.scenes and played:
-        notices.append("The world's version has changed and some recorded tasks no longer exist; failures are not labelled.")
-    return behaviour(played)
 
 
 # Evaluations by panel. Final and peak are separate numbers: the peak is selected for being high.
@@ -393,22 +371,15 @@ CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def build_stages(metrics: Sequence[Record], panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """RL first, with the panel's chart."""
-    panel = draw_panels([panel for panel in panels if panel.training])
-    names = sorted({r["stage"] for r in metrics} | ({"rl"} if panel else set()), key=lambda name: (name != "rl", name))
-    return [
-        _stage(name, [r for r in metrics if r["stage"] == name], [panel] if panel and name == "rl" else []) for name in names
-    ]
-
-
-def draw_panels(panels: Sequence[Panel]) -> Markup | None:
-    """Success on each panel over RL iterations; the last evaluation before RL is at iteration 0."""
-    whole, apart = [panel for panel in panels if panel.worlds], [panel for panel in panels if not panel.worlds]
-    lines = [Series(panel.name, panel_points(panel), colour) for colour, panel in enumerate(apart)]
-    lines += [Series(ALL, panel_points(panel), LAST) for panel in whole]
-    if max((len(line.points) for line in lines), default=0) < 2:
-        return None
-    return draw_chart("Success on the panel", lines, share=True, note="band: 95% interval", marks=True)
+    """RL first, with success on each panel over its iterations; the last evaluation before RL is at iteration 0."""
+    own = [panel for panel in panels if panel.training]
+    lines = [Series(panel.name, panel_points(panel), i) for i, panel in enumerate(p for p in own if not p.worlds)]
+    lines += [Series(ALL, panel_points(panel), LAST) for panel in own if panel.worlds]
+    drawn: list[Markup] = []
+    if max((len(line.points) for line in lines), default=0) > 1:
+        drawn.append(draw_chart("Success on the panel", lines, share=True, note="band: 95% interval", marks=True))
+    names = sorted({r["stage"] for r in metrics} | ({"rl"} if drawn else set()), key=lambda name: (name != "rl", name))
+    return [_stage(name, [r for r in metrics if r["stage"] == name], drawn if name == "rl" else []) for name in names]
 
 
 def panel_points(panel: Panel) -> list[Point]:
@@ -438,7 +409,7 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     timed = {metric: found.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in found}
     compared = draw_diagnostics(found, word)
     experience, skilled = draw_experience_charts(found, word), draw_skill_charts(found, word)
-    still = {metric: found.pop(metric) for metric in list(found) if all(map(_flat, found[metric]))}
+    still = {metric: found.pop(metric) for metric in list(found) if not any(map(moves, found[metric]))}
     for metric, (title, scale) in CHARTED.items():
         if metric in found:
             charts.append(draw_chart(title, found.pop(metric), word, **scale))
@@ -463,10 +434,6 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     }
 
 
-def _flat(line: Series) -> bool:
-    return len(line.points) > 1 and all(p.y == line.points[0].y for p in line.points)
-
-
 def render_run(
     path: Path, most_trajectories: int = MAX_TRAJECTORIES, live: Live | None = None, said: Sequence[str] = (), **more: Any
 ) -> str:
@@ -475,45 +442,38 @@ def render_run(
     For a live page, `live` is set, and `more` has further values for the template.
     """
     run = read_run(path)
-    known = find_world_info(run.settings)
-    notices = [*([] if live else describe_unfinished(run)), *run.notices, *said]
-    measured = split_by_world(newest_episodes(path, EVALUATIONS, notices), known)
-    recent = [*measured, *split_by_world(newest_episodes(path, ("rl",), notices), known)]
+    defaults, unknown = find_defaults(run.settings)
+    notices = [*run.notices, *said]
+    if not live and not (path / SUMMARY).exists():
+        reached = f"; it has reached {run.last_step}" if run.last_step else ""
+        notices.insert(0, f"This run has not finished{reached}. `tacit train --resume {path}` continues it.")
+    measured = split_by_world(newest_episodes(path, EVALUATIONS, notices))
+    recent = [*measured, *split_by_world(newest_episodes(path, ("rl",), notices))]
     first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])
-    before = [episodes for episodes in split_by_world(first, known) if episodes.title not in [e.title for e in measured]]
-    panels = group_panels(run)
+    before = [episodes for episodes in split_by_world(first) if episodes.title not in [e.title for e in measured]]
+    panels, alarms = group_panels(run), []
+    for alarm in run.alarms:
+        example = f". Example: {alarm['example']}" if isinstance(alarm.get("example"), str) and alarm["example"] else ""
+        alarms.append((alarm["step"], alarm["name"].replace("_", " "), f"{alarm['message']}{example}"))
     parts = {
         "outcome": describe_outcome(panels),
         "panels": panels,
-        "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _alarm_text(alarm)) for alarm in run.alarms],
+        "alarms": alarms,
         "stages": build_stages(run.metrics, panels),
         "phrases": list_phrases(path, notices),
         "standing_out": rank_bank_entries(path, notices),
-        "behaved": build_behavior([*before, *recent], known, notices) if recent else None,
+        "behaved": build_behavior([*before, *recent], notices) if recent else None,
         "reading": draw_prompt_lengths(recent),
-        "shown": build_viewer(recent, known, most_trajectories),
-        **build_provenance(run, known.defaults),
+        "shown": build_viewer(recent, most_trajectories),
+        **build_provenance(run, defaults),
     }
     method, world, model = (setting_name(run.settings, key) for key in ("method", "world", "model"))
     what = f"{method} in {', '.join(world.split(','))}, model {model}, seed {run.settings.get('seed')}"
-    spent, done = run.summary, (run.ending, run.finished)
-    told = [
-        ("RL training", count_noun(spent.get("episodes"), "episode"), count_noun(spent.get("generated_tokens"), "token")),
-        ("time", format_duration(spent.get("wall_s")), count_noun(spent.get("turns"), "turn")),
-    ]
-    top = [*build_headline(panels), *(told if run.finished else [])]
+    spent, top = run.summary, build_headline(panels)
+    if run.finished:
+        generated = count_noun(spent.get("generated_tokens"), "token")
+        top.append(("RL training", count_noun(spent.get("episodes"), "episode"), generated))
+        top.append(("time", format_duration(spent.get("wall_s")), count_noun(spent.get("turns"), "turn")))
     functions = {f.__name__: f for f in (describe_conditions, describe_condition, describe_moment)}
-    told_too = {"name": path.resolve().name, "what": what, "done": done, "headline": top, **parts, **functions, **more}
-    return render("run", [*notices, *known.notices], live, **told_too)
-
-
-def describe_unfinished(run: RunFiles) -> list[str]:
-    if (run.path / SUMMARY).exists():
-        return []
-    reached = f"; it has reached {run.last_step}" if run.last_step else ""
-    return [f"This run has not finished{reached}. `tacit train --resume {run.path}` continues it."]
-
-
-def _alarm_text(alarm: Record) -> str:
-    example = alarm.get("example")
-    return f"{alarm['message']}. Example: {example}" if example and isinstance(example, str) else alarm["message"]
+    told = {"name": path.resolve().name, "what": what, "done": (run.ending, run.finished), "headline": top}
+    return render("run", [*notices, *unknown], live, **told, **parts, **functions, **more)

@@ -66,11 +66,7 @@ def make_app(runs: Sequence[WatchedRun], settings: ServingSettings, most: int = 
     async def missing(request: Request, error: Exception) -> Response:
         return make_not_found(request)
 
-    routes = [
-        NamedRoute("/", root),
-        NamedRoute("/runs/{number}", run),
-        NamedRoute("/runs/{number}/episodes/{name}", recording),
-    ]
+    routes = [NamedRoute("/", root), NamedRoute("/runs/{number}", run), NamedRoute("/runs/{number}/episodes/{name}", recording)]
     return Guard(Starlette(routes=routes, exception_handlers={404: missing}), None, settings, Metrics())
 
 

@@ -45,10 +45,7 @@ def run_server(
         async with around or contextlib.nullcontext():
             await _Server(config, lambda: announce(_address(listener)), hang_up).serve(sockets=[listener])
 
-    with (
-        contextlib.closing(listen(settings)) as listener,
-        asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
-    ):
+    with contextlib.closing(listen(settings)) as listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(run(listener))
     return 0
 

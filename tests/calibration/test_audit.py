@@ -7,7 +7,7 @@ import random
 import pytest
 from scripted import ScriptedPolicy, Words, stumble_through_countdown
 
-from tacit.calibration.audit import Audit, NoisyAgent, ReplayAgent, audit, play_audit, spread_over_families
+from tacit.calibration.audit import NoisyAgent, ReplayAgent, audit, play_audit, spread_over_families
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation
@@ -59,14 +59,6 @@ def test_steps_are_counted_as_they_are_played():
     assert play(10 * 3 * 6) == (10, 30), "all of them fit"
     assert play(1) == (1, 3), "a task that was begun is played whole"
     assert play(1, at_least=4) == (4, 12)
-
-
-def test_groups_that_were_played_are_an_audit_too():
-    setup = make_setup()
-    groups = setup.play(TASKS[:3], 2, 7)
-    found = Audit.of_groups(groups)
-    assert [p.tolist() for p in found.prompts] == [s.prompt_tokens.tolist() for g in groups for s in g.steps]
-    assert len(set(found.episode_N.tolist())) == 6 and found.task_N.tolist() == sorted(found.task_N.tolist())
 
 
 def make_setup(answer=stumble_through_countdown, **more) -> RolloutSetup:

@@ -8,8 +8,8 @@ import pytest
 from skilled import ABC, episode, step
 
 from tacit.core.protocols import Sampling
-from tacit.core.types import Completion, Observation, StopReason, Task, Trajectory
-from tacit.evaluation.behaviour import behaviour, kind, repeated, revisits, thought_and_action
+from tacit.core.types import Observation, StopReason, Task, Trajectory
+from tacit.evaluation.behaviour import behaviour, kind, repeated, revisits
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.worlds import get_environment
@@ -142,22 +142,6 @@ def test_places_in_a_game_that_is_played():
         observation, done = transition.observation, transition.done
         rooms += [room] if (room := world.place(action, observation)) else []
     assert len(rooms) > 2 and set(rooms) <= set(task.data["house"]), "the rooms of the house, by their names"
-
-
-def test_thought_and_action():
-    def thinking(thought: str, action: str):
-        text = f"<think>{thought}</think><action>{action}</action>"
-        return replace(
-            step(action), completion=Completion(step("").completion.tokens, step("").completion.logprobs, text, "stop")
-        )
-
-    cooks = replace(episode("A"), steps=(thinking("The oven is on", "cook apple with oven"), thinking("roast it?", "look")))
-    waits = replace(episode("A"), steps=(thinking("hm", "cook apple with stove"), thinking("Fry!", "cook egg with stove")))
-    walks = replace(episode("A"), steps=(thinking("the stove", "look"), step("look at the oven")))
-    found = thought_and_action([cooks, waits, walks], r"cook|roast|fry|grill|stove|oven", r"cook .*")
-    assert found.mentions == 4 / 6 and found.acted == 2 / 4 and found.games == pytest.approx(2 / 3)
-    nothing = thought_and_action([], "cook", "cook")
-    assert nothing.mentions is None is nothing.games
 
 
 def test_broken_worlds_say_nothing_and_nothing_is_nothing():

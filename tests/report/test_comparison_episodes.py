@@ -11,9 +11,7 @@ import pytest
 from written import WORLDS, episode, write_comparison
 
 from tacit.report.comparison_page import render_comparison
-from tacit.report.run_files import find_world_info
 from tacit.runs.trajectories import read_records, write_records
-from tacit.worlds import get_environment
 
 
 @pytest.fixture
@@ -60,25 +58,6 @@ def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_even
     assert sum(e["from"].startswith("countdown") for e in shown) == 6
     assert [turn["credit"] for turn in practice[0]["turns"]] == [0.9, -0.4]
     assert len(embedded(render_comparison(place, most_trajectories=2))) == 2
-
-
-def test_each_run_is_told_by_what_is_known_of_its_own_settings(place):
-    found = json.loads((place / "comparison.json").read_text())
-    for cell in found["cells"]:
-        cell["settings"] |= {"tasks": 4, "method": {"name": cell["method"], "history": {"grpo": 0}.get(cell["method"], -1)}}
-    (place / "comparison.json").write_text(json.dumps(found))
-    task = next(iter(find_world_info(found["cells"][0]["settings"]).scenes.values())).task
-    for method in ("grpo", "bipace", "reuserl"):
-        turn = {"wrote": "", "action": "reset", "valid": True, "effective": True, "prompt_tokens": 1, "tokens": 1}
-        world = get_environment("countdown").make()
-        saw = world.reset(task).text
-        turns = [{**turn, "saw": saw}, {**turn, "saw": world.step("reset").observation.text}]
-        record = {**episode(1, False, 0), "task": task.id, "turns": turns, "saw": ""}
-        write_records(place / f"runs/countdown/{method}/0/trajectories/eval-rl-000040.jsonl.gz", [record])
-    shown = [e for e in embedded(render_comparison(place)) if e["from"].startswith("countdown")]
-    assert len(shown) == 3 and all(e["prompts"].startswith("rendered again") for e in shown)
-    named = [[name for name, _ in e["turns"][1]["prompt"]] for e in shown]
-    assert "history" not in named[0] and "history" in named[1] and "history" in named[2]
 
 
 def test_runs_that_are_gone_or_unfinished_are_done_without(place):

@@ -1,4 +1,4 @@
-"""Prompts written anew are the ones that were read; where they cannot be, it is said why. And the command repeats the run."""
+"""The page shows the prompts that were recorded, and the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from tacit.core.protocols import Sampling
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.prompts.history import History
-from tacit.prompts.state_block import StateBlock
-from tacit.report.run_files import TaskContext, find_world_info
+from tacit.report.run_files import find_defaults
 from tacit.report.run_page import build_command, flatten_settings
-from tacit.report.viewer import find_prompts
+from tacit.report.viewer import embed_episodes
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import add_prompts, split_sections, trajectory_record
 from tacit.worlds import get_environment
@@ -28,58 +27,21 @@ WORLD = get_environment("countdown")
 TERSE = WORLD.wording("terse")
 CONTEXT = History(TERSE, turns=2, admissible=False, style="bare")
 PANEL = Panel.of(WORLD, "test", 6)
-SCENES = {task.id: TaskContext(task, WORLD, CONTEXT) for task in PANEL.tasks}
+POLICY = ScriptedPolicy(stumble_through_countdown)
 
 
-def play(context):
-    policy = ScriptedPolicy(stumble_through_countdown)
-    return evaluate(PANEL, Rules(Sampling(max_tokens=64), 8), InProcessPool(WORLD.make), context, policy)[1]
-
-
-@pytest.fixture(scope="module")
-def played():
-    return play(CONTEXT)
-
-
-@pytest.mark.parametrize("context", [CONTEXT, StateBlock(TERSE, WORLD.tracker)], ids=["history", "state block"])
-def test_prompts_written_anew_are_the_ones_that_were_read(context):
-    played = play(context)
-    for trajectory in played:
-        scene = replace(SCENES[trajectory.task.id], context=context)
-        told, source = find_prompts(trajectory_record(trajectory), lambda _, scene=scene: scene)
-        assert told == [split_sections(step.prompt) for step in trajectory.steps] and "rendered again" in source
-    assert max(len(t.steps) for t in played) > 3, "long enough for history to be left out"
-    assert any(not step.effective for t in played for step in t.steps), "what was refused is played again too"
-
-
-def test_recorded_prompts_need_no_world(played):
+def test_recorded_prompts_are_embedded_and_broken_ones_are_not():
+    played = evaluate(PANEL, Rules(Sampling(max_tokens=64), 8), InProcessPool(WORLD.make), CONTEXT, POLICY)[1]
     records = [trajectory_record(trajectory) for trajectory in played]
     add_prompts(records, played)
-    for record, trajectory in zip(records, played, strict=True):
-        told, source = find_prompts(record, lambda _: pytest.fail("the world was asked"))
-        assert told == [split_sections(step.prompt) for step in trajectory.steps] and source == "as recorded"
-        record["turns"][0]["prompt"] = [["now", 3]]
-        assert find_prompts(record, {}.get)[0] == []
-
-
-def test_a_world_that_answers_differently_claims_nothing(played):
-    record = trajectory_record(played[0])
-    record["turns"][1]["saw"] += " and a hat"
-    told, why = find_prompts(record, SCENES.get)
-    assert told == [] and "observation at step 2 differs from the recorded one" in why
-
-
-def test_why_there_are_no_prompts(played):
-    record = trajectory_record(played[0])
-    scene = SCENES[record["task"]]
-    assert "the world is not available" in find_prompts(record, {}.get)[1]
-    assert "the note they contained was not recorded" in find_prompts({**record, "condition": "guided"}, SCENES.get)[1]
-
-    def broken():
-        raise RuntimeError("no simulator")
-
-    told, why = find_prompts(record, lambda _: replace(scene, world=replace(WORLD, make=broken)))
-    assert "RuntimeError: no simulator" in why and told == []
+    records[1]["turns"][0]["prompt"] = [["now", 3]]
+    data = embed_episodes([("one", record) for record in records])
+    for i, (episode, trajectory) in enumerate(zip(data["episodes"], played, strict=True)):
+        if i == 1:
+            assert episode["prompts"] == "The prompts were not recorded." and "prompt" not in episode["turns"][0]
+            continue
+        told = [[[name, data["texts"][text]] for name, text in turn["prompt"]] for turn in episode["turns"]]
+        assert told == [split_sections(step.prompt) for step in trajectory.steps] and episode["prompts"] == "as recorded"
 
 
 @pytest.mark.parametrize(
@@ -118,19 +80,11 @@ def test_a_sum_of_methods_is_quoted_as_it_was_named():
 
 
 def test_what_is_known_of_settings_that_are_not_ours():
-    assert "unknown method" in find_world_info({"world": "countdown", "method": {"name": "gone"}}).notices[0]
-    lost = find_world_info({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})
-    assert not lost.scenes and lost.defaults is not None and "The world is not here" in lost.notices[0]
-    assert "These settings are not this version's" in find_world_info(None).notices[0]
+    assert "unknown method" in find_defaults({"world": "countdown", "method": {"name": "gone"}})[1][0]
+    assert find_defaults({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})[0] is not None
+    assert "These settings are not this version's" in find_defaults(None)[1][0]
 
 
 def test_help_says_what_it_takes(capsys):
     assert main(["report", "--help"]) == 0
     assert "RUN_OR_COMPARISON" in capsys.readouterr().out
-
-
-def test_an_expert_reads_no_prompt(played):
-    settings = {"world": "countdown", "model": "expert", "evaluation": {"split": "test", "tasks": 6}, "tasks": 4}
-    record = trajectory_record(played[0])
-    told, why = find_prompts(record, find_world_info(settings).find_scene)
-    assert told == [] and why == "An expert acts on observations and reads no prompt."

@@ -65,7 +65,7 @@ def test_every_chart_is_of_a_number_that_runs_record(run, page):
 @pytest.mark.parametrize("world", ["countdown", "nowhere.py:WORLD"])
 def test_a_page_needs_no_world(run, page, tmp_path, monkeypatch, world):
     """Labels, skills and prompts are recorded in the run."""
-    monkeypatch.setattr("tacit.report.run_files.open_world", lambda name: pytest.fail("the world was asked for"))
+    monkeypatch.setattr("tacit.worlds.get_environment", lambda name: pytest.fail("the world was asked for"))
     shutil.copytree(run, tmp_path / "run")
     settings = json.loads((run / "settings.json").read_text())
     (tmp_path / "run" / "settings.json").write_text(json.dumps({**settings, "world": world}))

@@ -52,12 +52,7 @@ class Limits:
 
 class Sandbox:
     def __init__(
-        self,
-        sources: Sequence[str],
-        limits: Limits | None = None,
-        seed: int = 0,
-        run: bool = True,
-        kind: Kind = "tracker",
+        self, sources: Sequence[str], limits: Limits | None = None, seed: int = 0, run: bool = True, kind: Kind = "tracker"
     ) -> None:
         """`seed` sets PYTHONHASHSEED. With `run=False` the source is checked but not executed."""
         if sys.platform == "win32":
