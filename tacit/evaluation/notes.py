@@ -197,8 +197,11 @@ def score_notes(groups: Sequence[Group], teachers: Mapping[str, RoutedSkills], p
         for chosen in rng.integers(len(groups), size=(RESAMPLES, len(groups))) if auc is not None else ():
             own = np.concatenate([rows[i] for i in chosen])
             again.append(area_under_curve(shift_N[own], agrees_N[own]))
-        known = [value for value in again if value is not None]
-        found[kind] = (auc, tuple(map(float, np.percentile(known, [2.5, 97.5])))) if auc is not None else (None, None)
+        if auc is None:
+            found[kind] = None, None
+            continue
+        low, high = np.percentile([value for value in again if value is not None], [2.5, 97.5])
+        found[kind] = auc, (float(low), float(high))
     return found, int(counts_N.sum()), float(agrees_N.mean()) if len(agrees_N) else 0.0
 
 

@@ -191,9 +191,11 @@ def rank_bank_entries(run: Path, notices: list[str]) -> dict[str, Sequence[tuple
         return None
     with closing(bank):
         orders: dict[str, Order] = {"Most useful entries": "useful", "Most harmful entries": "harmful"}
-        several, told = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1, {}
+        several = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1
+        told: dict[str, Sequence[tuple[Any, ...]]] = {}
         for title, order in orders.items():
-            told[title] = rows = []
+            rows: list[tuple[Any, ...]] = []
+            told[title] = rows
             for entry, usage in rank_entries(bank, order)[:MAX_ENTRIES]:
                 world, place = entry.origin.world, entry.origin.task or entry.origin.operation
                 place = f"{world}: {place.removeprefix(f'{world}/')}" if several and world else place
