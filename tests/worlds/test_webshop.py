@@ -19,9 +19,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Completion, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds import get_environment
 from tacit.worlds.webshop.catalogue import Index, round_length
-from tacit.worlds.webshop.pages import SEPARATOR, detail_page, parse_request, read_page
 from tacit.worlds.webshop.tasks import generated_catalogue
-from tacit.worlds.webshop.world import WebShop, parse_action
+from tacit.worlds.webshop.world import SEPARATOR, WebShop, detail_page, parse_action, parse_request, read_page
 
 WORLD = get_environment("webshop")
 SPLITS = ("train", "test")
@@ -106,16 +105,6 @@ def test_pages_of_results_and_the_ways_back():
     assert shop.step("click[back to search]").observation.text.startswith("WebShop")
     assert shop.step("search[granola]").observation == shop.step("search[GRANOLA]").observation, "from any page"
     assert "Total results: 0" in shop.step("search[qqq zzz]").observation.text
-
-
-def test_attributes_have_a_page_where_they_are_asked_for():
-    shop = WebShop(show_attributes=True)
-    product = generated_catalogue().products[0]
-    shop.reset(TASK)
-    shop.step(f"search[{product.title}]")
-    assert "click[attributes]" in shop.step(f"click[{product.id}]").observation.actions
-    told = shop.step("click[attributes]").observation.text.split(SEPARATOR)
-    assert told[4:] == [*product.attributes, product.family, product.query, product.path]
 
 
 def test_a_graded_score_and_what_was_wrong():
@@ -369,12 +358,6 @@ def test_hits_are_those_of_a_lucene_that_is_installed(tmp_path):
     for goal in list(shop.goals(True))[::20]:
         hits = [hit.docid for hit in searcher.search(goal.sentence.lower(), k=50)]
         assert hits == [product.id for product in shop.search(goal.sentence.lower())]
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "Stemmer", None)
-    with pytest.raises(TacitError, match="pip install PyStemmer"):
-        Index(["x"], ["a"])
 
 
 # What the original does at the edges

@@ -12,9 +12,9 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
 from tacit.prompts.state_block import StateBlock
 from tacit.worlds import get_environment
-from tacit.worlds.webshop.pages import parse_request
 from tacit.worlds.webshop.tasks import generated_catalogue
 from tacit.worlds.webshop.tracker import BOUND, ERRORS, PROGRESS
+from tacit.worlds.webshop.world import parse_request
 
 WORLD = get_environment("webshop")
 TASK = next(t for t in WORLD.tasks("train", 50, 0) if len(t.data["goal"]["options"]) == 2)

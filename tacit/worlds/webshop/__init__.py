@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.worlds.webshop.expert import Oracle, Shopper, act_on_prompt
-from tacit.worlds.webshop.pages import read_page
-from tacit.worlds.webshop.prompt import FullWording, TerseWording, example_texts, questions
 from tacit.worlds.webshop.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.webshop.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.webshop.tracker import FORMS, ShopTracker
-from tacit.worlds.webshop.world import MAX_STEPS, WebShop
+from tacit.worlds.webshop.tasks import FAMILIES, KINDS, NAME, PANELS, SPLITS, tasks
+from tacit.worlds.webshop.tracker import PaperTracker, ShopTracker
+from tacit.worlds.webshop.world import MAX_STEPS, FullWording, TerseWording, WebShop, read_page
 
 
 def place(action: str, observation: Observation) -> str:
@@ -20,6 +20,44 @@ def place(action: str, observation: Observation) -> str:
         return ""
     seen = read_page(observation)
     return text if seen.kind == "item" and all(text not in values for values in seen.options.values()) else ""
+
+
+GOALS = 150
+NAMED = 20  # how often the words of each product kind are repeated, so that rare words get short tokens too
+
+
+def example_texts(seed: int) -> list[str]:
+    """Text to train a tiny tokenizer: both wordings, state blocks and actions along the expert's episodes, and all products."""
+    world, tracker, wordings, texts = WebShop(), ShopTracker(), (TerseWording(), FullWording()), []
+    for task in tasks("train", GOALS, seed):
+        expert, observation, done, number = Shopper(task), world.reset(task), False, 1
+        state = tracker.start(task, observation)
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            for wording in wordings:
+                texts += [wording.now(number, observation, False), wording.turn(number, observation, action)]
+            texts += [tracker.render(state), action]
+            transition = world.step(action)
+            state = tracker.update(state, action, transition)
+            observation, done, number = transition.observation, transition.done, number + 1
+    for kind in KINDS:
+        values = [f"click[{value}]" for values in kind.options.values() for value in values]
+        texts += [", ".join((*kind.attributes, kind.one, kind.many, *values))] * NAMED
+    return texts
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """Pretraining questions about a page: `price b156? 56.6`, `which jorvik rain jacket, hooded? b156`."""
+    seen = read_page(observation)
+    if seen.kind == "results" and seen.offers:
+        offer = rng.choice(seen.offers)
+        return [(f"price {offer.id}", f"{offer.lowest:g}"), (f"which {offer.title.lower()}", offer.id)]
+    if seen.kind == "item" and seen.options:
+        name = rng.choice(sorted(seen.options))
+        value = rng.choice(seen.options[name]) if seen.options[name] else "none"
+        return [(f"what is {value}", name)]
+    return []
 
 
 ENVIRONMENT = Environment(
@@ -34,7 +72,7 @@ ENVIRONMENT = Environment(
     experts={"shopper": Shopper, "oracle": Oracle},
     alphabet=ALPHABET,
     tracker=ShopTracker(),
-    forms=FORMS,
+    forms={"paper": PaperTracker()},
     reader=act_on_prompt,
     failure=failure,
     hindsight=hindsight,

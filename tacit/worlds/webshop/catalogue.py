@@ -32,8 +32,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import regex
+import Stemmer
+from rapidfuzz.fuzz import token_set_ratio
 
-from tacit.core.errors import TacitError
 from tacit.core.tasks import describe_failures
 
 UNPRICED = 100.0  # price of a product without one, as in the original
@@ -115,45 +117,35 @@ class Goal:
         return Goal(**{**data, "attributes": attributes, "options": options, "limit": float(data["limit"])})
 
 
-def make_synthetic_goals(product: Product, sentence: str, attributes: Sequence[str]) -> Iterator[Goal]:
-    """One goal per combination of options."""
-    limit = draw_price_limit(product.price, Random(f"webshop/limit/{product.id}"))
+@dataclass(frozen=True)
+class Instruction:
+    """A sentence that asks for a product, and the attributes it is graded by."""
+
+    product: str
+    sentence: str
+    attributes: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    """options named in a human instruction; a generated one is combined with all choices of options instead"""
+
+
+def make_goals(product: Product, wanted: Instruction, human: bool) -> Iterator[Goal]:
+    """The goal of a human instruction, or one per combination of options."""
+    seed = f"webshop/limit/{product.id}"
+    limit = draw_price_limit(product.price, Random(f"{seed}/{wanted.sentence}" if human else seed))
+    price = f", and price lower than {limit:.2f} dollars" if limit < NO_LIMIT else ""
     names = sorted(product.options)
-    for values in combinations(*(product.options[name] for name in names)):
-        options = tuple(zip(names, values, strict=True))
-        yield _goal(product, sentence + describe_options(options), attributes, options, limit)
-
-
-def make_human_goal(product: Product, sentence: str, attributes: Sequence[str], values: Sequence[str]) -> Goal:
-    limit = draw_price_limit(product.price, Random(f"webshop/limit/{product.id}/{sentence}"))
-    return _goal(product, sentence.strip("."), attributes, tuple(("", value) for value in values), limit)
+    choices = combinations(*(product.options[name] for name in names))
+    for options in [[("", v) for v in wanted.values]] if human else (list(zip(names, v, strict=True)) for v in choices):
+        said = f" with {', and '.join(f'{name}: {value}' for name, value in options)}" if options else ""
+        sentence = (wanted.sentence.strip(".") if human else wanted.sentence + said) + price
+        about = {"limit": limit, "query": product.query, "path": product.path, "title": product.title}
+        yield Goal(product.id, product.family, sentence, wanted.attributes, tuple(options), **about)
 
 
 def draw_price_limit(price: float, rng: Random) -> float:
     """The larger of two draws from the next four multiples of ten above the price; NO_LIMIT if fewer than two exist."""
     above = [ten for ten in TENS if ten > price][:4]
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_LIMIT
-
-
-def describe_options(options: Sequence[tuple[str, str]]) -> str:
-    return f" with {', and '.join(f'{name}: {value}' for name, value in options)}" if options else ""
-
-
-def _goal(
-    product: Product, sentence: str, attributes: Sequence[str], options: tuple[tuple[str, str], ...], limit: float
-) -> Goal:
-    price = f", and price lower than {limit:.2f} dollars" if limit < NO_LIMIT else ""
-    return Goal(
-        product=product.id,
-        family=product.family,
-        sentence=sentence + price,
-        attributes=tuple(attributes),
-        options=options,
-        limit=limit,
-        query=product.query,
-        path=product.path,
-        title=product.title,
-    )
 
 
 # Search as Lucene does it with Pyserini's defaults, which the original uses: words by Unicode's UAX #29, 33 stop words, Porter
@@ -182,17 +174,14 @@ _CLASSES = {
 _AS_PORTER = re.compile(r"(.*(?:[aeiou]|(?<=[^aeiou])y)[^aeiou].*?)(?:(?<!a)(bl)|(log))(?:y|i|ies)")
 
 
-@lru_cache(1)
-def _word_pattern() -> Any:
-    regex = _import_package("regex", "regex")
-    return regex.compile(re.sub("[XE](?![a-z])", lambda found: _CLASSES[found[0]], _UAX_29), regex.VERBOSE)
+_WORDS = regex.compile(re.sub("[XE](?![a-z])", lambda found: _CLASSES[found[0]], _UAX_29), regex.VERBOSE)
 
 
 class Index:
     """BM25 over texts in numpy, equal to Lucene's to the last bit of a score."""
 
     def __init__(self, texts: Sequence[str], ids: Sequence[str]) -> None:
-        self._stemmer = _import_package("Stemmer", "PyStemmer").Stemmer("porter")
+        self._stemmer = Stemmer.Stemmer("porter")
         self._stems: dict[str, str] = {}
         self._known: dict[str, int] = {}
         texts_P, words_P, counts_P, lengths_N = array("I"), array("I"), array("I"), np.zeros(len(texts), np.int64)
@@ -214,7 +203,7 @@ class Index:
 
     def words(self, text: str) -> list[str]:
         """`The women's Blouses` -> women, blous"""
-        found = (word[:-2] if word[-2:] in ("'s", "’s", "＇s") else word for word in _word_pattern().findall(text.lower()))
+        found = (word[:-2] if word[-2:] in ("'s", "’s", "＇s") else word for word in _WORDS.findall(text.lower()))
         return [self._stem(word) for word in found if word and word not in _STOP]
 
     def _stem(self, word: str) -> str:
@@ -247,27 +236,7 @@ def round_length(lengths_N: np.ndarray) -> np.ndarray:
     return np.where(lengths_N < 24, lengths_N, 24 + ((above_N >> shift_N) << shift_N))
 
 
-def _import_package(module: str, name: str) -> Any:
-    try:
-        return __import__(module)
-    except ImportError as error:
-        raise TacitError(
-            f"the shop's search needs the package {name}, which is not installed: `pip install {name}`."
-        ) from error
-
-
 HELD_OUT = 20  # percentage of components held out for tests
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """A sentence that asks for a product, and the attributes it is graded by."""
-
-    product: str
-    sentence: str
-    attributes: tuple[str, ...]
-    values: tuple[str, ...] = ()
-    """options named in a human instruction; a generated one is combined with all choices of options instead"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,26 +285,15 @@ class Catalogue:
     def goals(self, test: bool, human: bool = False) -> Iterator[Goal]:
         """All goals of a split, in catalogue order."""
         for wanted in self.human if human else self.synthetic:
-            if (wanted.product in self.test_products) != test or (
-                human and not test and wanted.sentence in self._tested_sentences
-            ):
-                continue
-            product = self.by_id[wanted.product]
-            if human:
-                yield make_human_goal(product, wanted.sentence, wanted.attributes, wanted.values)
-            else:
-                yield from make_synthetic_goals(product, wanted.sentence, wanted.attributes)
+            shared = human and not test and wanted.sentence in self._tested_sentences
+            if (wanted.product in self.test_products) == test and not shared:
+                yield from make_goals(self.by_id[wanted.product], wanted, human)
 
     @cached_property
     def published_order(self) -> tuple[Goal, ...]:
         """All goals, human ones where their file is there, as the original orders them: a shuffle with seed 233."""
-        made: list[Goal] = []
-        for wanted in self.human or self.synthetic:
-            product = self.by_id[wanted.product]
-            if self.human:
-                made.append(make_human_goal(product, wanted.sentence, wanted.attributes, wanted.values))
-            else:
-                made += make_synthetic_goals(product, wanted.sentence, wanted.attributes)
+        every = self.human or self.synthetic
+        made = [goal for wanted in every for goal in make_goals(self.by_id[wanted.product], wanted, bool(self.human))]
         Random(233).shuffle(made)
         return tuple(made)
 
@@ -374,13 +332,12 @@ def _held_out_products(wanted: Iterable[Instruction]) -> Iterator[str]:
 ALIKE = 85.5  # ratios are rounded before the comparison with 85, half to even
 
 _COLOURS = """
-alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel
-camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry
-cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey
-heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight
-mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow
-red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal
-tiger turquoise violet walnut wheat white wine yellow
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
+champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim eggplant
+elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender lemon
+leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom mustard natural navy nude olive
+orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash
+sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow
 """
 COLOURS = tuple(_COLOURS.split())  # colors of the published rule
 
@@ -388,19 +345,18 @@ _NO_LETTER = re.compile(r"\W")
 _LATIN_1 = dict.fromkeys(range(128, 256))
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.](?=\w))*")
 _FUNCTION = """
-a about above after all also an and any are as at be because been before below best between both but by can
-each either every extra few for from great has have high how in inside into is it its large less long low made
-make makes many more most much new no non nor not of off on one only onto or other our out outside over own
-per perfect plus same several she short small so some such super than that the their them then these they this
-those three through to too two under ultra until up upon use very via was we well what when where which while
-who will with within without you your
+a about above after all also an and any are as at be because been before below best between both but by can each either every
+extra few for from great has have high how in inside into is it its large less long low made make makes many more most much new
+no non nor not of off on one only onto or other our out outside over own per perfect plus same several she short small so some
+such super than that the their them then these they this those three through to too two under ultra until up upon use very via
+was we well what when where which while who will with within without you your
 """
 _FUNCTION_WORDS = frozenset(_FUNCTION.split())
 
 
 def is_similar(first: str, second: str) -> bool:
     """thefuzz's token_set_ratio > 85, on lower-case letters, digits and spaces."""
-    return _ratio()(_plain(first), _plain(second)) >= ALIKE
+    return token_set_ratio(_plain(first), _plain(second)) >= ALIKE
 
 
 def normalize_color(text: str) -> str:
@@ -439,17 +395,6 @@ def _plain(text: str) -> str:
     return _NO_LETTER.sub(" ", text.translate(_LATIN_1)).lower().strip()
 
 
-@lru_cache(1)
-def _ratio() -> Callable[[str, str], float]:
-    try:
-        from rapidfuzz.fuzz import token_set_ratio
-    except ImportError as error:
-        raise TacitError(
-            "the shop's judge needs the package RapidFuzz, which is not installed: `pip install rapidfuzz`."
-        ) from error
-    return token_set_ratio
-
-
 NO_NOUNS = 0.2  # share of agreeing nouns if the wanted title has none
 
 
@@ -481,9 +426,13 @@ class Verdict:
 
 
 def judge(product: Product, chosen: Mapping[str, str], goal: Goal, nouns: Nouns = content_words) -> Verdict:
+    texts = [text.lower() for text in (product.title, " ".join(product.features), product.description)]
     return Verdict(
         kind=type_reward(product, goal, nouns),
-        attributes=sum(_has_attribute(product, attribute) for attribute in goal.attributes),
+        attributes=sum(
+            any(is_similar(own, attribute) for own in product.attributes) or any(attribute in text for text in texts)
+            for attribute in goal.attributes
+        ),
         options=matched_options(chosen, goal),
         affordable=product.price <= goal.limit,
         wanted=len(goal.attributes) + len(goal.options) + 1,
@@ -494,34 +443,20 @@ def judge(product: Product, chosen: Mapping[str, str], goal: Goal, nouns: Nouns 
 def type_reward(product: Product, goal: Goal, nouns: Nouns = content_words) -> float:
     bought, wanted = nouns(product.title), nouns(goal.title)
     share = len(set(bought) & set(wanted)) / len(wanted) if wanted else NO_NOUNS
-    steps = _steps(product.path) & _steps(goal.path)
+    steps, other = ({step.strip() for step in path.split("›")} for path in (product.path, goal.path))
     if share == 0.0:
         return 0.0
     if share < 0.1:
         return 0.1
-    return 1.0 if product.query == goal.query or len(steps) >= 2 or share > 0.2 else 0.5
+    return 1.0 if product.query == goal.query or len(steps & other) >= 2 or share > 0.2 else 0.5
 
 
 def matched_options(chosen: Mapping[str, str], goal: Goal) -> int:
+    """A requested option is compared as a color if its name or value is one, else as `name value`; one without a name (human
+    goals) is reduced to its color."""
     values = [normalize_color(value) for value in chosen.values()]
-    return sum(any(is_similar(value, text) for value in values) for text in map(_option_text, goal.options))
-
-
-def _has_attribute(product: Product, attribute: str) -> bool:
-    if any(is_similar(own, attribute) for own in product.attributes):
-        return True
-    texts = (product.title, " ".join(product.features), product.description)
-    return any(attribute in text.lower() for text in texts)
-
-
-def _option_text(option: tuple[str, str]) -> str:
-    """The text that a requested option is compared as: a color if its name or value is one, else `name value`. An option
-    without a name (human goals) is reduced to its color."""
-    name, value = option
-    if not name:
-        return normalize_color(value)
-    return next((word for word in COLOURS if word in option), f"{name} {value}")
-
-
-def _steps(path: str) -> set[str]:
-    return {step.strip() for step in path.split("›")}
+    texts = [
+        next((word for word in COLOURS if word in (name, value)), f"{name} {value}") if name else normalize_color(value)
+        for name, value in goal.options
+    ]
+    return sum(any(is_similar(value, text) for value in values) for text in texts)

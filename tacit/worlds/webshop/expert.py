@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.worlds.webshop.catalogue import Goal
-from tacit.worlds.webshop.pages import PER_PAGE, SEPARATOR, Offer, ParsedPage, ShoppingRequest, parse_request, read_parts
-from tacit.worlds.webshop.tracker import Visit, start_visit, update_visit
+from tacit.worlds.webshop.tracker import Visit, update_visit
+from tacit.worlds.webshop.world import (
+    PER_PAGE,
+    SEPARATOR,
+    Offer,
+    ParsedPage,
+    ShoppingRequest,
+    parse_request,
+    read_page,
+    read_parts,
+)
 
 STEPS = 15  # the step limit: before it, the shopper buys the best product seen
 PAGES = 3  # results pages to look through
@@ -28,7 +36,7 @@ class _VisitingExpert(ABC):
     def act(self, observation: Observation) -> str:
         self._turn += 1
         if self._visit is None:
-            self._visit = start_visit(self._task.goal, observation)
+            self._visit = Visit(parse_request(self._task.goal), read_page(observation))
         else:
             self._visit = update_visit(self._visit, self._action, observation)
         self._action = self._choose(self._visit)
@@ -50,14 +58,11 @@ class Shopper(_VisitingExpert):
     """
 
     def _choose(self, visit: Visit) -> str:
-        kind = visit.page.kind
-        if kind == "search":
-            return _search(visit)
-        if kind == "results":
-            return self._browse(visit)
-        if kind == "detail":
+        if visit.page.kind == "search":
+            return _search(visit.wish)
+        if visit.page.kind == "detail":
             return "click[< prev]"
-        return self._consider(visit)
+        return self._browse(visit) if visit.page.kind == "results" else self._consider(visit)
 
     def _browse(self, visit: Visit) -> str:
         """Open the next unopened product, or the best opened one once inspecting another would take too long."""
@@ -67,7 +72,7 @@ class Shopper(_VisitingExpert):
         if best and (not self._time_for_another(visit, 0) or not _unopened(visit)):
             if best in here:
                 return f"click[{best}]"
-            return "click[< prev]" if visit.page.number > 1 else _search(visit)
+            return "click[< prev]" if visit.page.number > 1 else _search(visit.wish)
         if fresh:
             return f"click[{fresh[0]}]"
         if visit.page.number < min(PAGES, -(-visit.page.total // PER_PAGE)):
@@ -135,8 +140,8 @@ class Oracle(_VisitingExpert):
         return f"search[{self._goal.title}]"
 
 
-def _search(visit: Visit) -> str:
-    return f"search[{' '.join((visit.wish.thing, *visit.wish.options.values())).lower()}]"
+def _search(wish: ShoppingRequest) -> str:
+    return f"search[{' '.join((wish.thing, *wish.options.values())).lower()}]"
 
 
 def _unopened(visit: Visit) -> list[str]:
@@ -161,78 +166,40 @@ _RESULTS = re.compile(r"p(\d+) of (\d+)")
 _OFFER = re.compile(r"(\S+) (.*) ([\d.]+(?:-[\d.]+)?)")
 
 
-@dataclass(frozen=True)
-class ParsedPrompt:
-    wish: ShoppingRequest
-    fields: dict[str, str]
-    page: ParsedPage
-
-    @property
-    def to_choose(self) -> dict[str, str]:
-        field = self.fields.get("to choose", self.fields.get("remaining_options", ""))
-        pairs = (option.partition(": ") for option in field.split("; "))
-        return {name: value for name, _, value in pairs if value}
-
-    @property
-    def opened(self) -> list[str]:
-        field = self.fields.get("opened before", "none")
-        return [] if field == "none" else field.split(", ")
-
-    @property
-    def unread(self) -> bool:
-        """Words are unconfirmed and the features have not been read."""
-        return self.missing and "features" not in self.fields.get("pages read", "features")
-
-    @property
-    def missing(self) -> bool:
-        return self.fields.get("not read of it", "none") != "none"
-
-
 def act_on_prompt(prompt: str) -> str:
     """The action that this prompt calls for."""
-    sheet = parse_prompt(prompt)
-    kind = sheet.page.kind
-    if kind == "results":
-        return _open(sheet)
-    if kind == "item":
-        return _shop(sheet)
-    if kind == "detail":
-        return "click[< prev]"
-    return f"search[{' '.join((sheet.wish.thing, *sheet.wish.options.values())).lower()}]"
-
-
-def parse_prompt(prompt: str) -> ParsedPrompt:
     fields = dict(_FIELD.findall(prompt))
     if not fields.keys() & {"phase", "ready_to_purchase"}:
         raise TacitError("the rule agent of webshop needs a prompt with a state block: --state-block --history 1.")
     task, now = _TASK.search(prompt), _NOW.search(prompt)
     if task and now:
         wish = parse_request(task[1])
-        parts = [part[1:-1] for part in now[1].split(SEPARATOR)]
-        return ParsedPrompt(wish, fields, read_parts(parts, names=tuple(wish.options)))
-    lines = prompt.strip().split("\n")
-    return ParsedPrompt(_terse_wish(lines[0]), fields, _terse_page(lines[-1].removesuffix(">").strip()))
-
-
-def _open(sheet: ParsedPrompt) -> str:
-    limit = sheet.wish.limit
-    payable = [offer for offer in sheet.page.offers if limit is None or offer.lowest <= limit]
-    fresh = [offer.id for offer in payable if offer.id not in sheet.opened]
-    if fresh:
-        return f"click[{fresh[0]}]"
-    return f"click[{payable[0].id}]" if payable else "click[next >]"
-
-
-def _shop(sheet: ParsedPrompt) -> str:
-    patient = "opened before" in sheet.fields and len(sheet.opened) < PATIENCE
-    offered = {name: value for name, value in sheet.to_choose.items() if value in sheet.page.options.get(name, ())}
-    if patient and len(offered) < len(sheet.to_choose):
+        page = read_parts([part[1:-1] for part in now[1].split(SEPARATOR)], names=tuple(wish.options))
+    else:
+        lines = prompt.strip().split("\n")
+        wish, page = _terse_wish(lines[0]), _terse_page(lines[-1].removesuffix(">").strip())
+    before = fields.get("opened before", "none")
+    opened = [] if before == "none" else before.split(", ")
+    if page.kind == "results":
+        payable = [offer.id for offer in page.offers if wish.limit is None or offer.lowest <= wish.limit]
+        chosen = next((product for product in payable if product not in opened), payable[0] if payable else "next >")
+        return f"click[{chosen}]"
+    if page.kind == "detail":
         return "click[< prev]"
-    if sheet.unread:
+    if page.kind != "item":
+        return _search(wish)
+    pairs = (option.partition(": ") for option in fields.get("to choose", fields.get("remaining_options", "")).split("; "))
+    to_choose = {name: value for name, _, value in pairs if value}
+    offered = [value for name, value in to_choose.items() if value in page.options.get(name, ())]
+    missing = fields.get("not read of it", "none") != "none"
+    patient = "opened before" in fields and len(opened) < PATIENCE
+    if patient and len(offered) < len(to_choose):
+        return "click[< prev]"
+    if missing and "features" not in fields.get("pages read", "features"):
         return "click[features]"
-    if patient and sheet.missing:
+    if patient and missing:
         return "click[< prev]"
-    return f"click[{next(iter(offered.values()))}]" if offered else "click[buy now]"
+    return f"click[{offered[0]}]" if offered else "click[buy now]"
 
 
 def _terse_wish(line: str) -> ShoppingRequest:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,15 @@ _NO_DIGIT = re.compile(r"[^\d.]")
 _log = logging.getLogger(__name__)
 
 
+MISSING = (
+    f"WebShop's products not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
+    "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
+)
+
+
 def load_published() -> Catalogue:
     """The catalogue in WEBSHOP_DATA, read once per process."""
-    missing = (
-        f"WebShop's products not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
-        "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
-    )
-    return load_catalogue(str(path_from_env(DATA_VARIABLE, missing)))
+    return load_catalogue(str(path_from_env(DATA_VARIABLE, MISSING)))
 
 
 @lru_cache(2)
@@ -52,11 +54,12 @@ def load_catalogue(source: str) -> Catalogue:
     folder = file.parent
     attributes = _mapping(folder / _ATTRIBUTES.get(file.name, _USUAL_ATTRIBUTES))
     people = _mapping(folder / HUMAN_FILE) if (folder / HUMAN_FILE).exists() else {}
-    reviews = _reviews(folder / "reviews.json") if (folder / "reviews.json").exists() else {}
+    rated = _read(folder / "reviews.json", list) if (folder / "reviews.json").exists() else []
+    reviews = {str(row["asin"]): row for row in rated if isinstance(row, dict) and "asin" in row}
     failures: list[str] = []
     found: dict[str, Product] = {}
     left_out = 0
-    for place, record in enumerate(_read(file), 1):
+    for place, record in enumerate(_read(file, list), 1):
         where = f"{file}, product {place}"
         try:
             if not isinstance(record, dict):
@@ -73,8 +76,22 @@ def load_catalogue(source: str) -> Catalogue:
             failures.append(f"{where}: {error}.")
     if not found:
         raise TacitError(f"{file} holds no product that can be read. {failures[0] if failures else 'It is empty.'}")
-    synthetic = list(_synthetic_instructions(attributes, found, failures))
-    human = list(_human_instructions(people, found, failures))
+    synthetic, human = [], []
+    for asin in found:
+        about = attributes.get(asin) or {}
+        sentence, counted = about.get("instruction"), about.get("instruction_attributes")
+        if sentence and counted:
+            synthetic.append(Instruction(asin, str(sentence), tuple(map(str, counted))))
+        elif sentence:
+            failures.append(f"the sentence of product {asin} has no instruction_attributes: {sentence!r}.")
+    for asin in found:
+        for place, record in enumerate(people.get(asin) or (), 1):
+            try:
+                lists = [tuple(map(str, record[f"instruction_{name}"])) for name in ("attributes", "options")]
+                if lists[0]:
+                    human.append(Instruction(asin, str(record["instruction"]), *lists))
+            except (KeyError, TypeError) as error:
+                failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
     catalogue = Catalogue(PUBLISHED, tuple(found.values()), synthetic, human, tuple(failures), left_out, load_tagger())
     if failures:
         _log.warning("%s: %s", file, catalogue.report)
@@ -91,18 +108,23 @@ def read_product(record: Mapping[str, Any], about: Mapping[str, Any], reviewed: 
         if contents is not None:
             values = (str(content["value"]).strip().replace("/", " | ").lower() for content in contents)
             options[name.lower()] = tuple(values)
+    prices = tuple(float(_NO_DIGIT.sub("", price)) for price in (record.get("pricing") or "").split("$")[1:])  # $19.99$27.99
+    reviews = [
+        Review(str(said.get("title", "")), str(said.get("score", said.get("stars", ""))), str(said.get("review", "")))
+        for said in reviewed.get("reviews") or ()
+    ]
     return Product(
         id=_text(record, "asin"),
         title=_text(record, "name"),
         query=_text(record, "query").lower().strip(),
         family=_text(record, "category"),
         path=_text(record, "product_category"),
-        pricing=_pricing(record.get("pricing")),
+        pricing=prices[:2],
         description=_text(record, "full_description"),
         features=tuple(map(str, features)) if isinstance(features, list) else (str(features),),
         options=options,
         attributes=tuple(map(str, about.get("attributes") or ())),
-        reviews=tuple(_review(review) for review in reviewed.get("reviews") or ()),
+        reviews=tuple(reviews),
         rating=str(reviewed.get("average_rating") or "N.A."),
     )
 
@@ -112,43 +134,6 @@ def _text(record: Mapping[str, Any], key: str) -> str:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"its {key!r} is a {type(value).__name__}, not a text")
     return value or ""
-
-
-def _pricing(text: str | None) -> tuple[float, ...]:
-    """`$19.99$27.99` -> 19.99, 27.99; further ones do not count"""
-    if not text:
-        return ()
-    return tuple(float(_NO_DIGIT.sub("", price)) for price in text.split("$")[1:])[:2]
-
-
-def _review(record: Mapping[str, Any]) -> Review:
-    return Review(
-        str(record.get("title", "")), str(record.get("score", record.get("stars", ""))), str(record.get("review", ""))
-    )
-
-
-def _synthetic_instructions(
-    attributes: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]
-) -> Iterator[Instruction]:
-    for asin in found:
-        about = attributes.get(asin) or {}
-        sentence, counted = about.get("instruction"), about.get("instruction_attributes")
-        if sentence and counted:
-            yield Instruction(asin, str(sentence), tuple(map(str, counted)))
-        elif sentence:
-            failures.append(f"the sentence of product {asin} has no instruction_attributes: {sentence!r}.")
-
-
-def _human_instructions(people: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Instruction]:
-    for asin in found:
-        for place, record in enumerate(people.get(asin) or (), 1):
-            try:
-                counted = tuple(map(str, record["instruction_attributes"]))
-                values = tuple(map(str, record["instruction_options"]))
-                if counted:
-                    yield Instruction(asin, str(record["instruction"]), counted, values)
-            except (KeyError, TypeError) as error:
-                failures.append(f"{HUMAN_FILE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
 
 
 def _product_file(source: Path) -> Path:
@@ -165,30 +150,24 @@ def _product_file(source: Path) -> Path:
     return found
 
 
-def _reviews(file: Path) -> dict[str, Any]:
-    return {str(row["asin"]): row for row in _read(file) if isinstance(row, dict) and "asin" in row}
-
-
 def _mapping(file: Path) -> Mapping[str, Any]:
     if not file.exists():
         raise TacitError(
             f"{file} is missing: it has the attributes and the sentences of the products. WebShop's setup.sh downloads it."
         )
-    loaded = _json(file)
-    if not isinstance(loaded, dict):
-        raise TacitError(f"{file} should be a JSON object from product ids to what is known of them.")
-    return {asin: about for asin, about in loaded.items() if isinstance(about, dict | list)}
+    return {asin: about for asin, about in _read(file, dict).items() if isinstance(about, dict | list)}
 
 
-def _read(file: Path) -> Sequence[Any]:
-    loaded = _json(file)
-    if not isinstance(loaded, list):
-        raise TacitError(f"{file} should be a JSON list, and is a {type(loaded).__name__}.")
-    return loaded
-
-
-def _json(file: Path) -> Any:
+def _read(file: Path, kind: type) -> Any:
+    """A JSON file with a list, or an object from product ids to what is known of them."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        loaded = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise TacitError(f"{file} cannot be read as JSON (truncated, or not such a file?): {error}.") from error
+    if not isinstance(loaded, kind):
+        raise TacitError(
+            f"{file} should be a JSON list, and is a {type(loaded).__name__}."
+            if kind is list
+            else f"{file} should be a JSON object from product ids to what is known of them."
+        )
+    return loaded

@@ -15,14 +15,15 @@ On a results page, other clicks open a product. Every search or click has a skil
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tacit.core.hindsight import Skills, critical_steps, tracker_states
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Goal
 from tacit.worlds.webshop.expert import Shopper
-from tacit.worlds.webshop.pages import BACK, BUY, DETAIL_CLICKS, NEXT, PREVIOUS, read_page
-from tacit.worlds.webshop.tracker import ShopTracker, Visit, format_options, truncate
-from tacit.worlds.webshop.world import TOO_EXPENSIVE, WRONG_OPTIONS
+from tacit.worlds.webshop.tracker import ShopTracker, format_options, split_action, truncate
+from tacit.worlds.webshop.world import BACK, BUY, DETAIL_CLICKS, NEXT, PREVIOUS, TOO_EXPENSIVE, WRONG_OPTIONS, read_page
 
 SKILLS = ("SEARCH", "OPEN", "MORE", "BACK", "INSPECT", "CHOOSE", "BUY")
 _BY_TEXT = {
@@ -33,24 +34,17 @@ _BY_TEXT = {
 }
 
 
-def skill(action: str, observation: Observation) -> str | None:
-    name, bracket, text = action.strip().partition("[")
-    if not bracket or name not in ("search", "click"):
-        return None
-    if name == "search":
-        return "SEARCH"
-    found = _BY_TEXT.get(text.removesuffix("]").lower())
-    return found or ("OPEN" if read_page(observation).kind == "results" else "CHOOSE")
-
-
-def project(trajectory: Trajectory) -> tuple[str, ...]:
-    skills = (skill(step.action, step.observation) for step in trajectory.steps)
-    return tuple(s for s in skills if s is not None)
+def project(trajectory: Trajectory) -> Iterator[str]:
+    for step in trajectory.steps:
+        name, argument = split_action(step.action)
+        if name == "search" and "[" in step.action:
+            yield "SEARCH"
+        elif name == "click" and "[" in step.action:
+            other = "OPEN" if read_page(step.observation).kind == "results" else "CHOOSE"
+            yield _BY_TEXT.get(argument, other)
 
 
 ALPHABET = Alphabet(SKILLS, project)
-
-
 HANDBOOK = {
     "": (
         "search for the thing and what is said of it in few words; look at the price of a result before opening it; read the "
@@ -59,9 +53,6 @@ HANDBOOK = {
     ),
     "fashion": "colour and size are options on the product's page: choose both before buying",
 }
-
-
-NEVER_OPENED = "never_opened"
 
 
 def failure(trajectory: Trajectory) -> str:
@@ -79,10 +70,9 @@ def failure(trajectory: Trajectory) -> str:
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
     opened = any(read_page(observation).kind == "item" for observation in trajectory.observations)
-    return "timeout" if opened else NEVER_OPENED
+    return "timeout" if opened else "never_opened"
 
 
-_TRACKER = ShopTracker()
 MOST = 5  # maximum critical steps of an episode
 
 
@@ -91,21 +81,23 @@ class _Adviser(Shopper):
 
     def __init__(self, trajectory: Trajectory) -> None:
         super().__init__(trajectory.task)
-        self._done = [step.action for step in trajectory.steps]
+        self._done = iter([step.action for step in trajectory.steps])
 
     def act(self, observation: Observation) -> str:
         advised = super().act(observation)
-        self._action = self._done[self._turn - 1]
+        self.happened(next(self._done))
         return advised
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success how the product was found; after a failure which product was meant. Step advice is the shopper's, which
     has read no more than the agent."""
-    steps = critical_steps(trajectory, _Adviser(trajectory), _TRACKER, MOST, ("progress.option", "progress.ready"))
+    steps = critical_steps(trajectory, _Adviser(trajectory), ShopTracker(), MOST, ("progress.option", "progress.ready"))
     if trajectory.success:
-        before_purchase = tracker_states(trajectory, _TRACKER)[-2]
-        return Skills(workflow(before_purchase.visit), steps, f"Bought in {len(trajectory)} steps.")
+        visit = tracker_states(trajectory, ShopTracker())[-2].visit  # before the purchase
+        chosen = [f"choose {format_options(visit.chosen)}"] if visit.chosen else []
+        done = (f"search[{visit.query}]", f"open {truncate(visit.known[visit.product].title)}", *chosen, "buy now")
+        return Skills(", ".join(done), steps, f"Bought in {len(trajectory)} steps.")
     goal, label = Goal.from_data(trajectory.task.data["goal"]), failure(trajectory)
     options = format_options({name or "option": value for name, value in goal.options})
     choice = f"choose {options}, then buy it" if goal.options else "and buy it"
@@ -115,9 +107,3 @@ def hindsight(trajectory: Trajectory) -> Skills:
     }
     right = f"the right one is {goal.product.lower()}, {truncate(goal.title)}: search for it, open it, {choice}"
     return Skills(missing.get(label) or right, steps, f"Failed: {label}.")
-
-
-def workflow(visit: Visit) -> str:
-    """`search[navy backpack], open Riverstone Backpack, choose color: navy, buy now`"""
-    chosen = [f"choose {format_options(visit.chosen)}"] if visit.chosen else []
-    return ", ".join((f"search[{visit.query}]", f"open {truncate(visit.known[visit.product].title)}", *chosen, "buy now"))

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
-from tacit.core.world import Tracker
-from tacit.worlds.webshop.pages import (
+from tacit.worlds.webshop.world import (
     BUY,
     DETAIL_CLICKS,
     ParsedPage,
@@ -82,15 +81,10 @@ class Visit:
         return tuple(word for word in self.wish.words if stem(word) not in words)
 
 
-def start_visit(sentence: str, observation: Observation) -> Visit:
-    return Visit(parse_request(sentence), read_page(observation))
-
-
 def update_visit(visit: Visit, action: str, observation: Observation) -> Visit:
     """The visit after one more action and observation."""
     page, before = read_page(observation), visit.page
-    name, _, argument = action.strip().partition("[")
-    argument = argument.removesuffix("]").lower()
+    name, argument = split_action(action)
     known = dict(visit.known)
     for offer in page.offers:
         known.setdefault(offer.id, ProductNotes(offer.title, offer.prices, _stems(offer.title)))
@@ -113,6 +107,12 @@ def update_visit(visit: Visit, action: str, observation: Observation) -> Visit:
         details = about.details | {argument} if argument in DETAIL_CLICKS else about.details
         known[visit.product] = replace(about, words=about.words | _stems(" ".join(page.texts)), details=details)
     return replace(visit, page=page, known=known)
+
+
+def split_action(action: str) -> tuple[str, str]:
+    """`click[Buy Now]` -> click, buy now"""
+    name, _, argument = action.strip().partition("[")
+    return name, argument.removesuffix("]").lower()
 
 
 def _stems(text: str) -> frozenset[str]:
@@ -151,11 +151,12 @@ class ShopTracker:
     components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> ShopState:
-        return ShopState(start_visit(task.goal, observation))
+        return ShopState(Visit(parse_request(task.goal), read_page(observation)))
 
     def update(self, state: ShopState, action: str, transition: Transition) -> ShopState:
         before = state.visit
-        clicked = _clicked(action)
+        name, argument = split_action(action)
+        clicked = argument if name == "click" else ""
         if transition.done:
             premature = ("premature",) if clicked == BUY.lower() and before.remaining else ()
             return replace(state, bought=True, progress=(), errors=premature)
@@ -215,11 +216,6 @@ def truncate(value: str) -> str:
     return value if len(value) <= LONGEST_FIELD else f"{value[: LONGEST_FIELD - 1]}…"
 
 
-def _clicked(action: str) -> str:
-    name, _, text = action.strip().partition("[")
-    return text.removesuffix("]").lower() if name == "click" else ""
-
-
 class PaperTracker(ShopTracker):
     version = "webshop-paper-1"
 
@@ -233,6 +229,3 @@ class PaperTracker(ShopTracker):
             "ready_to_purchase": "yes" if visit.ready else "no",
         }
         return "\n".join(f"{name}: {truncate(value)}" for name, value in fields.items())
-
-
-FORMS: Mapping[str, Tracker] = {"paper": PaperTracker()}  # in addition to `full`
