@@ -133,13 +133,12 @@ def make_goals(product: Product, wanted: Instruction, human: bool) -> Iterator[G
     seed = f"webshop/limit/{product.id}"
     limit = draw_price_limit(product.price, Random(f"{seed}/{wanted.sentence}" if human else seed))
     price = f", and price lower than {limit:.2f} dollars" if limit < NO_LIMIT else ""
-    names = sorted(product.options)
+    names, about = sorted(product.options), (limit, product.query, product.path, product.title)
     choices = combinations(*(product.options[name] for name in names))
     for options in [[("", v) for v in wanted.values]] if human else (list(zip(names, v, strict=True)) for v in choices):
         said = f" with {', and '.join(f'{name}: {value}' for name, value in options)}" if options else ""
         sentence = (wanted.sentence.strip(".") if human else wanted.sentence + said) + price
-        about = {"limit": limit, "query": product.query, "path": product.path, "title": product.title}
-        yield Goal(product.id, product.family, sentence, wanted.attributes, tuple(options), **about)
+        yield Goal(product.id, product.family, sentence, wanted.attributes, tuple(options), *about)
 
 
 def draw_price_limit(price: float, rng: Random) -> float:
