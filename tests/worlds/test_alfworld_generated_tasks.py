@@ -19,9 +19,9 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds import get_environment
+from tacit.worlds.alfworld import PUBLISHED_ONLY, example_texts
 from tacit.worlds.alfworld.expert import Oracle
 from tacit.worlds.alfworld.house_tables import CAPACITY, LAMP, ROOMS, SENTENCES, fits, traits
-from tacit.worlds.alfworld.prompt import PUBLISHED_ONLY, example_texts
 from tacit.worlds.alfworld.published import load_games
 from tacit.worlds.alfworld.tasks import HOUSE_SPLITS, KEPT_BACK, PLANS, floor_plans, held_out_places, iterate_tasks
 from tacit.worlds.alfworld.tracker import read_goal

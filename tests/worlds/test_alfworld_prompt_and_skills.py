@@ -9,10 +9,9 @@ from alfworld_problem import SENTENCES, problem
 from tacit.core.types import PLAIN, Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.prompts.history import History
 from tacit.worlds import get_environment
-from tacit.worlds.alfworld.prompt import brief
 from tacit.worlds.alfworld.published import parse_problem
 from tacit.worlds.alfworld.skills import SKILLS, failure, project_commands
-from tacit.worlds.alfworld.world import AlfWorld
+from tacit.worlds.alfworld.world import AlfWorld, brief
 
 ENVIRONMENT = get_environment("alfworld")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from tacit.core.types import Observation
+from collections.abc import Iterator
+from itertools import product
+from random import Random
+
+from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
-from tacit.worlds.alfworld.prompt import FullWording, TerseWording, example_texts
+from tacit.worlds.alfworld.house_tables import FITS, ROOMS
 from tacit.worlds.alfworld.published import NAME, SIZES
 from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.alfworld.tasks import PANELS, SPLITS, tasks
+from tacit.worlds.alfworld.tasks import PANELS, SPLITS, house_tasks, tasks
 from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
-from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld
+from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, FullWording, TerseWording
 
 MAX_STEPS = 50
 SKILLS = {
@@ -21,6 +25,43 @@ SKILLS = {
     "cool": ("cool",),
 }
 """skill module -> the families it serves"""
+
+
+GAMES, STEPS, NAMED = 60, 25, 200
+"""games and steps of example texts; how often each kind is repeated, so that rare kinds get short tokens too"""
+
+PUBLISHED_ONLY = (
+    "bathtub", "blinds", "boots", "chair", "curtains", "floorlamp", "footstool", "laundryhamperlid", "lightswitch",
+    "mirror", "painting", "papertowelroll", "plunger", "poster", "scrubbrush", "showerdoor", "showerglass", "sink",
+    "stoveknob", "toaster", "window",
+)  # fmt: skip
+"""kinds that occur in published games but not in generated ones"""
+
+
+def example_texts(seed: int) -> list[str]:
+    """Text to train a tiny tokenizer: both wordings along random episodes in generated houses, and every object kind."""
+    rng = Random(f"alfworld/texts/{seed}")
+    texts = [text for task in house_tasks("train", GAMES, seed) for text in _random_episode_texts(rng, task)]
+    kinds = {*FITS, *PUBLISHED_ONLY, *(kind for room in ROOMS.values() for kind in room.belongings)}
+    return [*texts, *(f"{kind} 1: a {kind} {2 + n % 20}, some {kind} in" for kind, n in product(sorted(kinds), range(NAMED)))]
+
+
+def _random_episode_texts(rng: Random, task: Task) -> Iterator[str]:
+    world, wordings = AlfWorld(), (TerseWording(), FullWording())
+    observation = world.reset(task)
+    yield from (wording.task(task) for wording in wordings)
+    yield FullWording().request("tags")
+    for number in range(1, STEPS + 1):
+        # A random verb, then a random command with that verb: most commands are `go to`.
+        by_verb: dict[str, list[str]] = {}
+        for command in observation.actions:
+            by_verb.setdefault(command.partition(" ")[0], []).append(command)
+        action = rng.choice(by_verb[rng.choice(sorted(by_verb))])
+        for wording in wordings:
+            yield wording.now(number, observation, admissible=number % 10 == 1)
+            yield wording.turn(number, observation, action)
+        yield action
+        observation = world.step(action).observation
 
 
 def place(action: str, observation: Observation) -> str:

@@ -11,9 +11,8 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
 from tacit.worlds.alfworld.house_tables import OPENED_KINDS, PLACES, likelihood
-from tacit.worlds.alfworld.prompt import brief
 from tacit.worlds.alfworld.tracker import SEARCHES, command_of, kind_of, read_goal, read_view, sort_by_number
-from tacit.worlds.alfworld.world import APPLIANCES, OPPOSITE_TREATMENT, Game, Goal, Household
+from tacit.worlds.alfworld.world import APPLIANCES, OPPOSITE_TREATMENT, Game, Household, brief
 
 
 class Oracle(ByReading):
@@ -91,31 +90,33 @@ class _Planner:
         treated = self.household.treated.get(self.goal.family)
         for thing in self.things:
             for draft, source in self._hold(thing):
-                ready = [draft] if treated is None or thing in treated else list(self._treat(draft, thing))
+                ready = [draft] if treated is None or thing in treated else self._treat(draft, thing)
                 # an object that starts in two receptacles stays in the second: it may already be at the target
                 there = any(thing in self.household.contents[t] for t in self.targets if t != source)
                 for draft in ready:
                     puts = [draft] if there else [self._put(draft, thing, t) for t in self.targets if self._fits(t, thing)]
                     yield from sorted(puts, key=len)[:1]
 
+    def _treat(self, draft: _Draft, thing: int) -> list[_Draft]:
+        verb, name, receptacles = self.goal.family, self.game.things[thing].name, self.game.receptacles
+        places = [i for i in self.reachable if receptacles[i].kind in APPLIANCES[verb][1]]
+        return [self._go(draft, i).then(f"{verb} {name} with {receptacles[i].name}") for i in places]
+
     def _gather(self) -> Iterator[_Draft]:
         """Put the missing one or two objects into one target."""
         for target in self._distinct_targets():
-            missing = [t for t in self.things if t not in self.household.contents[target] and self._fits(target, t)]
-            alone = any(thing in self.household.contents[target] for thing in self.things)
-            firsts = [self.household.held] if self.household.held in missing else missing
-            for first in firsts:
+            there = self.household.contents[target]
+            missing = [t for t in self.things if t not in there and self._fits(target, t)]
+            alone = any(thing in there for thing in self.things)
+            for first in [self.household.held] if self.household.held in missing else missing:
                 for draft, _ in self._hold(first):
                     draft = self._put(draft, first, target)
                     if alone:
                         yield draft
-                    else:
-                        yield from self._second(draft, target, [thing for thing in missing if thing != first])
-
-    def _second(self, draft: _Draft, target: int, things: list[int]) -> Iterator[_Draft]:
-        for thing in things:
-            for source in self._sources(thing):
-                yield self._put(self._take(draft, thing, source), thing, target)
+                        continue
+                    for second in (thing for thing in missing if thing != first):
+                        for source in self._sources(second):
+                            yield self._put(self._take(draft, second, source), second, target)
 
     def _distinct_targets(self) -> list[int]:
         """One target per equivalence class: twenty closed, empty cabinets away from everything else count as one."""
@@ -135,10 +136,9 @@ class _Planner:
         for thing in self.things:
             for draft, _ in self._hold(thing):
                 for lamp in lamps:
-                    for receptacle in self._sources(lamp):
-                        there = self._go(draft, receptacle)
-                        on = lamp in self.household.toggled
-                        yield there if on else there.then(f"use {self.game.things[lamp].name}")
+                    use = () if lamp in self.household.toggled else (f"use {self.game.things[lamp].name}",)
+                    for there in (self._go(draft, receptacle) for receptacle in self._sources(lamp)):
+                        yield replace(there, commands=there.commands + use)
 
     def _hold(self, thing: int) -> Iterator[tuple[_Draft, int | None]]:
         """Plans that end with the thing in hand, and the receptacle it comes from."""
@@ -150,7 +150,7 @@ class _Planner:
                 for source in sources:
                     yield self._take(draft, thing, source), source
 
-    def free_hand(self, next_stops: list[int] | tuple[int, ...]) -> list[_Draft]:
+    def free_hand(self, next_stops: Sequence[int]) -> list[_Draft]:
         """Plans that end with an empty hand: put the object down here, at a next stop, or wherever it is cheapest."""
         held = self.household.held
         if held is None:
@@ -191,122 +191,94 @@ class _Planner:
         names = self.game.things[thing].name, self.game.receptacles[receptacle].name
         return self._open(draft, receptacle).then(f"move {names[0]} to {names[1]}")
 
-    def _treat(self, draft: _Draft, thing: int) -> Iterator[_Draft]:
-        verb, kinds = self.goal.family, APPLIANCES[self.goal.family][1]
-        for receptacle in self.reachable:
-            place = self.game.receptacles[receptacle]
-            if place.kind in kinds:
-                yield self._go(draft, receptacle).then(f"{verb} {self.game.things[thing].name} with {place.name}")
-
-
-class Memory:
-    """Everything read so far. Feedback names the executed command, so actions need not be recorded."""
-
-    def __init__(self) -> None:
-        self.receptacles: set[str] = set()
-        """all known receptacles"""
-        self.contents: dict[str, set[str]] = {}
-        """receptacle -> its contents when last seen; missing if never looked into"""
-        self.closed: dict[str, bool] = {}
-        """for receptacles the agent has faced"""
-        self.lamps: dict[str, str] = {}
-        """lamp -> a receptacle from which it can be used"""
-        self.treated: dict[str, set[str]] = {"clean": set(), "heat": set(), "cool": set()}
-        """verb -> the things it was done to"""
-        self.origin: dict[str, str] = {}
-        """thing -> the receptacle it was last taken from"""
-        self.held = ""
-        self.facing: list[str] = []
-        self.actions: tuple[str, ...] = ()
-        """the admissible actions"""
-
-    def read_observation(self, observation: Observation) -> None:
-        first, self.actions = not self.receptacles, observation.actions
-        command = command_of(observation.text)
-        verb, _, rest = command.partition(" ")
-        if verb == "take":
-            thing, _, receptacle = rest.partition(" from ")
-            self.contents.get(receptacle, set()).discard(thing)
-            self.origin[thing] = receptacle
-        elif verb == "move":
-            thing, _, receptacle = rest.partition(" to ")
-            self.contents.setdefault(receptacle, set()).add(thing)
-        elif verb in self.treated:
-            thing = rest.partition(" with ")[0]
-            self.treated[verb].add(thing)
-            self.treated.get(OPPOSITE_TREATMENT.get(verb, ""), set()).discard(thing)
-        self._read_actions(first)
-        view = read_view(observation.text)
-        if view:
-            self.contents[view[0]] = set(view[1])
-
-    def where(self, thing: str) -> list[str]:
-        """The receptacles it was last seen in."""
-        return [receptacle for receptacle, inside in self.contents.items() if thing in inside]
-
-    def is_closed(self, receptacle: str, by_default: bool = False) -> bool:
-        return self.closed.get(receptacle, by_default)
-
-    def _read_actions(self, first: bool) -> None:
-        """The admissible actions show what is held, what is here, what is closed, and with an empty hand what can be taken."""
-        by_verb: dict[str, list[str]] = {}
-        for action in self.actions:
-            verb, _, rest = action.partition(" ")
-            by_verb.setdefault(verb, []).append(rest)
-        self.receptacles.update(rest.removeprefix("to ") for rest in by_verb.get("go", ()))
-        examined = by_verb.get("examine", [])
-        if first:  # nothing is held yet, so everything that can be examined is a receptacle here
-            self.receptacles.update(examined)
-        self.facing = [name for name in examined if name in self.receptacles]
-        self.held = next((name for name in examined if name not in self.receptacles), "")
-        closed = by_verb.get("open", [])
-        for receptacle in self.facing:
-            self.closed[receptacle] = receptacle in closed
-            if not self.held and receptacle not in closed:
-                self.contents[receptacle] = set()
-        for taking in by_verb.get("take", ()):
-            thing, _, receptacle = taking.partition(" from ")
-            self.contents[receptacle].add(thing)
-        if self.facing:
-            self.lamps.update(dict.fromkeys(by_verb.get("use", ()), self.facing[0]))
-
 
 class Explorer(ByReading):
     """Searches the object's usual places, takes it, treats it as the goal asks, and delivers it.
 
     It reads observations and the goal's sentence, never the game. It searches the place with the highest likelihood per step
     first, and remembers what it has seen. Each turn it plans from the current facts, so it recovers from refused commands and
-    from other agents' moves. It is deterministic.
+    from other agents' moves: feedback names the executed command. It is deterministic.
     """
 
     def __init__(self, task: Task) -> None:
         self._goal = read_goal(task.goal)
-        self._memory = Memory()
         self._useless: set[str] = set()
         """objects of the goal's kind that proved unusable"""
         self._refusing: set[tuple[str, str]] = set()
         """(receptacle kind, object kind) pairs that do not fit"""
+        self._receptacles: set[str] = set()
+        """all known receptacles"""
+        self._contents: dict[str, set[str]] = {}
+        """receptacle -> its contents when last seen; missing if never looked into"""
+        self._closed: dict[str, bool] = {}
+        """for receptacles the agent has faced"""
+        self._lamps: dict[str, str] = {}
+        """lamp -> a receptacle from which it can be used"""
+        self._treated: dict[str, set[str]] = {verb: set() for verb in APPLIANCES}
+        """verb -> the things it was done to"""
+        self._origin: dict[str, str] = {}
+        """thing -> the receptacle it was last taken from"""
+        self._held = ""
+        self._facing: list[str] = []
+        self._actions: tuple[str, ...] = ()
 
     def act(self, observation: Observation) -> str:
-        self._memory.read_observation(observation)
-        held = self._memory.held
+        self._read(observation)
+        held = self._held
         if not held:
             return self._fetch()
         return self._use(held) if held in self._wanted([held]) else self._put_down(held)
 
+    def _read(self, observation: Observation) -> None:
+        first, self._actions = not self._receptacles, observation.actions
+        verb, _, rest = command_of(observation.text).partition(" ")
+        if verb == "take":
+            thing, _, receptacle = rest.partition(" from ")
+            self._contents.get(receptacle, set()).discard(thing)
+            self._origin[thing] = receptacle
+        elif verb == "move":
+            thing, _, receptacle = rest.partition(" to ")
+            self._contents.setdefault(receptacle, set()).add(thing)
+        elif verb in self._treated:
+            thing = rest.partition(" with ")[0]
+            self._treated[verb].add(thing)
+            self._treated.get(OPPOSITE_TREATMENT.get(verb, ""), set()).discard(thing)
+        # The admissible actions show what is held, what is here, what is closed, and with an empty hand what can be taken.
+        by_verb: dict[str, list[str]] = {}
+        for action in self._actions:
+            verb, _, rest = action.partition(" ")
+            by_verb.setdefault(verb, []).append(rest)
+        self._receptacles.update(rest.removeprefix("to ") for rest in by_verb.get("go", ()))
+        examined, closed = by_verb.get("examine", []), by_verb.get("open", [])
+        if first:  # nothing is held yet, so everything that can be examined is a receptacle here
+            self._receptacles.update(examined)
+        self._facing = [name for name in examined if name in self._receptacles]
+        self._held = next((name for name in examined if name not in self._receptacles), "")
+        for receptacle in self._facing:
+            self._closed[receptacle] = receptacle in closed
+            if not self._held and receptacle not in closed:
+                self._contents[receptacle] = set()
+        for taking in by_verb.get("take", ()):
+            thing, _, receptacle = taking.partition(" from ")
+            self._contents[receptacle].add(thing)
+        if self._facing:
+            self._lamps.update(dict.fromkeys(by_verb.get("use", ()), self._facing[0]))
+        view = read_view(observation.text)
+        if view:
+            self._contents[view[0]] = set(view[1])
+
     def _wanted(self, things: Iterable[str]) -> list[str]:
         """Objects that are still needed: of the goal's kind, usable, and not delivered (pick2)."""
-        delivered = self._memory.contents.get(self._target(), ()) if self._goal.family == "pick2" else ()
+        delivered = self._contents.get(self._target(), ()) if self._goal.family == "pick2" else ()
         return [t for t in things if kind_of(t) == self._goal.kind and t not in self._useless and t not in delivered]
 
     def _fetch(self) -> str:
         """One step towards holding a wanted object."""
-        memory = self._memory
-        treated = memory.treated.get(self._goal.family, set())
+        treated = self._treated.get(self._goal.family, set())
         options = [
             (thing not in treated, self._steps_to(receptacle), receptacle, thing)
-            for receptacle in sort_by_number(memory.contents)
-            for thing in sort_by_number(self._wanted(memory.contents[receptacle]))
+            for receptacle in sort_by_number(self._contents)
+            for thing in sort_by_number(self._wanted(self._contents[receptacle]))
         ]
         if not options:
             return self._search(self._goal.kind)
@@ -315,91 +287,78 @@ class Explorer(ByReading):
 
     def _use(self, held: str) -> str:
         """One step towards the goal while holding a wanted object."""
-        memory, goal = self._memory, self._goal
-        if goal.family == "look":
-            lamps = sort_by_number(lamp for lamp in memory.lamps if kind_of(lamp) == goal.target)
+        goal, family = self._goal, self._goal.family
+        if family == "look":
+            lamps = sort_by_number(lamp for lamp in self._lamps if kind_of(lamp) == goal.target)
             if not lamps:
                 return self._search(goal.target)
-            lamp = min(lamps, key=lambda lamp: f"use {lamp}" not in memory.actions)
-            return self._do(f"use {lamp}", memory.lamps[lamp])
-        if goal.family in APPLIANCES and held not in memory.treated[goal.family]:
-            kinds = APPLIANCES[goal.family][1]
-            appliances = sort_by_number(r for r in memory.receptacles if kind_of(r) in kinds)
-            if not appliances:
-                return self._give_up(held)
-            place = min(appliances, key=lambda r: r not in memory.facing)
-            action = f"{goal.family} {held} with {place}"
-            if place in memory.facing and action not in memory.actions:
-                return self._give_up(held)
-            return self._do(action, place)
-        target = self._target()
-        if not target or self._refuses(target, held):
-            return self._give_up(held)
-        return self._do(f"move {held} to {target}", target)
+            lamp = min(lamps, key=lambda lamp: f"use {lamp}" not in self._actions)
+            return self._do(f"use {lamp}", self._lamps[lamp])
+        if family in APPLIANCES and held not in self._treated[family]:
+            appliances = sort_by_number(r for r in self._receptacles if kind_of(r) in APPLIANCES[family][1])
+            place = min(appliances, key=lambda r: r not in self._facing, default="")
+            action = f"{family} {held} with {place}"
+            refused = not place or (place in self._facing and action not in self._actions)
+        else:
+            place = self._target()
+            action = f"move {held} to {place}"
+            refused = not place or self._refuses(place, held)
+        if refused:
+            self._useless.add(held)
+            return self._put_down(held)
+        return self._do(action, place)
 
     def _target(self) -> str:
         """Where to deliver: the receptacle with most goal objects (pick2), then the nearest, then by number."""
-        memory, goal = self._memory, self._goal
-        targets = sort_by_number(r for r in memory.receptacles if kind_of(r) == goal.target)
+        targets = sort_by_number(r for r in self._receptacles if kind_of(r) == self._goal.target)
 
         def rank(receptacle: str) -> tuple[int, int]:
-            there = sum(kind_of(thing) == goal.kind for thing in memory.contents.get(receptacle, ()))
-            return (-there if goal.family == "pick2" else 0, self._steps_to(receptacle))
+            there = sum(kind_of(thing) == self._goal.kind for thing in self._contents.get(receptacle, ()))
+            return (-there if self._goal.family == "pick2" else 0, self._steps_to(receptacle))
 
         return min(targets, key=rank, default="")
 
-    def _give_up(self, held: str) -> str:
-        self._useless.add(held)
-        return self._put_down(held)
-
     def _put_down(self, held: str) -> str:
         """Put down an unwanted object: here if possible, else where it came from, else where it fits."""
-        memory = self._memory
-        here = [action for action in memory.actions if action.startswith(f"move {held} to ")]
-        if here:
-            return here[0]
-        origin = memory.origin.get(held, "")
-        places = [r for r in sort_by_number(memory.receptacles) if not self._refuses(r, held)]
+        here = [action for action in self._actions if action.startswith(f"move {held} to ")]
+        places = [] if here else [r for r in sort_by_number(self._receptacles) if not self._refuses(r, held)]
         if not places:
-            return "look"
-        place = min(places, key=lambda r: (r != origin, -likelihood(kind_of(held), kind_of(r)) / self._steps_to(r)))
+            return here[0] if here else "look"
+        origin, kind = self._origin.get(held, ""), kind_of(held)
+        place = min(places, key=lambda r: (r != origin, -likelihood(kind, kind_of(r)) / self._steps_to(r)))
         return self._do(f"move {held} to {place}", place)
 
     def _refuses(self, receptacle: str, held: str) -> bool:
         """True if an open receptacle of this kind did not accept an object of this kind."""
-        memory, pair = self._memory, (kind_of(receptacle), kind_of(held))
-        ready = receptacle in memory.facing and not memory.is_closed(receptacle)
-        if ready and f"move {held} to {receptacle}" not in memory.actions:
+        pair = (kind_of(receptacle), kind_of(held))
+        ready = receptacle in self._facing and not self._closed.get(receptacle)
+        if ready and f"move {held} to {receptacle}" not in self._actions:
             self._refusing.add(pair)
         return pair in self._refusing
 
     def _search(self, kind: str) -> str:
         """One step towards the most likely place not yet looked into. If none is left, objects were moved unseen: forget all
         places without relevant objects and look again."""
-        memory = self._memory
-        unseen = [r for r in sort_by_number(memory.receptacles) if r not in memory.contents]
+        unseen = [r for r in sort_by_number(self._receptacles) if r not in self._contents]
         if not unseen:
-            kinds = self._goal.kind, self._goal.target
-            memory.contents = {r: inside for r, inside in memory.contents.items() if {kind_of(t) for t in inside} & set(kinds)}
+            kinds = {self._goal.kind, self._goal.target}
+            self._contents = {r: inside for r, inside in self._contents.items() if {kind_of(t) for t in inside} & kinds}
             return "look"
         place = max(unseen, key=lambda r: likelihood(kind, kind_of(r)) / self._steps_to(r))
         return self._do(f"examine {place}", place)
 
     def _do(self, action: str, place: str) -> str:
         """The action if it is possible now, else a step towards it: go there, open it."""
-        memory = self._memory
-        if place not in memory.facing:
+        if place not in self._facing:
             return f"go to {place}"
-        if memory.is_closed(place) and not action.startswith(("use", "clean", "heat", "cool")):
+        if self._closed.get(place) and not action.startswith(("use", "clean", "heat", "cool")):
             return f"open {place}"
         return action
 
     def _steps_to(self, receptacle: str) -> int:
         """Commands needed to see its contents."""
-        memory = self._memory
-        walk = receptacle not in memory.facing
-        closed = memory.is_closed(receptacle, by_default=kind_of(receptacle) in OPENED_KINDS)
-        return max(1, walk + closed)
+        closed = self._closed.get(receptacle, kind_of(receptacle) in OPENED_KINDS)
+        return max(1, (receptacle not in self._facing) + closed)
 
 
 # The rule agent: a baseline for what the state block is worth without learning. It reads one prompt (any form of the block,
@@ -421,59 +380,13 @@ _SHOWN = re.compile(r"^(\w+ \d+)(?: open)?: (?!\+)(.*)$")
 _KINDS = tuple(dict.fromkeys(kind for places in PLACES.values() for kind in places))
 
 
-@dataclass(frozen=True)
-class ParsedPrompt:
-    goal: Goal
-    fields: dict[str, str]
-    """of the state block"""
-    now: str
-    """the current observation in the terse wording"""
-    last: str
-    """the previous action"""
-
-    @property
-    def subgoal(self) -> str:
-        return self.fields.get("subgoal") or self.fields["current_subgoal"].replace("reach_dest", "reach_destination")
-
-    @property
-    def refused(self) -> bool:
-        return self.now == "nothing happens"
-
-    @property
-    def closed(self) -> str:
-        """the receptacle that the observation shows to be closed"""
-        return self.now.removesuffix(" closed") if self.now.endswith(" closed") else ""
-
-    @property
-    def last_place(self) -> str:
-        """the place named by the last action"""
-        match = _PLACE.search(self.last)
-        return (match[1] or match[2]) if match else ""
-
-    @property
-    def shown(self) -> tuple[str, list[str]]:
-        """the visible receptacle and its contents"""
-        match = _SHOWN.match(self.now)
-        return (match[1], match[2].split(", ")) if match else ("", [])
-
-    def names(self, field: str) -> list[str]:
-        return expand(self.fields.get(field, ""))
+_MOST = 40
+"""the most receptacles of one kind in a house"""
 
 
-def parse_prompt(prompt: str) -> ParsedPrompt:
-    fields = dict(_FIELD.findall(prompt))
-    if not fields.keys() & {"subgoal", "current_subgoal"}:
-        raise TacitError("the rule agent of alfworld needs a prompt with a state block: --state-block --history 1.")
-    goal = _GOAL.search(prompt.partition("\n")[0])
-    full = _NOW.search(prompt)
-    if full:
-        turn = _TURN.search(prompt)
-        now, last = brief(full[1]), turn[1] if turn else ""
-    else:
-        lines = prompt.rstrip().split("\n")
-        before = lines[1].rpartition(" > ") if " > " in lines[1] else ("", "", "")
-        now, last = lines[-1].removesuffix(">").rstrip(), before[2]
-    return ParsedPrompt(read_goal(goal[1] if goal else ""), fields, now, last)
+def act_on_prompt(prompt: str) -> str:
+    """The action that this prompt calls for."""
+    return _Page(prompt).choose()
 
 
 def expand(listed: str) -> list[str]:
@@ -486,107 +399,115 @@ def expand(listed: str) -> list[str]:
     return found
 
 
-def act_on_prompt(prompt: str) -> str:
-    """The action that this prompt calls for."""
-    page = parse_prompt(prompt)
-    subgoal = page.subgoal
-    if subgoal in SEARCHES:
-        return _search(page)
-    if subgoal == "take_object":
-        return _take(page)
-    if subgoal == "use_light":
-        return _use(page)
-    if subgoal == "reach_light" and "where" not in page.fields:
-        return _walk(page, page.goal.target, ())
-    place = _place(page)
-    if subgoal.startswith("reach"):
-        return f"go to {place}"
-    if subgoal == "transform_object":
-        return f"{page.goal.family} {page.fields['holding']} with {place}"
-    if subgoal == "place_object":
-        shut = page.closed == place or (page.refused and page.last.startswith("move "))
-        return f"open {place}" if shut else f"move {page.fields['holding']} to {place}"
-    return "look"
+class _Page:
+    """A prompt: its goal, the fields of its state block, the current observation in the terse wording, the last action."""
 
+    def __init__(self, prompt: str) -> None:
+        self.fields = fields = dict(_FIELD.findall(prompt))
+        if not fields.keys() & {"subgoal", "current_subgoal"}:
+            raise TacitError("the rule agent of alfworld needs a prompt with a state block: --state-block --history 1.")
+        goal, full, turn = _GOAL.search(prompt.partition("\n")[0]), _NOW.search(prompt), _TURN.search(prompt)
+        if full:
+            self.now, self.last = brief(full[1]), turn[1] if turn else ""
+        else:
+            lines = prompt.rstrip().split("\n")
+            self.now = lines[-1].removesuffix(">").rstrip()
+            self.last = lines[1].rpartition(" > ")[2] if " > " in lines[1] else ""
+        self.goal = read_goal(goal[1] if goal else "")
+        self.subgoal = fields.get("subgoal") or fields["current_subgoal"].replace("reach_dest", "reach_destination")
+        self.refused = self.now == "nothing happens"
+        self.closed = self.now.removesuffix(" closed") if self.now.endswith(" closed") else ""
+        """the receptacle that the observation shows to be closed"""
+        named = _PLACE.search(self.last)
+        self.last_place = (named[1] or named[2]) if named else ""
+        """the place named by the last action"""
+        shown = _SHOWN.match(self.now)
+        self.shown, self.things = (shown[1], shown[2].split(", ")) if shown else ("", [])
+        """the visible receptacle and its contents"""
 
-def _search(page: ParsedPrompt) -> str:
-    sought = page.goal.target if page.subgoal == "find_light" else page.goal.kind
-    if page.closed and page.closed not in page.names("searched_containers"):
-        return f"open {page.closed}"
-    if "unchecked" not in page.fields:
-        return _walk(page, sought, page.names("checked") + page.names("checked_locations"))
-    left = sorted(page.names("unchecked"), key=lambda place: -likelihood(sought, kind_of(place)))
-    here = next((place for place in left if place in page.names("at")), "")
-    if here:
-        return _look_at(page, here)
-    return f"go to {left[0]}" if left else "look"
+    def names(self, *fields: str) -> list[str]:
+        return [name for field in fields for name in expand(self.fields.get(field, ""))]
 
-
-def _look_at(page: ParsedPrompt, place: str) -> str:
-    """Look into a receptacle that shares this location."""
-    shut = kind_of(place) in OPENED_KINDS and not (page.refused and page.last == f"open {place}")
-    return f"open {place}" if shut else f"examine {place}"
-
-
-def _walk(page: ParsedPrompt, sought: str, checked: Sequence[str]) -> str:
-    """Go to the next usual place after the one that the last action named."""
-    came, listed = page.last_place, expand(page.now.removeprefix("room: ")) if page.now.startswith("room: ") else None
-    if page.refused and page.last == f"go to {came}" and came in (*page.names("checked_locations"), *page.names("at")):
-        return _look_at(page, came)
-    if page.closed and page.last == f"go to {page.closed}":
-        return f"open {page.closed}"
-    kinds = sorted(_KINDS, key=lambda kind: -likelihood(sought, kind))
-    for place in _onwards(kinds, came, page.refused and page.last.startswith("go to ")):
-        if place not in checked and (listed is None or place in listed):
+    def choose(self) -> str:
+        subgoal = self.subgoal
+        if subgoal in SEARCHES:
+            return self._search()
+        if subgoal == "take_object":
+            return self._take()
+        if subgoal == "use_light":
+            return self._use()
+        if subgoal == "reach_light" and "where" not in self.fields:
+            return self._walk(self.goal.target, ())
+        place = self._place()
+        if subgoal.startswith("reach"):
             return f"go to {place}"
-    return "look"
+        if subgoal == "transform_object":
+            return f"{self.goal.family} {self.fields['holding']} with {place}"
+        if subgoal == "place_object":
+            shut = self.closed == place or (self.refused and self.last.startswith("move "))
+            return f"open {place}" if shut else f"move {self.fields['holding']} to {place}"
+        return "look"
 
+    def _search(self) -> str:
+        sought = self.goal.target if self.subgoal == "find_light" else self.goal.kind
+        if self.closed and self.closed not in self.names("searched_containers"):
+            return f"open {self.closed}"
+        if "unchecked" not in self.fields:
+            return self._walk(sought, self.names("checked", "checked_locations"))
+        left = sorted(self.names("unchecked"), key=lambda place: -likelihood(sought, kind_of(place)))
+        here = next((place for place in left if place in self.names("at")), "")
+        if here:
+            return self._look_at(here)
+        return f"go to {left[0]}" if left else "look"
 
-def _onwards(kinds: Sequence[str], came: str, missing: bool) -> Iterator[str]:
-    """Places in walking order, starting after `came`, or with the next kind if `came` does not exist (`missing`)."""
-    start = kinds.index(kind_of(came)) if kind_of(came) in kinds else -1
-    if start >= 0 and not missing:
-        number = int(came.rpartition(" ")[2])
-        yield from (f"{kinds[start]} {n}" for n in range(number + 1, _MOST + 1))
-    yield from (f"{kind} {n}" for kind in (*kinds[start + 1 :], *kinds[: start + 1]) for n in range(1, _MOST + 1))
+    def _look_at(self, place: str) -> str:
+        """Look into a receptacle that shares this location."""
+        shut = kind_of(place) in OPENED_KINDS and not (self.refused and self.last == f"open {place}")
+        return f"open {place}" if shut else f"examine {place}"
 
+    def _walk(self, sought: str, checked: Sequence[str]) -> str:
+        """Go to the next usual place after the one that the last action named, or to the next kind if that one does not
+        exist."""
+        came, kind = self.last_place, kind_of(self.last_place)
+        if self.refused and self.last == f"go to {came}" and came in self.names("checked_locations", "at"):
+            return self._look_at(came)
+        if self.closed and self.last == f"go to {self.closed}":
+            return f"open {self.closed}"
+        kinds = sorted(_KINDS, key=lambda kind: -likelihood(sought, kind))
+        start = kinds.index(kind) if kind in kinds else -1
+        places = [f"{k} {n}" for k in (*kinds[start + 1 :], *kinds[: start + 1]) for n in range(1, _MOST + 1)]
+        if start >= 0 and not (self.refused and self.last.startswith("go to ")):
+            places[:0] = [f"{kind} {n}" for n in range(int(came.rpartition(" ")[2]) + 1, _MOST + 1)]
+        listed = expand(self.now.removeprefix("room: ")) if self.now.startswith("room: ") else places
+        return next((f"go to {place}" for place in places if place not in checked and place in listed), "look")
 
-_MOST = 40
-"""the most receptacles of one kind in a house"""
+    def _take(self) -> str:
+        if "seen" in self.fields:
+            thing, _, place = self.fields["seen"].partition(", ")[0].partition(" at ")
+            if place not in self.names("at"):
+                return f"go to {place}"
+        else:
+            place, thing = self.shown, next((thing for thing in self.things if kind_of(thing) == self.goal.kind), "")
+            if not thing or place == self.fields["destination"]:
+                return self._walk(self.goal.kind, ())
+        return f"open {place}" if self.closed == place else f"take {thing} from {place}"
 
+    def _use(self) -> str:
+        kind = self.goal.target
+        if self.refused and self.last.startswith(f"use {kind} "):
+            return f"use {kind} {int(self.last.rpartition(' ')[2]) + 1}"
+        return f"use {next((thing for thing in self.things if kind_of(thing) == kind), f'{kind} 1')}"
 
-def _take(page: ParsedPrompt) -> str:
-    if "seen" in page.fields:
-        thing, _, place = page.fields["seen"].partition(", ")[0].partition(" at ")
-        if place not in page.names("at"):
-            return f"go to {place}"
-    else:
-        place, there = page.shown
-        thing = next((thing for thing in there if kind_of(thing) == page.goal.kind), "")
-        if not thing or place == page.fields["destination"]:
-            return _walk(page, page.goal.kind, ())
-    return f"open {place}" if page.closed == place else f"take {thing} from {place}"
-
-
-def _use(page: ParsedPrompt) -> str:
-    kind = page.goal.target
-    shown = next((thing for thing in page.shown[1] if kind_of(thing) == kind), f"{kind} 1")
-    if page.refused and page.last.startswith(f"use {kind} "):
-        return f"use {kind} {int(page.last.rpartition(' ')[2]) + 1}"
-    return f"use {shown}"
-
-
-def _place(page: ParsedPrompt) -> str:
-    """Where the subgoal is achieved: as the block says, else the one that is here, else the first of its kind."""
-    if "where" in page.fields:
-        return page.names("where")[0]
-    treating = page.subgoal in ("reach_appliance", "transform_object")
-    target = page.fields["destination"]
-    kinds = APPLIANCES[page.goal.family][1] if treating else (kind_of(target) or target,)
-    if kind_of(target) and not treating:
-        return target
-    here = next((place for place in (page.shown[0], page.closed, page.last_place) if kind_of(place) in kinds), "")
-    if page.subgoal.startswith("reach"):
-        tried = kinds.index(kind_of(here)) + 1 if here and page.refused else 0
-        return f"{kinds[tried % len(kinds)]} 1"
-    return here or f"{kinds[0]} 1"
+    def _place(self) -> str:
+        """Where the subgoal is achieved: as the block says, else the one that is here, else the first of its kind."""
+        if "where" in self.fields:
+            return self.names("where")[0]
+        treating, target = self.subgoal in ("reach_appliance", "transform_object"), self.fields["destination"]
+        if kind_of(target) and not treating:
+            return target
+        kinds = APPLIANCES[self.goal.family][1] if treating else (target,)
+        here = next((place for place in (self.shown, self.closed, self.last_place) if kind_of(place) in kinds), "")
+        if self.subgoal.startswith("reach"):
+            tried = kinds.index(kind_of(here)) + 1 if here and self.refused else 0
+            return f"{kinds[tried % len(kinds)]} 1"
+        return here or f"{kinds[0]} 1"

@@ -1,16 +1,20 @@
-"""ALFWorld in plain Python: `Game` (initial state), `Household` (one game being played), `AlfWorld` (the world)."""
+"""ALFWorld in plain Python: `Game` (initial state), `Household` (one game being played), `AlfWorld` (the world), and the
+wordings: `full` for language models, `terse` for models of about a million parameters."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Transition
+from tacit.core.types import ActionStyle, Observation, Task, Transition
+from tacit.core.world import Brief, StepCountWording, World
 
 # The initial state of a game. `published.py` and `tasks.py` both build a `Game`; three rules make them behave alike:
 #
@@ -22,9 +26,6 @@ from tacit.core.types import Observation, Task, Transition
 # An object may start in several receptacles at once. It may also be at a location without being in a receptacle: it is then
 # invisible, but a knife reaches it.
 
-FAMILIES = ("pick", "look", "clean", "heat", "cool", "pick2")
-"""the six published task types, by their short names"""
-
 PUBLISHED_TYPES: Mapping[str, str] = {
     "pick": "pick_and_place_simple",
     "look": "look_at_obj_in_light",
@@ -33,11 +34,11 @@ PUBLISHED_TYPES: Mapping[str, str] = {
     "cool": "pick_cool_then_place_in_recep",
     "pick2": "pick_two_obj_and_place",
 }
-"""short name -> the type's name in published data"""
-
-_ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
-_STATES = ("clean", "hot", "cool", "sliced", "toggled")
-TRAITS = frozenset((*_ABILITIES, "vessel", *_STATES))
+"""family -> its name in published data"""
+FAMILIES = tuple(PUBLISHED_TYPES)
+ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
+STATES = ("clean", "hot", "cool", "sliced", "toggled")
+TRAITS = frozenset((*ABILITIES, "vessel", *STATES))
 """Properties of objects: six abilities, `vessel` (may hold other objects), and five initial states."""
 
 
@@ -103,25 +104,22 @@ class Game:
     """the goal in words: `put a hot tomato in fridge.`"""
 
     def __post_init__(self) -> None:
-        problem = self._problem()
+        names = Counter([entity.name for entity in (*self.receptacles, *self.things)])
+        problem = ""
+        if names and names.most_common(1)[0][1] > 1:
+            problem = f"two entities are called {names.most_common(1)[0][0]!r}"
+        elif self.goal.family not in FAMILIES:
+            problem = f"goal family {self.goal.family!r} is none of {', '.join(FAMILIES)}"
+        for thing in self.things:
+            inside, holds = thing.receptacles, thing.holds
+            if not thing.traits <= TRAITS:
+                problem = problem or f"{thing.name} has unknown traits {sorted(thing.traits - TRAITS)}"
+            elif inside and not 0 <= min(inside) <= max(inside) < len(self.receptacles):
+                problem = problem or f"{thing.name} is in receptacles {inside}, of which there are {len(self.receptacles)}"
+            elif holds and not 0 <= min(holds) <= max(holds) < len(self.things):
+                problem = problem or f"{thing.name} holds things {holds}, of which there are {len(self.things)}"
         if problem:
             raise TacitError(f"not a household: {problem}.")
-
-    def _problem(self) -> str:
-        names = Counter([r.name for r in self.receptacles])
-        names.update([t.name for t in self.things])
-        if names and names.most_common(1)[0][1] > 1:
-            return f"two entities are called {names.most_common(1)[0][0]!r}"
-        if self.goal.family not in FAMILIES:
-            return f"goal family {self.goal.family!r} is none of {', '.join(FAMILIES)}"
-        for thing in self.things:
-            if not thing.traits <= TRAITS:
-                return f"{thing.name} has unknown traits {sorted(thing.traits - TRAITS)}"
-            if thing.receptacles and not 0 <= min(thing.receptacles) <= max(thing.receptacles) < len(self.receptacles):
-                return f"{thing.name} is in receptacles {thing.receptacles}, of which there are {len(self.receptacles)}"
-            if thing.holds and not 0 <= min(thing.holds) <= max(thing.holds) < len(self.things):
-                return f"{thing.name} holds things {thing.holds}, of which there are {len(self.things)}"
-        return ""
 
     def to_data(self) -> dict[str, Any]:
         """The JSON form stored in `Task.data["game"]`, a few kilobytes."""
@@ -157,11 +155,7 @@ class Game:
 
 
 def number_names(kinds: Iterable[str]) -> list[str]:
-    """Names for entities of these kinds, counting down within each kind.
-
-    >>> numbered(["fork", "fork", "mug"])
-    ['fork 2', 'fork 1', 'mug 1']
-    """
+    """Names for entities of these kinds, counting down within each kind: fork 2, fork 1, mug 1."""
     kinds = list(kinds)
     left = Counter(kinds)
     names = []
@@ -172,7 +166,6 @@ def number_names(kinds: Iterable[str]) -> list[str]:
 
 
 NOTHING_HAPPENS = "Nothing happens."
-
 HELP = """\
 Available commands:
   look:                             look around your current location
@@ -189,15 +182,6 @@ Available commands:
   cool (object) with (receptacle):  cool an object using a receptacle
   slice (object) with (object):     slice an object using a sharp object
 """
-
-
-def join_names(names: Sequence[str]) -> str:
-    """`nothing`, `a`, `a, and b`, `a, b, and c`"""
-    if len(names) < 2:
-        return names[0] if names else "nothing"
-    return f"{', '.join(names[:-1])}, and {names[-1]}"
-
-
 KNIVES = ("knife", "butterknife")
 APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "clean": ("cleanable", ("sink", "sinkbasin")),
@@ -206,6 +190,8 @@ APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """verb -> the ability a held thing needs, and the kinds of receptacle that do it"""
 OPPOSITE_TREATMENT = {"heat": "cool", "cool": "heat"}
+_QUIET = ("look", "inventory", "help", "examine", "slice")
+"""commands after which the same commands are admissible and the goal holds or not as before"""
 
 
 class Household:
@@ -230,52 +216,36 @@ class Household:
         self.opened = [r.opened for r in game.receptacles]
         self.contents: list[list[int]] = [[] for _ in game.receptacles]
         """things in each receptacle, in listing order"""
+        for i, thing in enumerate(game.things):
+            for r in thing.receptacles:
+                self.contents[r].append(i)
         self.reachable = [set(thing.locations) for thing in game.things]
         """the locations at which a knife reaches each thing"""
         self.taken_out: set[tuple[int, int]] = set()
         """(thing, receptacle): taken out of it and not put back"""
-        self.clean, self.hot, self.cool, self.sliced, self.toggled = (
-            {i for i, thing in enumerate(game.things) if state in thing.traits}
-            for state in ("clean", "hot", "cool", "sliced", "toggled")
-        )
+        self.clean, self.hot, self.cool, self.sliced, self.toggled = map(self._with_trait, STATES)
         self.treated = {"clean": self.clean, "heat": self.hot, "cool": self.cool}
         """verb -> the things it was done to"""
-        for i, thing in enumerate(game.things):
-            for r in thing.receptacles:
-                self.contents[r].append(i)
 
-        self._receptacle_names = [r.name for r in game.receptacles]
-        self._thing_names = [t.name for t in game.things]
-        self._receptacle = {name: i for i, name in enumerate(self._receptacle_names)}
-        self._thing = {name: i for i, name in enumerate(self._thing_names)}
-        self._here: dict[int, list[int]] = {}
+        self._receptacle = {r.name: i for i, r in enumerate(game.receptacles)}
+        self._thing = {t.name: i for i, t in enumerate(game.things)}
+        self._names = [t.name for t in game.things]
+        self._here: dict[int | None, list[int]] = {}
         for i, receptacle in enumerate(game.receptacles):
-            if receptacle.location is not None:
-                self._here.setdefault(receptacle.location, []).append(i)
+            self._here.setdefault(receptacle.location, []).append(i)
         self._going: dict[int, list[str]] = {}
-        self._portable = {i for i, t in enumerate(game.things) if "pickupable" in t.traits}
-        self._sliceable = [i for i, t in enumerate(game.things) if "sliceable" in t.traits]
-        self._lamps = [i for i, t in enumerate(game.things) if "toggleable" in t.traits]
-        self._goal_things = {i for i, t in enumerate(game.things) if t.kind == game.goal.kind and _eligible(game, t)}
-        self._goal_targets = [i for i, r in enumerate(game.receptacles) if r.kind == game.goal.target]
-        self._goal_lamps = [i for i in self._lamps if game.things[i].kind == game.goal.target]
-        self._handlers: dict[str, Callable[[str], str]] = {
-            "go": self._go,
-            "open": self._open,
-            "close": self._close,
-            "take": self._take,
-            "move": self._move,
-            "examine": self._examine,
-            **{verb: partial(self._treat, verb) for verb in APPLIANCES},
-            "use": self._use,
-            "slice": self._slice,
-            "look": lambda _: self._look(),
-            "inventory": lambda _: self._inventory(),
-            "help": lambda _: HELP,
-        }
-        self.commands = self._list_commands()
-        """the admissible commands, sorted"""
-        self.won = self._is_won()
+        """the `go to` commands by location, as they are most of every list"""
+        self._portable, self._lamps = self._with_trait("pickupable"), self._with_trait("toggleable")
+        # A goal that asks for a state also asks for the ability: an object that starts cool but is not coolable does not count.
+        goal = game.goal
+        able = self._with_trait(APPLIANCES[goal.family][0]) if goal.family in APPLIANCES else set(range(len(game.things)))
+        self._goal_things = {i for i in able if game.things[i].kind == goal.kind}
+        self._goal_targets = [i for i, r in enumerate(game.receptacles) if r.kind == goal.target]
+        self._goal_lamps = [i for i in self._lamps if game.things[i].kind == goal.target]
+        self._refresh()
+
+    def _with_trait(self, trait: str) -> set[int]:
+        return {i for i, thing in enumerate(self.game.things) if trait in thing.traits}
 
     @property
     def facing(self) -> Sequence[int]:
@@ -288,11 +258,9 @@ class Household:
 
     def intro(self) -> str:
         """The first observation."""
-        if self.facing:
-            view = self._look()
-        else:
-            names = [f"a {r.name}" for r in self.game.receptacles if r.location is not None]
-            view = f"You are in the middle of a room. Looking quickly around you, you see {join_names(names)}."
+        names = [f"a {r.name}" for r in self.game.receptacles if r.location is not None]
+        room = f"You are in the middle of a room. Looking quickly around you, you see {_join(names)}."
+        view = self._look() if self.facing else room
         return f"-= Welcome to TextWorld, ALFRED! =-\n\n{view}\n\nYour task is to: {self.game.sentence}"
 
     def execute(self, command: str) -> str:
@@ -301,15 +269,27 @@ class Household:
         if command not in self.commands:
             return NOTHING_HAPPENS
         verb, _, rest = command.partition(" ")
-        return self._handlers[verb](rest)
+        feedback = self._do(verb, rest)
+        if verb not in _QUIET:
+            self._refresh()
+        return feedback
 
     def _refresh(self) -> None:
         self.commands = self._list_commands()
-        self.won = self._is_won()
+        """the admissible commands, sorted"""
+        family = self.game.goal.family
+        if family == "look":
+            lit = any(i in self.toggled and self._faces(i) for i in self._goal_lamps)
+            self.won = lit and self.held in self._goal_things
+        else:
+            self.won = self.delivered >= (2 if family == "pick2" else 1)
 
     def _list_commands(self) -> tuple[str, ...]:
         game, held = self.game, self.held
-        commands = ["help", "inventory", "look", *self._list_going()]
+        if self.location not in self._going:
+            names = (r.name for r in game.receptacles if r.location not in (None, self.location))
+            self._going[self.location] = sorted(f"go to {name}" for name in names)
+        commands = ["help", "inventory", "look", *self._going[self.location]]
         for r in self.facing:
             receptacle = game.receptacles[r]
             name = receptacle.name
@@ -318,113 +298,88 @@ class Household:
                 commands.append(f"close {name}" if self.opened[r] else f"open {name}")
             if held is None:
                 if self.is_accessible(r):
-                    commands += [f"take {self._thing_names[i]} from {name}" for i in self.contents[r] if i in self._portable]
-            else:
-                thing = game.things[held]
-                if (receptacle.kind, thing.kind) in game.fits and self.is_accessible(r):
-                    commands.append(f"move {thing.name} to {name}")
-                for verb, (ability, kinds) in APPLIANCES.items():
-                    if receptacle.kind in kinds and ability in thing.traits:
-                        commands.append(f"{verb} {thing.name} with {name}")
-        commands += [f"use {self._thing_names[i]}" for i in self._lamps if self._faces(i)]
+                    commands += [f"take {self._names[i]} from {name}" for i in self.contents[r] if i in self._portable]
+                continue
+            thing = game.things[held]
+            if (receptacle.kind, thing.kind) in game.fits and self.is_accessible(r):
+                commands.append(f"move {thing.name} to {name}")
+            for verb, (ability, kinds) in APPLIANCES.items():
+                if receptacle.kind in kinds and ability in thing.traits:
+                    commands.append(f"{verb} {thing.name} with {name}")
+        commands += [f"use {self._names[i]}" for i in self._lamps if self._faces(i)]
         if held is not None:
             knife = game.things[held]
             commands.append(f"examine {knife.name}")
             if knife.kind in KNIVES:
-                foods = [i for i in self._sliceable if self.location in self.reachable[i]]
-                commands += [f"slice {self._thing_names[i]} with {knife.name}" for i in foods]
+                foods = [i for i in self._with_trait("sliceable") if self.location in self.reachable[i]]
+                commands += [f"slice {self._names[i]} with {knife.name}" for i in foods]
         return tuple(sorted(commands))
-
-    def _list_going(self) -> list[str]:
-        """The `go to` commands, cached per location: they are most of every list."""
-        if self.location not in self._going:
-            names = (r.name for r in self.game.receptacles if r.location not in (None, self.location))
-            self._going[self.location] = sorted(f"go to {name}" for name in names)
-        return self._going[self.location]
 
     def _faces(self, thing: int) -> bool:
         """The thing is in a receptacle here, closed or not."""
         return any(thing in self.contents[r] for r in self.facing)
 
-    def _go(self, rest: str) -> str:
-        r = self._receptacle[rest.removeprefix("to ")]
-        location = self.game.receptacles[r].location
-        assert location is not None
-        self.location = location
-        self._refresh()
-        return f"You arrive at {self._receptacle_names[r]}. {self._show(r)}"
-
-    def _open(self, rest: str) -> str:
-        r = self._receptacle[rest]
-        self.opened[r] = True
-        self._refresh()
-        return f"You open the {rest}. {self._show(r)}"
-
-    def _close(self, rest: str) -> str:
-        self.opened[self._receptacle[rest]] = False
-        self._refresh()
-        return f"You close the {rest}."
-
-    def _take(self, rest: str) -> str:
-        thing_name, receptacle_name = rest.split(" from ")
-        thing, r = self._thing[thing_name], self._receptacle[receptacle_name]
-        contents = self.contents[r]
-        del contents[bisect_left(contents, thing)]
-        self.taken_out.add((thing, r))
-        self.reachable[thing].discard(self.location)
-        self.held = thing
-        self._refresh()
-        return f"You pick up the {thing_name} from the {receptacle_name}."
-
-    def _move(self, rest: str) -> str:
-        thing_name, receptacle_name = rest.split(" to ")
-        thing, r = self._thing[thing_name], self._receptacle[receptacle_name]
-        if thing not in self.contents[r]:
-            insort(self.contents[r], thing)
-            self.taken_out.discard((thing, r))
-        self.reachable[thing].add(self.location)
-        self.held = None
-        self._refresh()
-        return f"You move the {thing_name} to the {receptacle_name}."
-
-    def _treat(self, verb: str, rest: str) -> str:
-        thing_name, receptacle_name = rest.split(" with ")
-        self.treated[verb].add(self._thing[thing_name])
-        if verb in OPPOSITE_TREATMENT:
-            self.treated[OPPOSITE_TREATMENT[verb]].discard(self._thing[thing_name])
-        self.won = self._is_won()
-        return f"You {verb} the {thing_name} using the {receptacle_name}."
-
-    def _use(self, rest: str) -> str:
-        self.toggled.add(self._thing[rest])
-        self.won = self._is_won()
-        return f"You turn on the {rest}."
-
-    def _slice(self, rest: str) -> str:
-        food, knife = rest.split(" with ")
-        self.sliced.add(self._thing[food])
-        return f"You sliced the {food} with the {knife}."
-
-    def _examine(self, rest: str) -> str:
-        r = self._receptacle.get(rest)
-        return self._show(r) if r is not None else self._describe(self._thing[rest])
+    def _do(self, verb: str, rest: str) -> str:
+        """Execute an admissible command."""
+        first, _, second = rest.partition({"take": " from ", "move": " to "}.get(verb, " with "))
+        thing, r = self._thing.get(first, -1), self._receptacle.get(second or first, -1)
+        match verb:
+            case "go":
+                name = rest.removeprefix("to ")
+                r = self._receptacle[name]
+                location = self.game.receptacles[r].location
+                assert location is not None
+                self.location = location
+                return f"You arrive at {name}. {self._show(r)}"
+            case "open":
+                self.opened[r] = True
+                return f"You open the {rest}. {self._show(r)}"
+            case "close":
+                self.opened[r] = False
+                return f"You close the {rest}."
+            case "take":
+                del self.contents[r][bisect_left(self.contents[r], thing)]
+                self.taken_out.add((thing, r))
+                self.reachable[thing].discard(self.location)
+                self.held = thing
+                return f"You pick up the {first} from the {second}."
+            case "move":
+                if thing not in self.contents[r]:
+                    insort(self.contents[r], thing)
+                    self.taken_out.discard((thing, r))
+                self.reachable[thing].add(self.location)
+                self.held = None
+                return f"You move the {first} to the {second}."
+            case "clean" | "heat" | "cool":
+                self.treated[verb].add(thing)
+                self.treated.get(OPPOSITE_TREATMENT.get(verb, ""), set()).discard(thing)
+                return f"You {verb} the {first} using the {second}."
+            case "use":
+                self.toggled.add(thing)
+                return f"You turn on the {rest}."
+            case "slice":
+                self.sliced.add(thing)
+                return f"You sliced the {first} with the {second}."
+            case "examine":
+                return self._show(r) if r >= 0 else self._describe(thing)
+            case "inventory":
+                held = self.held
+                return "You are not carrying anything." if held is None else f"You are carrying: a {self._names[held]}."
+        return self._look() if verb == "look" else HELP
 
     def _show(self, r: int) -> str:
         """The visible contents of a receptacle."""
-        name = self._receptacle_names[r]
+        receptacle = self.game.receptacles[r]
         if not self.is_accessible(r):
-            return f"The {name} is closed."
-        seen = join_names([f"a {self._thing_names[i]}" for i in self.contents[r]])
-        if self.game.receptacles[r].openable:
-            return f"The {name} is open. In it, you see {seen}."
-        return f"On the {name}, you see {seen}."
+            return f"The {receptacle.name} is closed."
+        where = f"The {receptacle.name} is open. In it" if receptacle.openable else f"On the {receptacle.name}"
+        return f"{where}, you see {self._list(self.contents[r])}."
 
     def _describe(self, i: int) -> str:
         """The appearance of an object. A vessel shows only its contents; `cold` is used only by itself."""
         thing = self.game.things[i]
         if "vessel" in thing.traits:
-            held = join_names([f"a {self._thing_names[inner]}" for inner in thing.holds])
-            return f"This is a normal {thing.name}. In it, you see {held}."
+            return f"This is a normal {thing.name}. In it, you see {self._list(thing.holds)}."
         clean, sliced = i in self.clean, i in self.sliced
         warmth = "hot" if i in self.hot else "cool" if i in self.cool else ""
         if clean or warmth:
@@ -442,16 +397,12 @@ class Household:
         facing = self.facing
         if not facing:
             return "You are in the middle of a room. Looking quickly around you, you see nothing."
-        strays = [
-            f"a {self._thing_names[i]}" for i, r in sorted(self.taken_out) if r in facing and self.location in self.reachable[i]
-        ]
-        names = join_names([self._receptacle_names[r] for r in facing])
-        return f"You are facing the {names}. Next to it, you see {join_names(strays)}."
+        near = [i for i, r in sorted(self.taken_out) if r in facing and self.location in self.reachable[i]]
+        names = _join([self.game.receptacles[r].name for r in facing])
+        return f"You are facing the {names}. Next to it, you see {self._list(near)}."
 
-    def _inventory(self) -> str:
-        if self.held is None:
-            return "You are not carrying anything."
-        return f"You are carrying: a {self._thing_names[self.held]}."
+    def _list(self, things: Iterable[int]) -> str:
+        return _join([f"a {self._names[i]}" for i in things])
 
     @property
     def delivered(self) -> int:
@@ -460,20 +411,15 @@ class Household:
         wanted = self._goal_things if state is None else self._goal_things & state
         return max((sum(i in wanted for i in self.contents[r]) for r in self._goal_targets), default=0)
 
-    def _is_won(self) -> bool:
-        if self.game.goal.family == "look":
-            lit = any(i in self.toggled and self._faces(i) for i in self._goal_lamps)
-            return lit and self.held in self._goal_things
-        return self.delivered >= (2 if self.game.goal.family == "pick2" else 1)
+
+def _join(names: Sequence[str]) -> str:
+    """`nothing`, `a`, `a, and b`, `a, b, and c`"""
+    if len(names) < 2:
+        return names[0] if names else "nothing"
+    return f"{', '.join(names[:-1])}, and {names[-1]}"
 
 
-def _eligible(game: Game, thing: Thing) -> bool:
-    """A goal that asks for a state also asks for the ability: an object that starts cool but is not coolable does not count."""
-    family = game.goal.family
-    return family not in APPLIANCES or APPLIANCES[family][0] in thing.traits
-
-
-class AlfWorld:
+class AlfWorld(World):
     """Plays one game at a time. Observations have the engine's text and its admissible commands, sorted."""
 
     def __init__(self) -> None:
@@ -495,14 +441,109 @@ class AlfWorld:
     def step(self, action: str) -> Transition:
         household = self.household
         feedback = household.execute(action)
-        won = household.won
-        return Transition(
-            observation=Observation(feedback, household.commands),
-            done=won,
-            success=won,
-            score=float(won),
-            effective=feedback != NOTHING_HAPPENS,
+        observation, won = Observation(feedback, household.commands), household.won
+        return Transition(observation, won, won, float(won), effective=feedback != NOTHING_HAPPENS)
+
+
+_INTRO = re.compile(r"^-= Welcome to TextWorld, ALFRED! =-\n\n(.*)\n\nYour task is to: .*$", re.DOTALL)
+
+
+class FullWording(StepCountWording):
+    """The template that GiGPO, HGPO and BiPACE train with (BiPACE appendix J)."""
+
+    version = "2"
+    """1 mentioned turns "shown above" even if none were shown"""
+
+    def task(self, task: Task) -> str:
+        return f"You are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {task.goal}"
+
+    def describe(self, observation: Observation) -> str:
+        """Without the greeting and the task, which the prompt states itself."""
+        intro = _INTRO.match(observation.text)
+        return intro.group(1) if intro else observation.text
+
+    def list_actions(self, observation: Observation) -> str:
+        actions = "\n ".join(f"'{action}'" for action in _without_help(observation))
+        return f"\nYour admissible actions of the current situation are: [{actions}]."
+
+    def message(self, number: int, observation: Observation, admissible: bool) -> str:
+        listed = self.list_actions(observation) if admissible and observation.actions else ""
+        return self.describe(observation) + listed
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return "Now it's your turn to take an action. Answer with one admissible action alone."
+        return (
+            "Now it's your turn to take an action.\n"
+            "You should first reason step-by-step about the current situation. This reasoning process MUST be enclosed "
+            "within <think> </think> tags.\n"
+            "Once you've finished your reasoning, you should choose an admissible action for current step and present it "
+            "within <action> </action> tags."
         )
 
-    def close(self) -> None:
-        self._household = None
+
+class TerseWording(Brief):
+    """`shelf 2: book 1, pen 3 > take pen 3 from shelf 2`, one line per turn."""
+
+    ends, list_start = " >", "\n["
+
+    def task(self, task: Task) -> str:
+        return task.goal
+
+    def brief(self, observation: Observation) -> str:
+        return brief(observation.text)
+
+    def offered(self, observation: Observation) -> list[str]:
+        return _without_help(observation)
+
+
+_BRIEF: Sequence[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern), short)
+    for pattern, short in (
+        (r"^You (?:arrive at|open the) [\w ]{1,80}\. (?=The|On)", ""),
+        (r"^The ([\w ]{1,80}) is closed\.$", r"\1 closed"),
+        (r"^The ([\w ]{1,80}) is open\. In it, you see (.*)\.$", r"\1 open: \2"),
+        (r"^On the ([\w ]{1,80}), you see (.*)\.$", r"\1: \2"),
+        (r"^You are facing the ([^.]*)\. Next to it, you see (.*)\.$", r"at \1: \2"),
+        (r"^You are in the middle of a room\. Looking quickly around you, you see (.*)\.$", r"room: \1"),
+        (r"^You close the ([\w ]{1,80})\.$", r"\1 closed"),
+        (r"^You pick up the ([\w ]{1,80}) from the [\w ]{1,80}\.$", r"have \1"),
+        (r"^You move the ([\w ]{1,80}) to the ([\w ]{1,80})\.$", r"\2: + \1"),
+        (r"^You are carrying: a ([\w ]{1,80})\.$", r"have \1"),
+        (r"^You are not carrying anything\.$", "have nothing"),
+        (r"^You clean the ([\w ]{1,80}) using.*$", r"\1 clean"),
+        (r"^You heat the ([\w ]{1,80}) using.*$", r"\1 hot"),
+        (r"^You cool the ([\w ]{1,80}) using.*$", r"\1 cool"),
+        (r"^You turn on the ([\w ]{1,80})\.$", r"\1 on"),
+        (r"^You sliced the ([\w ]{1,80}) with.*$", r"\1 sliced"),
+        (r"^Nothing happens\.$", "nothing happens"),
+        (r"^Available commands:.*$", "help"),
+    )
+]
+_ITEM = re.compile(r"(?:^|(?<=, )|(?<=: ))(?:and )?a (?=[a-z]+ \d)")
+
+
+@lru_cache(maxsize=1024)  # each observation is rendered twice: as the current one, then as a past turn
+def brief(text: str) -> str:
+    """An observation, shortened to what an agent can act on. The first one lists receptacles as ranges:
+    `room: cabinet 1-4, fridge 1`."""
+    intro = _INTRO.match(text)
+    text = (intro.group(1) if intro else text).partition("\n")[0]
+    for pattern, short in _BRIEF:
+        text = pattern.sub(short, text)
+    text = _ITEM.sub("", text).replace(", and ", ", ")
+    return _ranges(text) if intro else text
+
+
+def _ranges(text: str) -> str:
+    head, _, rest = text.partition(": ")
+    parts = []
+    for kind, names in groupby(rest.split(", "), key=lambda name: name.rsplit(" ", 1)[0]):
+        numbers = sorted(int(name.rsplit(" ", 1)[1]) for name in names if " " in name)
+        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
+        parts.append(f"{kind} {span}".strip())
+    return f"{head}: {', '.join(parts)}"
+
+
+def _without_help(observation: Observation) -> list[str]:
+    return [action for action in observation.actions if action != "help"]
