@@ -422,8 +422,9 @@ class _Page:
         self.last_place = (named[1] or named[2]) if named else ""
         """the place named by the last action"""
         shown = _SHOWN.match(self.now)
-        self.shown, self.things = (shown[1], shown[2].split(", ")) if shown else ("", [])
-        """the visible receptacle and its contents"""
+        self.shown = shown[1] if shown else ""
+        """the visible receptacle"""
+        self.things = shown[2].split(", ") if shown else []
 
     def names(self, *fields: str) -> list[str]:
         return [name for field in fields for name in expand(self.fields.get(field, ""))]

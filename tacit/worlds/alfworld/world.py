@@ -104,7 +104,7 @@ class Game:
     """the goal in words: `put a hot tomato in fridge.`"""
 
     def __post_init__(self) -> None:
-        names = Counter([entity.name for entity in (*self.receptacles, *self.things)])
+        names = Counter([*(r.name for r in self.receptacles), *(t.name for t in self.things)])
         problem = ""
         if names and names.most_common(1)[0][1] > 1:
             problem = f"two entities are called {names.most_common(1)[0][0]!r}"
