@@ -21,7 +21,6 @@ from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find
 from tacit.planning.settings import PlanSettings
 from tacit.planning.shapes import SIZES, choose_device, find_gpus
 from tacit.planning.simulation import Outcome, Scenario, simulate
-from tacit.planning.timing import server_weights, total
 from tacit.planning.workload import Workload, stretched, uniform
 from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
@@ -200,7 +199,7 @@ SHOWN_DIVISIONS = 7
 def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> None:
     if plan.trouble:
         say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
-        found = find_remedies(cluster, work, plan)
+        found = list(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers))
         say(console, "what would:" if found else "nothing that is tried here would.")
         for remedy in found:
             say(console, f"  {remedy}")
@@ -212,10 +211,10 @@ def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, setting
         style="bold",
     )
     say_pairs(console, _seconds(cluster, work, plan))
-    say(console, f"\nmemory of a rank, {total(plan.memory) / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
+    say(console, f"\nmemory of a rank, {plan.rank_bytes / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
     say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
     if plan.server:
-        weights = server_weights(cluster.shape, cluster.device, plan.server_devices)
+        weights = cluster.device.number_bytes * cluster.shape.weights / plan.server_devices
         say(
             console,
             f"memory of a server: weights {weights / 1e9:,.1f} GB on each of {plan.server_devices}, and at most "
@@ -234,10 +233,8 @@ def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequenc
     console.print(_table("", cluster, plans))
     for plan in plans:
         if plan.trouble:
-            say(
-                console,
-                f"{plan.devices}: {plan.trouble}. What would: {'; '.join(find_remedies(cluster, work, plan)) or 'nothing'}.",
-            )
+            would = "; ".join(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) or "nothing"
+            say(console, f"{plan.devices}: {plan.trouble}. What would: {would}.")
 
 
 def show_simulated(
@@ -364,5 +361,5 @@ def _table(title: str, cluster: Cluster, plans: Sequence[Plan]) -> Any:
         told = ("–",) * 4 if plan.trouble else tuple(f"{s:,.2f} s" for s in seconds)
         wide = f"{plan.servers} × {plan.server_devices}" if plan.server_devices > 1 else str(plan.servers)
         what = "does not fit" if plan.trouble else plan.bottleneck
-        rows.append((str(plan.devices), str(plan.ranks), wide, f"{total(plan.memory) / 1e9:,.0f}", *told, what))
+        rows.append((str(plan.devices), str(plan.ranks), wide, f"{plan.rank_bytes / 1e9:,.0f}", *told, what))
     return table(title, columns, rows, columns[:-1])

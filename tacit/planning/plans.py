@@ -15,7 +15,6 @@ from tacit.planning.timing import (
     Training,
     combined_s,
     devices_of_a_server,
-    driving_s,
     iteration_s,
     most_micro_tokens,
     push_s,
@@ -24,7 +23,6 @@ from tacit.planning.timing import (
     rollout_s,
     rows_that_fit,
     server,
-    total,
     update_s,
 )
 from tacit.planning.workload import Workload
@@ -79,6 +77,10 @@ class Plan:
         return self.ranks + self.servers * self.server_devices
 
     @property
+    def rank_bytes(self) -> float:
+        return sum(self.memory.values())
+
+    @property
     def bottleneck(self) -> str:
         """What to add first."""
         if self.trouble:
@@ -99,7 +101,7 @@ def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: 
     per_server = (wide or devices_of_a_server(shape, device, row, MOST_DEVICES)) if servers else 1
     fitting = rows_that_fit(shape, device, row, per_server or 1)
     if not servers:  # while the driver samples beside a rank, the rank's activations are not there
-        left = USABLE * device.memory - total(rank_state(shape, device, ranks, training, samples=True))
+        left = USABLE * device.memory - sum(rank_state(shape, device, ranks, training, samples=True).values())
         fitting = int(max(0.0, left) / (row * shape.cache_bytes(device.number_bytes)))
     trouble = _trouble(cluster, ranks, not servers, row, room, per_server, fitting)
     micro = int(min(max(room, row), TOKEN_BUDGET[device.name == "cpu"]))
@@ -124,7 +126,7 @@ def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: 
         busy,
         push,
         iteration_s(rollout, busy, push, overlap),
-        driving_s(work),
+        work.driving_s,
     )
 
 
@@ -144,7 +146,7 @@ def best_division(
     fitting = [plan for plan in plans if not plan.trouble]
     if fitting:
         return min(fitting, key=lambda plan: plan.iteration)
-    return min(plans, key=lambda plan: total(plan.memory))
+    return min(plans, key=lambda plan: plan.rank_bytes)
 
 
 def _divisions(
@@ -164,7 +166,7 @@ def _divisions(
 def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float, per_server: int, fitting: int) -> str:
     shape, device = cluster.shape, cluster.device
     if room < row:
-        needed = total(rank_memory(shape, device, ranks, cluster.training, row, samples))
+        needed = sum(rank_memory(shape, device, ranks, cluster.training, row, samples).values())
         return (
             f"a rank of {ranks} needs {needed / 1e9:,.0f} GB for {shape.name} with one row of {row} tokens, and of a "
             f"{device.name}'s {device.memory / 1e9:,.0f} it can use {USABLE * device.memory / 1e9:,.0f}"
@@ -178,14 +180,7 @@ def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float,
 
 # Remedies for a model that does not fit: the same plan with one change.
 
-LORA_RANK = 16
-"""rank of the adapters to try"""
-MOST_RANKS = 4096
-
-
-def find_remedies(cluster: Cluster, work: Workload, plan: Plan) -> list[str]:
-    """Plans that fit instead, with their changes; the most similar first."""
-    return list(_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) if plan.trouble else []
+LORA_RANK, MOST_RANKS = 16, 4096
 
 
 def find_faster(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> list[str]:
@@ -204,14 +199,15 @@ def find_faster(cluster: Cluster, work: Workload, plan: Plan, devices: int) -> l
     ]
 
 
-def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator[str]:
+def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator[str]:
+    """Changes with which rows of so many tokens fit a rank; the most similar plan first."""
     shape, device, own = cluster.shape, cluster.device, cluster.training
 
     def fits(training: Training, ranks: int = ranks, device: Device = device, samples: bool = samples) -> bool:
         return most_micro_tokens(shape, device, ranks, training, samples) >= row
 
     def describe_need(training: Training, ranks: int = ranks, samples: bool = samples) -> str:
-        return f"{min_bytes(shape, device, ranks, training, row, samples) / 1e9:,.0f} GB a rank"
+        return f"{sum(rank_memory(shape, device, ranks, training, row, samples).values()) / 1e9:,.0f} GB a rank"
 
     both = replace(own, lora_rank=own.lora_rank or LORA_RANK, recompute=True)
     changes = {
@@ -236,11 +232,6 @@ def _remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iterator
             break
 
 
-def min_bytes(shape: ModelShape, device: Device, ranks: int, training: Training, row: int, samples: bool) -> float:
-    """Bytes a rank needs at least, with one row per pass."""
-    return total(rank_memory(shape, device, ranks, training, row, samples))
-
-
 def check_memory_fits(
     config: Mapping[str, Any],
     name: str,
@@ -262,8 +253,8 @@ def check_memory_fits(
     cluster = Cluster(shape_of_config(config, name), device, SAMPLERS["local"], training=training)
     if most_micro_tokens(cluster.shape, device, ranks, training, samples) >= row_tokens:
         return
-    least = min_bytes(cluster.shape, device, ranks, training, row_tokens, samples)
-    would = "; ".join(_remedies(cluster, ranks, row_tokens, samples)) or "nothing that a plan knows of"
+    least = sum(rank_memory(cluster.shape, device, ranks, training, row_tokens, samples).values())
+    would = "; ".join(find_remedies(cluster, ranks, row_tokens, samples)) or "nothing that a plan knows of"
     raise TacitError(
         f"{name!r} ({cluster.shape.weights / 1e9:.2f}B weights) does not fit: each of {ranks} ranks needs {least / 1e9:,.0f} "
         f"GB for rows of {row_tokens} tokens, and of its device's {device_bytes / 1e9:,.0f} it can use "

@@ -1,15 +1,9 @@
 """Discrete-event simulation of rollouts and updates with unequal episodes.
 
-Worlds send turns to servers. A server prefills prompts one after another, then decodes all rows together; with B rows a token
-takes step(B). The learner takes a batch of N episodes, updates, and pushes the weights, during which servers pause. With
-overlap k an episode may start k updates before its use.
-
-    in order    a batch starts when the last one is finished, as in `collect`; k batches may be ahead
-    gathered    a finished world starts a new episode; the learner takes the oldest N finished ones, and waits only for those
-                that would become too old
-
-A dead server's requests go to the others, and it returns after `restart_s`. A dead world ends its episode, which is counted and
-not trained on. The result depends on the seed alone.
+With overlap k an episode may start k updates before its use. In order: a batch starts when the last one is finished, and k
+batches may be ahead. Gathered: a finished world starts a new episode; the learner takes the oldest N finished ones, and waits
+only for those that would become too old. A dead server's requests go to the others, and it returns after `restart_s`. A dead
+world ends its episode, which is counted and not trained on. The result depends on the seed alone.
 """
 
 from __future__ import annotations
@@ -119,35 +113,10 @@ class SimulatedServer:
             self.row_seconds += (now - self.since) * len(self.writing)
         self.since = now
 
-    def stop(self, now: float, seconds: float) -> None:
-        """Pause for so long, after any other pause."""
+    def pause(self, now: float, seconds: float) -> None:
+        """For so long, after any other pause."""
         self.advance(now)
         self.paused = max(self.paused, now) + seconds
-
-    def take(self, now: float, number: int, prompt: float, completion: float) -> None:
-        self.stop(now, prompt / self.speed.prefill_rate)
-        heapq.heappush(self.writing, (self.clock + completion, number))
-
-    def next_done(self, now: float) -> float:
-        left = max(0.0, self.writing[0][0] - self.clock) * self.speed.step_s(len(self.writing))
-        return max(now, self.paused) + left
-
-    def done(self, now: float) -> list[int]:
-        """The episodes whose turn is complete."""
-        self.advance(now)
-        self.clock = max(self.clock, self.writing[0][0])
-        found = []
-        while self.writing and self.writing[0][0] <= self.clock + ROUNDING:
-            found.append(heapq.heappop(self.writing)[1])
-        return found
-
-    def die(self, now: float) -> list[int]:
-        """The episodes whose requests are lost."""
-        self.advance(now)
-        lost = sorted(number for _, number in self.writing)
-        self.writing.clear()
-        self.alive, self.load, self.paused = False, 0, now
-        return lost
 
 
 ARRIVES, WRITES, LEARNT, PUSHED, DIES, BACK = range(6)
@@ -156,11 +125,11 @@ ARRIVES, WRITES, LEARNT, PUSHED, DIES, BACK = range(6)
 class Simulation:
     def __init__(self, scene: Scenario, seed: int = 0) -> None:
         self.scene, self.draw = scene, np.random.default_rng(seed)
-        self.now, self.version, self.events = 0.0, 0, list[tuple[float, int, int, int, int]]()
-        self.count = 0
+        self.now, self.version, self.count, self.begun = 0.0, 0, 0, 0
+        self.events: list[tuple[float, int, int, int, int]] = []
+        """heap of (time, number, kind, who, stamp)"""
         self.stations = [SimulatedServer(scene.server) for _ in range(scene.servers)]
         self.rows: dict[int, Row] = {}
-        self.begun = 0
         self.finished: list[tuple[int, int, float]] = []
         """heap of (version at the start, number, tokens)"""
         self.young: Counter[int] = Counter()
@@ -168,14 +137,9 @@ class Simulation:
         self.parked: deque[int] = deque()
         """episodes waiting for any live server"""
         self.free_workers = [0.0] * scene.world_workers
-        self.driver_free = 0.0
-        self.dirty: set[int] = set()
-        self.learning = False
-        self.learnt_s = self.busy_from = 0.0
-        self.ends: list[float] = []
-        self.stale: list[int] = []
-        self.lost = [0, 0]
-        self.turns_done = 0
+        self.driver_free = self.learnt_s = self.busy_from = 0.0
+        self.learning, self.dirty = False, set[int]()
+        self.ends, self.stale, self.lost, self.turns_done = list[float](), list[int](), [0, 0], 0
         self.measured = [[(float(p), float(c)) for p, c in turns] for turns in scene.work.measured]
         self.by_load = [(0, number) for number in range(scene.servers)]
         """heap of (episodes, server); stale entries are skipped"""
@@ -192,33 +156,56 @@ class Simulation:
             for number in range(scene.servers):
                 self._at(self.draw.exponential(scene.server_life_s), DIES, number)
         self._begin()
-        marks: tuple[float, float, float, float] | None = None
+        before = (0.0, 0.0, 0.0, 0.0)
         while self.version < iterations:
-            self._settle()
+            for number in self.dirty:  # servers whose rows changed: schedule their next end event
+                station = self.stations[number]
+                station.stamp += 1
+                if station.writing:
+                    left = max(0.0, station.writing[0][0] - station.clock) * station.speed.step_s(len(station.writing))
+                    self._at(max(self.now, station.paused) + left, WRITES, number, station.stamp)
+            self.dirty.clear()
             if not self.events:
                 raise TacitError("the simulation stands still: nobody has anything left to do.")
             self.now, _, kind, who, stamp = heapq.heappop(self.events)
             self._handle(kind, who, stamp)
-            if marks is None and self.version == warm:
-                marks = self._marks()
-        return self._outcome(marks or (0.0, 0.0, 0.0, 0.0), warm)
-
-    # Events
+            if kind == PUSHED and self.version == warm:
+                before = self._marks()
+        span, learnt, busy, rows = (b - a for a, b in zip(before, self._marks(), strict=True))
+        lengths = np.diff(self.ends[warm - 1 :])
+        return Outcome(
+            iteration_s=float(lengths.mean()),
+            ranks_wait=max(0.0, 1 - learnt / span),
+            servers_wait=max(0.0, 1 - busy / (span * scene.servers)),
+            rows=rows / (span * scene.servers),
+            staleness=float(np.mean(self.stale)) if self.stale else 0.0,
+            oldest=max(self.stale, default=0),
+            iterations=[float(seconds) for seconds in lengths],
+            server_deaths=self.lost[0],
+            world_deaths=self.lost[1],
+            turns=self.turns_done,
+        )
 
     def _at(self, time: float, kind: int, who: int, stamp: int = 0) -> None:
         self.count += 1
         heapq.heappush(self.events, (time, self.count, kind, who, stamp))
 
     def _handle(self, kind: int, who: int, stamp: int) -> None:
-        if kind == WRITES:
-            if stamp == self.stations[who].stamp:
-                self._written(who)
+        station = self.stations[who] if kind in (WRITES, DIES, BACK) else self.stations[0]
+        if kind == WRITES and stamp == station.stamp:
+            station.advance(self.now)
+            station.clock, done = max(station.clock, station.writing[0][0]), []
+            while station.writing and station.writing[0][0] <= station.clock + ROUNDING:
+                done.append(heapq.heappop(station.writing)[1])
+            for episode in done:
+                self._in_the_world(episode)
+            self.dirty.add(who)
         elif kind == ARRIVES:
             self._next_turn(who)
         elif kind == LEARNT:
-            for number, station in enumerate(self.stations):
-                station.stop(self.now, self.scene.push_s)
-                self.dirty.add(number)
+            for station in self.stations:
+                station.pause(self.now, self.scene.push_s)
+            self.dirty |= set(range(len(self.stations)))
             self._at(self.now + self.scene.push_s, PUSHED, 0)
         elif kind == PUSHED:
             self.version += 1
@@ -228,7 +215,10 @@ class Simulation:
             self._begin()
             self._learn()
         elif kind == DIES:
-            again = self.stations[who].die(self.now)
+            station.advance(self.now)
+            again = sorted(number for _, number in station.writing)
+            station.writing.clear()
+            station.alive, station.load, station.paused = False, 0, self.now
             self.dirty.add(who)
             self.lost[0] += 1
             for row in self.rows.values():
@@ -237,19 +227,13 @@ class Simulation:
             self._at(self.now + self.scene.restart_s, BACK, who)
             for episode in again:
                 self._hand_in(self.rows[episode])
-        else:
-            self._back(who)
-
-    def _settle(self) -> None:
-        """Schedule the next end event of servers whose rows changed."""
-        for number in self.dirty:
-            station = self.stations[number]
-            station.stamp += 1
-            if station.writing:
-                self._at(station.next_done(self.now), WRITES, number, station.stamp)
-        self.dirty.clear()
-
-    # Episodes
+        elif kind == BACK:
+            station.advance(self.now)
+            station.alive = True
+            self._load(who, 0)
+            self._at(self.now + self.draw.exponential(self.scene.server_life_s), DIES, who)
+            while self.parked:
+                self._hand_in(self.rows[self.parked.popleft()])
 
     def _begin(self) -> None:
         """Start as many episodes as allowed."""
@@ -277,31 +261,25 @@ class Simulation:
     def _hand_in(self, row: Row) -> None:
         """Send the next turn to the episode's server, or to the least loaded live one."""
         if row.server < 0 or not self.stations[row.server].alive:
-            row.server = self._emptiest()
-            if row.server < 0:
+            while self.by_load:
+                load, row.server = self.by_load[0]
+                if self.stations[row.server].alive and self.stations[row.server].load == load:
+                    break
+                heapq.heappop(self.by_load)
+            else:
+                row.server = -1
                 self.parked.append(row.number)
                 return
             self._load(row.server, 1)
-        self.stations[row.server].take(self.now, row.number, *row.turns[row.turn])
+        station, (prompt, completion) = self.stations[row.server], row.turns[row.turn]
+        station.pause(self.now, prompt / station.speed.prefill_rate)
+        heapq.heappush(station.writing, (station.clock + completion, row.number))
         self.dirty.add(row.server)
-
-    def _emptiest(self) -> int:
-        while self.by_load:
-            load, number = self.by_load[0]
-            if self.stations[number].alive and self.stations[number].load == load:
-                return number
-            heapq.heappop(self.by_load)
-        return -1
 
     def _load(self, number: int, change: int) -> None:
         station = self.stations[number]
         station.load += change
         heapq.heappush(self.by_load, (station.load, number))
-
-    def _written(self, number: int) -> None:
-        for episode in self.stations[number].done(self.now):
-            self._in_the_world(episode)
-        self.dirty.add(number)
 
     def _in_the_world(self, episode: int) -> None:
         """The driver parses the answer, then a world worker computes the step, each when free."""
@@ -335,8 +313,6 @@ class Simulation:
         self._begin()
         self._learn()
 
-    # Learning
-
     def _learn(self) -> None:
         """Take a batch, if there is one."""
         scene, batch = self.scene, self.scene.work.episodes
@@ -358,44 +334,12 @@ class Simulation:
         share = sum(tokens for _, _, tokens in taken) / scene.work.tokens
         self._at(self.now + scene.update_s * share, LEARNT, 0)
 
-    def _back(self, number: int) -> None:
-        station = self.stations[number]
-        station.advance(self.now)
-        station.alive = True
-        self._load(number, 0)
-        self._at(self.now + self.draw.exponential(self.scene.server_life_s), DIES, number)
-        while self.parked:
-            self._hand_in(self.rows[self.parked.popleft()])
-
-    # What came of it
-
     def _marks(self) -> tuple[float, float, float, float]:
+        """(time, of it learning, busy time of servers, their rows times seconds) so far"""
         for station in self.stations:
             station.advance(self.now)
-        return (
-            self.now,
-            self.learnt_s,
-            sum(station.busy for station in self.stations),
-            sum(station.row_seconds for station in self.stations),
-        )
-
-    def _outcome(self, before: tuple[float, float, float, float], warm: int) -> Outcome:
-        after = self._marks()
-        span, learnt, busy, rows = (b - a for a, b in zip(before, after, strict=True))
-        lengths = np.diff(self.ends[warm - 1 :])
-        servers = self.scene.servers
-        return Outcome(
-            iteration_s=float(lengths.mean()),
-            ranks_wait=max(0.0, 1 - learnt / span),
-            servers_wait=max(0.0, 1 - busy / (span * servers)),
-            rows=rows / (span * servers),
-            staleness=float(np.mean(self.stale)) if self.stale else 0.0,
-            oldest=max(self.stale, default=0),
-            iterations=[float(seconds) for seconds in lengths],
-            server_deaths=self.lost[0],
-            world_deaths=self.lost[1],
-            turns=self.turns_done,
-        )
+        busy, rows = (sum(getattr(station, name) for station in self.stations) for name in ("busy", "row_seconds"))
+        return self.now, self.learnt_s, busy, rows
 
 
 def simulate(scene: Scenario, iterations: int = 6, seed: int = 0) -> Outcome:

@@ -1,40 +1,18 @@
-"""Seconds of the parts of an iteration. P weights that a token is multiplied with, R ranks, S servers of B rows each; p and c
-tokens of a turn's prompt and completion, T turns, w seconds of the world.
+"""Memory and time of the parts of an iteration; docs/guides/planning.md has the equations.
 
-    a decode step    b·P / (β·η_w) + B·(x·cache + logits) / (β·η_c) + L·t_layer + B·t_row, or where it is more 2·P·B / (π·η) + …
-    a turn           B·p / prefill + c·step(B) + w
-    rollout          waves · T · turn, where all episodes are alike and the rows of a server in step; at least the turns of the
-                     longest episode, one row a server, and N·T·h, where the one process that drives takes h for a turn
-    update           N·(6·P + 6·L·H·d·x) / (R·π·η(D)), 8 with recompute, 4 with adapters; what ranks send each other beside it
-    push             b·P / network              a pipelined broadcast, however many servers
-    iteration        rollout + update + push, or with overlap k ≥ 1 the longer of rollout and update, and push
-
-π, β: peak and bandwidth of the device; η: shares that were reached (`devices.Reached`).
+P weights, A of them in adapters, R ranks, b bytes of a number in use, L layers of width D (`ModelShape`); servers of B rows; p
+and c tokens of a turn's prompt and completion, T turns, w seconds of the world; π and β peak and bandwidth of the device; η the
+shares of them that were reached (`Efficiency`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tacit.planning.shapes import Device, Efficiency, ModelShape
 from tacit.planning.workload import Workload
-
-# What lies in the memory of a rank and of a server, in bytes. P weights, R ranks, A weights of adapters, b bytes of a number
-# in use; D, F, H, d, L as in `ModelShape`.
-#
-# A rank that trains all weights (FSDP2 as engines/sharded has it; one rank is what the local engine holds):
-#
-#     weights + gradients + moments   (4 + 4 + 8)·P / R          float32
-#     gathered, whole                 (2b + 8)·P                 weights in use, gradients, their sum, what is sent of it
-#     gathered, layer by layer        2·(b + 4)·layer + b·V·D·(1 or 2)
-#     with adapters                   b·P / R + (b + 4 + 4 + 8)·A, gathered b·P or 2·b·layer + …
-#     activations                     tokens · L·(4·D + 5·H·d + 4·F)·b, or with recompute tokens · L·D·b + those of one layer
-#     logits                          3 · 4 · min(tokens · V, 2²⁷)   in chunks, with their gradient
-#
-# A server: b·P / g on each of its g devices, and b·2·L·K·d / g for every token that a row has in the cache.
 
 WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
 """largest model that `gather = auto` gathers whole on CPUs, and the largest share of a GPU for its weights and gradients, as
@@ -117,34 +95,21 @@ def rank_memory(
 
 def most_micro_tokens(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> float:
     """Largest number of tokens per pass; negative if the rest does not fit."""
-    state = total(rank_state(shape, device, ranks, training, samples))
+    state = sum(rank_state(shape, device, ranks, training, samples).values())
     room = USABLE * device.memory - state - logit_bytes(shape, device, 1e9)
     return room / activation_bytes(shape, device, training.recompute)
 
 
-def server_weights(shape: ModelShape, device: Device, devices: int = 1) -> float:
-    """Bytes on each of a server's devices."""
-    return device.number_bytes * shape.weights / devices
-
-
 def rows_that_fit(shape: ModelShape, device: Device, row_tokens: float, devices: int = 1) -> int:
     """Rows of so many tokens that fit a server; 0 if its weights do not fit."""
-    room = USABLE * device.memory - device.overhead - server_weights(shape, device, devices)
+    room = USABLE * device.memory - device.overhead - device.number_bytes * shape.weights / devices
     return max(0, int(room / (row_tokens * shape.cache_bytes(device.number_bytes) / devices)))
 
 
 def devices_of_a_server(shape: ModelShape, device: Device, row_tokens: float, most: int) -> int:
     """The smallest power of two of devices that fits the weights and 16 rows; 0 if even `most` do not."""
-    devices = 1
-    while devices <= most:
-        if rows_that_fit(shape, device, row_tokens, devices) >= 16:
-            return devices
-        devices *= 2
-    return 0
-
-
-def total(parts: Mapping[str, float]) -> float:
-    return sum(parts.values())
+    counts = (1 << i for i in range(most.bit_length()))
+    return next((n for n in counts if n <= most and rows_that_fit(shape, device, row_tokens, n) >= 16), 0)
 
 
 SUM_S = 12e-6
@@ -217,12 +182,7 @@ def rollout_s(work: Workload, one: Server, servers: int) -> float:
     served = waves * work.turns * (one.turn_s(together, work.prompt, work.completion) + work.world_s)
     alone = work.longest_of_all * (one.turn_s(1, work.prompt, work.completion) + work.world_s)
     longest = max(served, alone)
-    return max(longest, driving_s(work)) if servers else longest + driving_s(work)
-
-
-def driving_s(work: Workload) -> float:
-    """The driver's part of a rollout."""
-    return work.episodes * work.turns * work.driver_s
+    return max(longest, work.driving_s) if servers else longest + work.driving_s
 
 
 def update_s(

@@ -75,11 +75,9 @@ class Workload:
         return int(np.quantile([len(turns) for turns in self.measured], 1 - 1 / self.episodes, method="higher"))
 
     @property
-    def alike(self) -> Workload:
-        """The same work with equal episodes."""
-        turns = max(1, round(self.turns))
-        mean = np.tile([max(1, round(self.prompt)), max(1, round(self.completion))], (turns, 1))
-        return replace(self, measured=(mean,), source=f"{self.source}, all alike")
+    def driving_s(self) -> float:
+        """the driver's part of a rollout"""
+        return self.episodes * self.turns * self.driver_s
 
 
 def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: float = 0.0) -> Workload:
@@ -99,9 +97,11 @@ def stretched(
     wanted = _lengths(lengths, turns, most_turns) if turns else lengths
 
     def like(episode: Turns, count: int) -> Turns:
-        rows = np.arange(count) * len(episode) // count
-        columns = ((episode[rows, 0], prompt, workload.prompt), (episode[rows, 1], completion, workload.completion))
-        return np.stack([_scaled(*column) for column in columns], 1)
+        made = episode[np.arange(count) * len(episode) // count].copy()
+        for column, (wanted, mean) in enumerate(((prompt, workload.prompt), (completion, workload.completion))):
+            if wanted:
+                made[:, column] = np.maximum(1, np.rint(made[:, column] * (wanted / mean)))
+        return made
 
     return replace(workload, measured=tuple(map(like, workload.measured, wanted.tolist())))
 
@@ -120,10 +120,6 @@ def _lengths(lengths: np.ndarray, mean: float, most: int) -> np.ndarray:
         middle = (low + high) / 2
         low, high = (middle, high) if times(middle).mean() < mean else (low, middle)
     return times(high)
-
-
-def _scaled(tokens: np.ndarray, wanted: float, mean: float) -> np.ndarray:
-    return np.maximum(1, np.rint(tokens * (wanted / mean))).astype(np.int64) if wanted else tokens
 
 
 def from_records(records: Sequence[dict[str, Any]], episodes: int, source: str) -> Workload:

@@ -68,12 +68,11 @@ def test_the_bottleneck_is_named():
 def test_each_remedy_does_what_it_says():
     plan = best_division(EIGHT_B, WORK, 2)
     assert "needs" in plan.trouble and plan.bottleneck == "memory"
-    found = " | ".join(find_remedies(EIGHT_B, WORK, plan))
+    found = " | ".join(find_remedies(EIGHT_B, plan.ranks, WORK.longest_row, samples=not plan.servers))
     assert "lora-rank 16" in found and "--engine.ranks 4" in found and "h200" in found
     adapters = replace(EIGHT_B, training=Training(lora_rank=16))
     assert not best_division(adapters, WORK, 2).trouble
     assert not make_plan(EIGHT_B, WORK, 4, 1).trouble and make_plan(EIGHT_B, WORK, 2, 0).trouble
-    assert find_remedies(adapters, WORK, best_division(adapters, WORK, 2)) == []
 
 
 def test_what_is_quicker_is_quicker():

@@ -63,7 +63,7 @@ def test_the_longest_episode_decides_an_iteration_on_policy():
 
 def test_stragglers_cost_and_overlap_pays():
     work = ragged()
-    alike = rollout_s(work.alike, ONE, 4)
+    alike = rollout_s(uniform(64, round(work.turns), round(work.prompt), round(work.completion), 0.01), ONE, 4)
     on_policy = simulate(Scenario(work, ONE, 4, 10.0), 8)
     assert on_policy.iteration_s > 1.5 * alike + 10.0
     assert on_policy.iteration_s == pytest.approx(rollout_s(work, ONE, 4) + 10.0, rel=0.3)  # the closed form knows the longest
