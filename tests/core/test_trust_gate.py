@@ -116,7 +116,7 @@ ALLOWED = {
     "worlds/minihack/world.py": "classes of minihack, from a table",
     "worlds/webshop/catalogue.py": "a constant: a library that may be missing",
     "sandbox/server.py": "functions that the program preloads, given on its own command line",
-    "engines/sharded/ray_launch.py": "constants: rank and server",
+    "engines/sharded/launch.py": "constants: rank and server",
     "engines/sharded/messages.py": "pickles between a run's own processes, over an authenticated socket",
     "engines/sharded/shards.py": "checkpoints of older versions, behind the gate",
     "worlds/code/pytest_fork.py": "byte code of the packages under test, inside the sandbox",

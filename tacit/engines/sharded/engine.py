@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
@@ -22,14 +21,12 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.slots import find_end_tokens
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.sharded.group import RankGroup
-from tacit.engines.sharded.launch import Launcher, ProcessLauncher, Role
+from tacit.engines.sharded.launch import Launcher, ProcessLauncher, RayLauncher, Role
 from tacit.engines.sharded.messages import ServerConfig
 from tacit.engines.sharded.server import Replica, Samplers, Server, WeightTransfer
 from tacit.engines.sharded.server_process import ENVIRONMENT
 from tacit.engines.sharded.servers import HiddenStates, ServerPool
 from tacit.engines.sharded.settings import ShardedSettings
-
-# Starting what a sharded policy lives in: ranks, and servers where there are any.
 
 
 def start_ranks(settings: ShardedSettings) -> RankGroup:
@@ -60,15 +57,8 @@ def start_servers(
         there = torch.cuda.device_count()  # after the ranks' own, and beside them where there are no more
         places = [(settings.ranks + n) % there for n in range(settings.servers)]
         gpus = tuple(gpu_names(there)[place] for place in places)
-    role = Role(
-        "server",
-        "tacit.engines.sharded.server_process",
-        _threads(settings),
-        on_gpu,
-        settings.server_python,
-        ENVIRONMENT | ({} if settings.address else {"VLLM_HOST_IP": "127.0.0.1"}),
-        gpus,
-    )
+    module, environment = "tacit.engines.sharded.server_process", {} if settings.address else {"VLLM_HOST_IP": "127.0.0.1"}
+    role = Role("server", module, _threads(settings), on_gpu, settings.server_python, ENVIRONMENT | environment, gpus)
     found = find_pretrained(checkpoint)
     opening = ServerConfig(
         checkpoint=str(place.absolute()) if (place := Path(found)).is_dir() else found,
@@ -80,10 +70,8 @@ def start_servers(
         lora_rank=settings.lora_rank,
         memory=settings.server_share(torch.cuda.device_count()),
     )
-    launcher = _launcher(role, settings)
-    servers = [
-        Server(number, launcher, opening, settings.start_timeout_s, settings.timeout_s) for number in range(settings.servers)
-    ]
+    launcher, limits = _launcher(role, settings), (settings.start_timeout_s, settings.timeout_s)
+    servers = [Server(number, launcher, opening, *limits) for number in range(settings.servers)]
     apart = on_gpu and (bool(settings.address) or settings.ranks + settings.servers <= torch.cuda.device_count())
     direct = settings.handover == "direct" or (settings.handover == "auto" and apart and not settings.lora_rank)
     return ServerPool(servers, replica, WeightTransfer(ranks, replica, settings.exchange, direct), newest, states)
@@ -96,11 +84,7 @@ def gpu_names(there: int) -> list[str]:
 
 
 def _launcher(role: Role, settings: ShardedSettings) -> Launcher:
-    if not settings.address:
-        return ProcessLauncher(role)
-    from tacit.engines.sharded.ray_launch import RayLauncher
-
-    return RayLauncher(role, settings)
+    return RayLauncher(role, settings) if settings.address else ProcessLauncher(role)
 
 
 def _threads(settings: ShardedSettings) -> int:
@@ -113,12 +97,13 @@ class ShardedEngine:
     def __init__(self, hf: Any, tokenizer: Any, checkpoint: str, settings: ShardedSettings, seed: int, ranks: RankGroup):
         self.ranks, self.settings = ranks, settings
         self.versions = {MAIN: 0}
-        told = ranks.ask("open", checkpoint, settings, seed)[0]
-        self.poolings: tuple[str, ...] = told["poolings"]
+        self.poolings: tuple[str, ...] = ranks.ask("open", checkpoint, settings, seed)[0]["poolings"]
         alone = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
         plays = replace(alone, value_head=False, gradient_checkpointing=False)
         newest = self.versions.__getitem__
-        self.replica = Replica(hf, tokenizer, plays, seed, newest, self._fetch, plays=not settings.servers)
+        self.replica = Replica(
+            hf, tokenizer, plays, seed, newest, lambda name: ranks.ask("weights", name)[0], plays=not settings.servers
+        )
         self.device = resolve_device(settings)[0].type
         """of the ranks and the servers"""
         self.servers: ServerPool | None = None
@@ -142,27 +127,18 @@ class ShardedEngine:
             self._digests[name, masters] = known
         return known[1]
 
+    def ask_rows(self, what: str, *arguments: Any) -> dict[int, Any]:
+        """The answers of all ranks, each of which has those of some rows."""
+        return dict(chain.from_iterable(self.ranks.ask(what, *arguments)))
+
     def hidden_scan(
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
         states = {(i, p): np.zeros((len(prompts), self.replica.model.width), np.float32) for i in layers for p in poolings}
-        for rows, found in join_answers(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
+        for rows, found in chain.from_iterable(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
             for which, states_RD in found.items():
                 states[which][rows] = states_RD
         return states
-
-    def pin_weights(self) -> AbstractContextManager[None]:
-        if self.servers is None:
-            raise TacitError("only servers can go on with weights that are learned from meanwhile: --engine.servers 1.")
-        return self.servers.pin_weights(list(self.versions))
-
-    def close(self) -> None:
-        self.ranks.close()
-        if self.servers is not None:
-            self.servers.close()
-
-    def _fetch(self, name: str) -> bytes:
-        return self.ranks.ask("weights", name)[0]
 
     def _states(self, name: str, prompts: Sequence[np.ndarray], which: HiddenState) -> np.ndarray:
         return self.hidden_scan(name, prompts, [which.layer], [which.pooling])[which]
@@ -177,7 +153,7 @@ class ShardedScorer:
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
-        found = dict(join_answers(self._engine.ranks.ask("logprobs", self._who, prompts, completions, temperature)))
+        found = self._engine.ask_rows("logprobs", self._who, prompts, completions, temperature)
         return [found.get(i, np.zeros(0, np.float32)) for i in range(len(prompts))]
 
     def distributions(
@@ -188,10 +164,5 @@ class ShardedScorer:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {vocabulary}.")
         width = top_k or vocabulary
         nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
-        found = dict(join_answers(self._engine.ranks.ask("distributions", self._who, prompts, completions, top_k)))
+        found = self._engine.ask_rows("distributions", self._who, prompts, completions, top_k)
         return [found.get(i, nothing) for i in range(len(prompts))]
-
-
-def join_answers(answers: Iterable[list[Any]]) -> Iterable[Any]:
-    """The answers of all ranks, each of which has some."""
-    return chain.from_iterable(answers)

@@ -1,4 +1,4 @@
-"""Starting ranks and servers. What they do is the same however they were started: they call the driver and serve it."""
+"""Starting ranks and servers, as processes of this machine or as Ray actors; either way they call the driver and serve it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import tacit
 from tacit.core.errors import TacitError
-from tacit.core.platform import import_path
+from tacit.core.platform import import_path, join_cluster
+from tacit.engines.sharded.settings import ShardedSettings
 
 QUOTED_CHARACTERS = 600
 """characters of a process's own output that are quoted when it is lost"""
@@ -40,7 +42,6 @@ class Role:
     """what process n sees of this machine's GPUs, where it does not pick one itself"""
 
     def variables(self) -> dict[str, str]:
-        """Its environment, wherever it runs."""
         # What the user's losses are defined in must be found there as it is here; another interpreter has packages of its own.
         path = str(Path(tacit.__file__).parents[1]) if self.python else import_path()
         threads = {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
@@ -48,40 +49,23 @@ class Role:
 
 
 class LaunchedProcess(Protocol):
-    """A process that was started."""
+    """Its `name` is how to speak of it (`process 4711`); `exit_reason` is None while it runs."""
 
     @property
-    def name(self) -> str:
-        """how to speak of it: `process 4711`"""
-        ...
-
-    def exit_reason(self) -> str | None:
-        """How it ended, where it has: `killed by SIGKILL`."""
-        ...
-
-    def last_output(self) -> str:
-        """The end of what it wrote to its output."""
-        ...
-
-    def stop(self) -> None:
-        """End it at once, whatever it does."""
-        ...
+    def name(self) -> str: ...
+    def exit_reason(self) -> str | None: ...
+    def last_output(self) -> str: ...
+    def stop(self) -> None: ...
 
 
 class Launcher(Protocol):
-    """Starts processes of one role, somewhere."""
+    """Runs the role's `serve(number, address, key)` in processes; `host` is this machine's address, as they reach it."""
 
     @property
     def role(self) -> Role: ...
-
     @property
-    def host(self) -> str:
-        """the address of this machine, as they reach it"""
-        ...
-
-    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
-        """Have the role's `serve(number, address, key)` run in a process of its own."""
-        ...
+    def host(self) -> str: ...
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess: ...
 
 
 class ProcessLauncher:
@@ -100,14 +84,14 @@ class ProcessLauncher:
             environment["CUDA_VISIBLE_DEVICES"] = self.role.visible_gpus[number]
         command = [self.role.python or sys.executable, "-m", self.role.module]
         try:
-            with log.open("wb") as output:
+            with log.open("wb") as output:  # a session of its own: Ctrl-C is the driver's to hear
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=environment,
-                    start_new_session=True,  # Ctrl-C is the driver's to hear
+                    start_new_session=True,
                 )
         except OSError as error:
             raise TacitError(f"cannot start a {self.role.name} with {command[0]}: {error}.") from error
@@ -138,3 +122,55 @@ class _Process:
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
+
+
+class RayLauncher:
+    """Ray actors, spoken to as plain processes are; Ray only places them."""
+
+    def __init__(self, role: Role, settings: ShardedSettings):
+        address, needed = settings.address, settings.ranks + settings.servers
+        self.role, self._ray = role, (ray := join_cluster(address, "--engine.address", needed))
+        kind = "GPU" if role.on_gpu else "CPU"
+        there = int(ray.cluster_resources().get(kind, 0))
+        if there < needed:
+            servers = f" and servers = {settings.servers}" if settings.servers else ""
+            raise TacitError(
+                f"engine setting ranks = {settings.ranks}{servers}, but the Ray cluster at {address!r} has {there} {kind}(s), "
+                f"and each process needs one of its own; use --engine.ranks {max(1, there - settings.servers)}, or a larger "
+                "cluster."
+            )
+        self.host: str = ray.util.get_node_ip_address()
+
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> LaunchedProcess:
+        cpus, gpus = (0, 1) if self.role.on_gpu else (1, 0)
+        environment = {"env_vars": self.role.variables()}
+        remote = self._ray.remote(_Serving).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, runtime_env=environment)
+        actor = remote.remote()
+        return _Actor(self._ray, actor, actor.serve.remote(self.role.module, number, address, key))
+
+
+class _Serving:
+    def serve(self, module: str, number: int, address: tuple[str, int], key: bytes) -> None:
+        import_module(module).serve(number, address, key)
+
+
+class _Actor:
+    def __init__(self, ray: Any, actor: Any, served: Any):
+        self._ray, self._actor, self._served = ray, actor, served
+        self.name = f"Ray actor {actor._actor_id.hex()[:8]}"
+
+    def exit_reason(self) -> str | None:
+        if not self._ray.wait([self._served], timeout=0)[0]:
+            return None
+        try:
+            self._ray.get(self._served)
+        except Exception as error:
+            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        return "it left"
+
+    def last_output(self) -> str:
+        return ""
+
+    def stop(self) -> None:
+        if self._ray.is_initialized():
+            self._ray.kill(self._actor)

@@ -13,25 +13,28 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, ModelSource, Request, Sampling, Scheduler, Scorer
+from tacit.core.trust import require_trust
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.capacity import MIN_USEFUL_TOKENS
+from tacit.engines.local.checkpoint import FORMAT, MANIFEST, export, read_manifest
 from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.model import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.models.sources import find_checkpoint, find_pretrained
-from tacit.engines.sharded.checkpoint import load, save
-from tacit.engines.sharded.engine import ShardedEngine, ShardedScorer, join_answers, start_ranks
+from tacit.engines.sharded.engine import ShardedEngine, ShardedScorer, start_ranks
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.settings import ShardedSettings
+from tacit.engines.sharded.shards import LAYOUT, PICKLED
 from tacit.planning.plans import check_memory_fits
 from tacit.planning.shapes import shape_of_config
 from tacit.planning.timing import Training
 
-# Whether a model fits the GPUs of the ranks, asked before anything of it is loaded; the plan says what would.
+SHARDS = "shards"
 
 
 def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device, dtype: torch.dtype) -> None:
+    """Whether a model fits the GPUs of the ranks, before anything of it is loaded; the plan says what would."""
     config = Path(find_pretrained(checkpoint)) / "config.json"
     if device.type != "cuda" or not config.is_file():
         return
@@ -95,8 +98,8 @@ class ShardedPolicy(PolicyBase):
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
-        if (odd := [pooling for pooling in poolings if pooling == "attention"]) and "attention" not in self.poolings:
-            raise TacitError(f"pooling {odd[0]!r} cannot be had of a model gathered layer by layer; use --engine.gather whole.")
+        if "attention" in poolings and "attention" not in self.poolings:
+            raise TacitError("pooling 'attention' cannot be had of a model gathered layer by layer; use --engine.gather whole.")
         return self.engine.hidden_scan(self.name, prompts, layers, poolings)
 
     @property
@@ -104,7 +107,7 @@ class ShardedPolicy(PolicyBase):
         return self.engine.poolings
 
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
-        found = dict(join_answers(self.engine.ranks.ask("values", self.name, prompts)))
+        found = self.engine.ask_rows("values", self.name, prompts)
         return np.array([found[i] for i in range(len(prompts))], np.float32)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
@@ -156,15 +159,56 @@ class ShardedPolicy(PolicyBase):
         return self.engine.digest(None if self.name == MAIN else self.name)
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
-        save(self.engine, Path(directory), optimizer)
+        """Into an empty directory: `model/` or `adapters/NAME/` for transformers and peft, and `shards/`, with which any number
+        of ranks goes on exactly. The manifest (`policy.json`) is written last: without it a checkpoint does not count. Without
+        the optimizer, what is saved (and its digest) is the model as it samples, not its float32 masters."""
+        engine, directory = self.engine, Path(directory).absolute()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            members = engine.ranks.ask("save", directory / SHARDS, optimizer)[0]
+            for name in members:
+                engine.replica.sync_weights(name)
+            export(engine.replica, directory)
+            manifest = {
+                "format": FORMAT,
+                "lora": bool(engine.settings.lora_rank),
+                "optimizer": optimizer,
+                "digest": engine.digest(masters=optimizer),
+                "ranks": engine.ranks.size,
+                "members": members,
+            }
+            (directory / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        except OSError as error:
+            raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
 
     def load(self, directory: Path) -> None:
-        load(self.engine, Path(directory))
+        """Put a saved policy into this one, bit for bit."""
+        engine, directory = self.engine, Path(directory).absolute()
+        manifest = read_manifest(directory, bool(engine.settings.lora_rank), engine.versions)
+        if not (directory / SHARDS).is_dir():
+            raise TacitError(
+                f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that "
+                f"engine, or start from its weights with --model {directory}."
+            )
+        pickled = (directory / SHARDS / PICKLED).exists() and not (directory / SHARDS / LAYOUT).exists()
+        if pickled:
+            require_trust(f"checkpoint {directory} is of an older version and would run the pickle {SHARDS}/{PICKLED}")
+        for name in manifest["members"]:
+            engine.member(name)
+        engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"], pickled)
+        for name, told in manifest["members"].items():
+            engine.versions[name] += 1
+            (engine.references.add if told["reference"] else engine.references.discard)(name)
+        if engine.digest() != manifest["digest"]:
+            raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
 
     def pin_weights(self) -> AbstractContextManager[None]:
         """Until the end of the block samples are drawn from the weights as they are now, whatever is learned meanwhile."""
-        return self.engine.pin_weights()
+        if self.engine.servers is None:
+            raise TacitError("only servers can go on with weights that are learned from meanwhile: --engine.servers 1.")
+        return self.engine.servers.pin_weights(list(self.engine.versions))
 
     def close(self) -> None:
-        """End the ranks and the servers."""
-        self.engine.close()
+        self.engine.ranks.close()
+        if self.engine.servers is not None:
+            self.engine.servers.close()

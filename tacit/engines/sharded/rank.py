@@ -26,7 +26,7 @@ from tacit.engines.local.model import enable_determinism, resolve_device
 from tacit.engines.local.packing import input_lengths, plan_padded_batches
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.tokenizer import make_codec
-from tacit.engines.sharded.pair import SENDER, TensorChannel
+from tacit.engines.sharded.messages import SENDER, TensorChannel
 from tacit.engines.sharded.policy import check_room
 from tacit.engines.sharded.rank_training import (
     RigidBudget,
@@ -46,76 +46,14 @@ from tacit.engines.sharded.shards import (
     write_shards,
 )
 
-
-def save(rank: Rank, directory: Path, optimizer: bool) -> None:
-    state: State = {}
-    for name, member in rank.members.items():
-        for own in member.names():
-            tensor = member.own(own, masters=optimizer)
-            state[f"{name}/weight/{own}"] = tensor if optimizer or own not in member.sharded else tensor.to(rank.dtype).float()
-        if optimizer and member.steps:
-            weights = member.weights
-            for own, master in weights.master.items():
-                # A parameter that no loss has used yet (a value head, say) has no moments.
-                for moment, value in weights.optimizer.state.get(master, {}).items():
-                    state[f"{name}/{moment}/{own}"] = value if moment == "step" else weights.distributed(own, value)
-        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, member).items()}
-    write_shards(state, directory, rank.number, dist.get_world_size())
-
-
-def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool, pickled: bool) -> None:
-    """`pickled`: an older version wrote it, and the user trusts it."""
-    saved = read_pickled_layout(directory) if pickled else read_layout(directory)
-    state: State = {}
-    for name, told in members.items():
-        rank.member(name)
-        member = rank.members[name]
-        member.reset_training()
-        member.reference = None
-        if told["reference"] and rank.adapters is None:
-            member.reference = rank.copy_frozen()
-        elif told["reference"] and rank.adapters is not None:
-            member.reference = name + FROZEN_SUFFIX
-            rank.adapters.add(member.reference)
-        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, member).items()}
-        if optimizer and told["steps"]:
-            weights = member.weights
-            weights.steps = told["steps"]
-            for own, master in weights.master.items():
-                if f"{name}/exp_avg/{own}" in saved:
-                    zeros = {moment: torch.zeros_like(master) for moment in MOMENTS[:2]}
-                    moments = {**zeros, "step": torch.zeros((), dtype=torch.float32, device=master.device)}
-                    weights.optimizer.state[master] = moments
-                    state |= {f"{name}/{m}/{own}": weights.distributed(own, moments[m]) for m in MOMENTS[:2]}
-                    state[f"{name}/step/{own}"] = moments["step"]
-        state |= {f"{name}/weight/{own}": member.own(own) for own in member.names()}
-    if pickled:
-        read_pickled_shards(state, directory)
-    else:
-        read_shards(state, directory, saved, rank.number, dist.get_world_size())
-    for name in members:
-        if rank.members[name].steps:
-            rank.members[name].weights.copy_masters_to_model()
-
-
-def _reference(rank: Rank, member: ShardMember) -> State:
-    if isinstance(member.reference, ShardedModel):
-        return {own: p.detach() for own, p in member.reference.parameters.items()}
-    if member.reference is None or rank.adapters is None:
-        return {}
-    return {own: p.detach() for own, p in rank.adapters.parameters(member.reference).items()}
-
-
-# A rank's part of handing weights over to servers: as a file, or tensor by tensor to each of them.
-#
-# What is given directly is kept in the first rank's host memory until the next version: a server that is started again takes
-# the version that the others have, though the ranks may have learned on.
-
 TensorSpecs = list[tuple[str, tuple[int, ...], str]]
 """name, shape and number format of the tensors that come, in their order"""
 
 
 class WeightSender:
+    """Hands weights over to servers: as a file, or tensor by tensor. What is given directly is kept in the first rank's host
+    memory until the next version: a restarted server takes the version that the others have, though the ranks learned on."""
+
     number: int
     host: str
     device: torch.device
@@ -135,16 +73,15 @@ class WeightSender:
     def write_weights(self, name: str, path: Path) -> str:
         """`weights` into a file, for servers; the first rank writes it, under another name until it is whole. Returns what went
         wrong."""
-        written = self.weights(name)
-        if written is not None:
-            unfinished = path.with_suffix(".unfinished")
-            try:
+        written, unfinished = self.weights(name), path.with_suffix(".unfinished")
+        try:
+            if written is not None:
                 unfinished.write_bytes(written)
                 unfinished.rename(path)
-            except OSError as error:
-                unfinished.unlink(missing_ok=True)
-                return str(error)
-        return ""
+            return ""
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            return str(error)
 
     def leave_room(self) -> None:
         """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
@@ -170,29 +107,21 @@ class WeightSender:
 
     def connect_weight_channel(self, server: int) -> str:
         """Returns what went wrong; that concerns the server, and the ranks go on."""
-
-        def connect() -> None:
-            self._channels[server] = TensorChannel(self._stores[server], SENDER, self.device)
-
-        return self._with(server, connect)
+        return self.send_weights("", server)
 
     def send_weights(self, name: str, server: int) -> str:
-        """As `meet`."""
-
-        def send() -> None:
-            for tensor in self._staged[name].values():
-                self._channels[server].send(tensor)
-
-        return self._with(server, send)
-
-    def _with(self, server: int, work: Callable[[], None]) -> str:
+        """Without a name: connect. Returns what went wrong."""
+        if self.number:
+            return ""
         try:
-            if not self.number:
-                work()
+            if not name:
+                self._channels[server] = TensorChannel(self._stores[server], SENDER, self.device)
+            for tensor in self._staged[name].values() if name else ():
+                self._channels[server].send(tensor)
+            return ""
         except RuntimeError as error:  # all that torch's groups raise
             self._channels.pop(server, None)
             return str(error).strip().splitlines()[0]
-        return ""
 
     def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
         for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
@@ -276,24 +205,17 @@ class Rank(WeightSender):
         """(rows, their states), of the rows that this rank computed"""
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
-        parts = plan_padded_batches(lengths, tokens_per_micro_batch(self._ranks, lengths, self.token_budget))
+        parts = plan_padded_batches(lengths, tokens_per_micro_batch(dist.get_world_size(), lengths, self.token_budget))
         self._activate(name)
         scorer = self._scorer(self.sharded)
-
-        def of(rows: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
-            return scorer.hidden_scan([prompts[i] for i in rows], layers, poolings)
-
-        return self._passes(self.sharded, parts, of)
+        return self._passes(self.sharded, parts, lambda rows: scorer.hidden_scan([prompts[i] for i in rows], layers, poolings))
 
     def values(self, name: str, prompts: Sequence[np.ndarray]) -> RowResults:
         head = self.members[name].value_head
         if head is None:
             raise TacitError("this policy has no value head; set the engine setting value_head.")
-
-        def of(scorer: ModelScorer, own: Sequence[np.ndarray], _: Sequence[np.ndarray]) -> np.ndarray:
-            return scorer.values(own, head)
-
-        return self._score((name, False), prompts, [np.zeros(1, np.int64)] * len(prompts), of)
+        any_completion = [np.zeros(1, np.int64)] * len(prompts)
+        return self._score((name, False), prompts, any_completion, lambda scorer, own, _: scorer.values(own, head))
 
     def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
         member = self.members[name]
@@ -338,15 +260,64 @@ class Rank(WeightSender):
         return None if self.number else total.hexdigest()
 
     def save(self, directory: Path, optimizer: bool) -> dict[str, dict[str, Any]]:
-        save(self, directory, optimizer)
+        state: State = {}
+        for name, member in self.members.items():
+            for own in member.names():
+                tensor = member.own(own, masters=optimizer)
+                rounded = not optimizer and own in member.sharded
+                state[f"{name}/weight/{own}"] = tensor.to(self.dtype).float() if rounded else tensor
+            if optimizer and member.steps:
+                weights = member.weights
+                for own, master in weights.master.items():
+                    # A parameter that no loss has used yet (a value head, say) has no moments.
+                    for moment, value in weights.optimizer.state.get(master, {}).items():
+                        state[f"{name}/{moment}/{own}"] = value if moment == "step" else weights.distributed(own, value)
+            state |= {f"{name}/reference/{own}": t for own, t in self._reference(member).items()}
+        write_shards(state, directory, self.number, dist.get_world_size())
         return {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in self.members.items()}
 
     def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool, pickled: bool) -> None:
-        load(self, directory, members, optimizer, pickled)
+        """`pickled`: an older version wrote it, and the user trusts it."""
+        saved = read_pickled_layout(directory) if pickled else read_layout(directory)
+        state: State = {}
+        for name, told in members.items():
+            self.member(name)
+            member = self.members[name]
+            member.reset()
+            if told["reference"] and self.adapters is None:
+                member.reference = self.copy_frozen()
+            elif told["reference"] and self.adapters is not None:
+                member.reference = name + FROZEN_SUFFIX
+                self.adapters.add(member.reference)
+            state |= {f"{name}/reference/{own}": t for own, t in self._reference(member).items()}
+            if optimizer and told["steps"]:
+                weights = member.weights
+                weights.steps = told["steps"]
+                for own, master in weights.master.items():
+                    if f"{name}/exp_avg/{own}" in saved:
+                        moments = {moment: torch.zeros_like(master) for moment in MOMENTS[:2]}
+                        state |= {f"{name}/{m}/{own}": weights.distributed(own, value) for m, value in moments.items()}
+                        step = torch.zeros((), dtype=torch.float32, device=master.device)
+                        state[f"{name}/step/{own}"] = step
+                        weights.optimizer.state[master] = {**moments, "step": step}
+            state |= {f"{name}/weight/{own}": member.own(own) for own in member.names()}
+        if pickled:
+            read_pickled_shards(state, directory)
+        else:
+            read_shards(state, directory, saved, self.number, dist.get_world_size())
+        for name in members:
+            if self.members[name].steps:
+                self.members[name].weights.copy_masters_to_model()
 
-    @property
-    def _ranks(self) -> int:
-        return dist.get_world_size()
+    def _reference(self, member: ShardMember) -> State:
+        if member.reference is None:
+            return {}
+        if isinstance(member.reference, ShardedModel):
+            parameters = member.reference.parameters
+        else:
+            assert self.adapters is not None
+            parameters = self.adapters.parameters(member.reference)
+        return {own: p.detach() for own, p in parameters.items()}
 
     def _load(self) -> ShardedModel:
         return ShardedModel(self.checkpoint, self.settings, self.dtype, self.mesh, self.device)
@@ -377,22 +348,20 @@ class Rank(WeightSender):
         sharded = self._who(*who)
         lengths = input_lengths(prompts, completions, self.codec.context_limit)
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
-        parts = sharded.model.plan_micro_batches(
-            prompts, completions, rows, tokens_per_micro_batch(self._ranks, lengths[rows], self.token_budget)
-        )
+        most = tokens_per_micro_batch(dist.get_world_size(), lengths[rows], self.token_budget)
+        parts = sharded.model.plan_micro_batches(prompts, completions, rows, most)
         scorer = self._scorer(sharded)
-
-        def of(part: np.ndarray) -> Iterable[Any]:
-            return score(scorer, [prompts[i] for i in part], [completions[i] for i in part])
-
-        return [pair for part, found in self._passes(sharded, parts, of) for pair in zip(part.tolist(), found, strict=True)]
+        passes = self._passes(
+            sharded, parts, lambda part: score(scorer, [prompts[i] for i in part], [completions[i] for i in part])
+        )
+        return [pair for part, found in passes for pair in zip(part.tolist(), found, strict=True)]
 
     @torch.no_grad()
     def _passes(
         self, sharded: ShardedModel, parts: Sequence[np.ndarray], of: Callable[[np.ndarray], Any]
     ) -> list[tuple[Any, Any]]:
         answers = []
-        for part, counts, _ in assign_micro_batches(parts, self.number, self._ranks):
+        for part, counts, _ in assign_micro_batches(parts, self.number, dist.get_world_size()):
             found = sharded.run(partial(of, part))
             if counts:
                 answers.append((part, found))

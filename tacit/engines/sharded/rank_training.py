@@ -1,7 +1,7 @@
 """Training on a rank: the FSDP2 model, its trained weights, how micro-batches are assigned to ranks, and the update.
 
-Each weight is sharded along its first dimension and gathered while a pass reads it. Whatever reads weights runs inside
-`ShardedModel.run`, where they are whole; passes, heads and losses are those of the local engine.
+Each weight is sharded along its first dimension. Whatever reads weights runs inside `ShardedModel.run`, where they are whole;
+passes, heads and losses are those of the local engine.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ class ShardedModel:
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._root: Any = _Root(self.hf)
-        rounded = (
-            MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if kept != dtype else MixedPrecisionPolicy()
-        )
+        mixed = {"param_dtype": dtype, "reduce_dtype": torch.float32} if kept != dtype else {}
+        rounded = MixedPrecisionPolicy(**mixed)
         for module in (*(_layers(self.hf) if self.by_layer else ()), self._root):
             fully_shard(module, mesh=mesh, mp_policy=rounded)
         for module in self._modules():
@@ -106,9 +105,7 @@ class ShardedModel:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            lost = EngineLost("out of GPU memory for the whole weights at once (--engine.gather)")
-            lost.settings = {"gather": "layer"}
-            raise lost from error
+            raise _lost("out of GPU memory for the whole weights at once (--engine.gather)", gather="layer") from error
         return work()
 
     def reshard(self) -> None:
@@ -261,8 +258,8 @@ class ShardMember:
     def steps(self) -> int:
         return self._weights.steps if self._weights else 0
 
-    def reset_training(self) -> None:
-        self._weights = None
+    def reset(self) -> None:
+        self._weights = self.reference = None
 
     def names(self) -> list[str]:
         return sorted({*self.sharded, *self.replicated})
@@ -309,11 +306,17 @@ def assign_micro_batches(parts: Sequence[np.ndarray], rank: int, ranks: int) -> 
 Found = tuple[dict[str, float], int]
 
 
-def out_of_memory_error(what: str, token_budget: int) -> EngineLost:
-    """This rank ran out of memory in the middle of a collective operation."""
-    lost = EngineLost(f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)")
-    lost.settings = {"token_budget": max(1, token_budget // 2)}
+def _lost(why: str, **settings: Any) -> EngineLost:
+    """This rank cannot go on, but may with other settings."""
+    lost = EngineLost(why)
+    lost.settings = settings
     return lost
+
+
+def out_of_memory_error(what: str, token_budget: int) -> EngineLost:
+    """In the middle of a collective operation."""
+    why = f"out of GPU memory in {what.format(token_budget)} (--engine.token-budget)"
+    return _lost(why, token_budget=max(1, token_budget // 2))
 
 
 class OutOfMemoryOnRanks(torch.OutOfMemoryError):
@@ -364,9 +367,8 @@ class ShardedUpdater(Updater):
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                raise out_of_memory_error(
-                    "trying out an update of few rows, its token_budget {}", self.budget.current
-                ) from error
+                what = "trying out an update of few rows, its token_budget {}"
+                raise out_of_memory_error(what, self.budget.current) from error
         with self.sharded.reserve_gradients():
             fits = self.sharded.run(lambda: plan_token_budget(self, batch, losses))
         self.sharded.reshard()
@@ -417,9 +419,14 @@ class ShardedUpdater(Updater):
             self._run_on_all_ranks(go_through, token_budget)
         self.weights.reduce_gradients()
         read = counted.read(self.weights.gradient_norm())
-        told: list[Any] = [None] * ranks
-        dist.all_gather_object(told, (read, computed))
-        return counted.metrics(_sum_metrics([own for own, _ in told])), sum(own for _, own in told)
+        told = gather_objects((read, computed))
+        # Sums are added, maxima (`max:`) maximized; every rank has the norm of the whole gradient.
+        all_read: dict[str, list[float]] = {}
+        for own, _ in told:
+            for name, value in own.items():
+                all_read.setdefault(name, []).append(value)
+        found = {name: max(values) if name.startswith("max:") else sum(values) for name, values in all_read.items()}
+        return counted.metrics({**found, "norm": read["norm"]}), sum(own for _, own in told)
 
     def _run_on_all_ranks(self, go_through: Callable[[], None], token_budget: int) -> None:
         """Run this rank's passes, then reduce gradients; raises on all ranks if any ran out of memory."""
@@ -445,11 +452,3 @@ class ShardedUpdater(Updater):
         view = self._forward(batch, packed, needs, rows)
         # A term may use nothing of this micro-batch; the ranks must still have gradients for the same weights.
         return tally.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()
-
-
-def _sum_metrics(told: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Combine ranks: sums are added, maxima (`max:`) maximized; every rank has the norm of the whole gradient."""
-    names = list(dict.fromkeys(name for own in told for name in own))
-    there = {name: [own[name] for own in told if name in own] for name in names}
-    found = {name: max(values) if name.startswith("max:") else sum(values) for name, values in there.items()}
-    return {**found, "norm": told[0]["norm"]}

@@ -26,7 +26,6 @@ from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import export
 from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.group import POLL_S, RankGroup, poll_until
 from tacit.engines.sharded.launch import LaunchedProcess, Launcher
@@ -39,6 +38,9 @@ from tacit.engines.sharded.messages import (
     accept_channel,
     serialize,
 )
+
+Newest = Callable[[str], int]
+"""the version of a member's weights on the ranks"""
 
 
 class Samplers(Protocol):
@@ -58,17 +60,10 @@ class Replica(LocalEngine):
     """A full copy of the model in the driver process. It fetches the ranks' weights before sampling, if they have changed."""
 
     def __init__(
-        self,
-        hf: Any,
-        tokenizer: Any,
-        settings: EngineSettings,
-        seed: int,
-        newest: Callable[[str], int],
-        fetch: Callable[[str], bytes],
-        plays: bool = True,
-    ):
-        """`newest`: the version of a member's weights on the ranks; `fetch`: those weights; `plays`: False if servers sample,
-        so that this copy is only saved"""
+        self, hf: Any, tokenizer: Any, settings: EngineSettings, seed: int, newest: Newest, fetch: Callable[[str], bytes],
+        plays: bool = True
+    ):  # fmt: skip
+        """`fetch`: a member's weights on the ranks; `plays`: False if servers sample, so that this copy is only saved"""
         self._plays = plays
         super().__init__(hf, tokenizer, settings, seed)
         self._newest, self._fetch = newest, fetch
@@ -93,10 +88,6 @@ class Replica(LocalEngine):
     def written_tokens(self) -> int:
         return self.sampler.written_tokens if self.sampler else 0
 
-    def for_requests(self) -> LocalSampler:
-        """Validates requests and decodes tokens."""
-        return self.get_sampler()
-
     def _begin_sampling(self, name: str) -> int:
         self.sync_weights(name)
         return super()._begin_sampling(name)
@@ -118,20 +109,14 @@ class DirectTransfer:
         update may take longer, so it is asked only once the ranks are idle."""
         with self._ranks.exclusive():
             if not server.is_connected:
-                place = self._ranks.ask("open_weight_channel", server.number)[0]
-                server.ask(
-                    "connect_weight_channel",
-                    place,
-                    meanwhile=lambda: self._ranks.ask("connect_weight_channel", server.number)[0],
+                place, meet = (
+                    self._ranks.ask("open_weight_channel", server.number)[0],
+                    ("connect_weight_channel", server.number),
                 )
+                server.ask("connect_weight_channel", place, meanwhile=lambda: self._ranks.ask(*meet)[0])
                 server.is_connected = True
-            server.ask(
-                "receive_weights", member, version, self._specs[member], meanwhile=lambda: self._send(member, server.number)
-            )
-
-    def _send(self, member: str, number: int) -> str:
-        """Returns the error, or an empty text."""
-        return str(self._ranks.ask("send_weights", member, number)[0])
+            order = ("send_weights", member, server.number)
+            server.ask("receive_weights", member, version, self._specs[member], meanwhile=lambda: self._ranks.ask(*order)[0])
 
 
 MEMORY = Path("/dev/shm")
@@ -172,9 +157,6 @@ class WeightTransfer:
         try:
             if place:
                 Path(place).mkdir(parents=True, exist_ok=True)
-            if not place:
-                for known in (MEMORY, Path(tempfile.gettempdir())):
-                    _clear_up(known)
             where = Path(place) if place else choose_directory(replica)
             own = f"{DIRECTORY_PREFIX}{os.getpid()}-"
             self._directory = tempfile.TemporaryDirectory(prefix=own, dir=where, ignore_cleanup_errors=True)
@@ -230,20 +212,16 @@ class WeightTransfer:
 
 
 def choose_directory(replica: Replica) -> Path:
-    """This machine's memory, or its disk if that has no room, as in many containers."""
+    """This machine's memory, or its disk if that has no room, as in many containers. Deletes what killed drivers left there."""
+    for place in (*MEMORY.glob(f"{DIRECTORY_PREFIX}*-*"), *Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*-*")):
+        number = place.name.removeprefix(DIRECTORY_PREFIX).partition("-")[0]
+        if number.isdigit() and not Path("/proc", number).exists():
+            shutil.rmtree(place, ignore_errors=True)
     parameters = replica.members[MAIN].parameters.values()
     needed = SPARE_COPIES * sum(p.numel() * p.element_size() for p in parameters)
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= needed:
         return MEMORY
     return Path(tempfile.gettempdir())
-
-
-def _clear_up(where: Path) -> None:
-    """Delete what killed drivers left behind."""
-    for place in where.glob(f"{DIRECTORY_PREFIX}*-*"):
-        number = place.name.removeprefix(DIRECTORY_PREFIX).partition("-")[0]
-        if number.isdigit() and not Path("/proc", number).exists():
-            shutil.rmtree(place, ignore_errors=True)
 
 
 def probe_gap(handed: TransferredWeights, said: list[tuple[int, float]]) -> float:
@@ -296,14 +274,16 @@ class Server:
     def arrive(self) -> None:
         """Wait until it has loaded the model."""
         with closing(self._listener):
-            while (called := accept_channel(self._listener, self._key, POLL_S, max(0.1, self._left()))) is None:
+            while (
+                called := accept_channel(self._listener, self._key, POLL_S, max(0.1, self._deadline - time.monotonic()))
+            ) is None:
                 if (how := self._process.exit_reason()) is not None:
                     raise ServerDied(self, how)
-                if self._left() < 0:
+                if time.monotonic() > self._deadline:
                     raise ServerDied(self, "it was waited for until the limit of --engine.start_timeout_s")
         self._channel = called[1]
         try:
-            self._ask("open", self._opening, limit_s=self._left(), setting="start_timeout_s")
+            self._ask("open", self._opening, limit_s=self._deadline - time.monotonic(), setting="start_timeout_s")
         except TacitError as error:  # no vLLM there, no memory for the model
             raise ServerDied(self, str(error)) from error
 
@@ -430,9 +410,6 @@ class Server:
         return ServerDied(
             self, poll_until(self._process.exit_reason) or f"its connection broke ({type(error).__name__}: {error})"
         )
-
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
 
     @property
     def _process(self) -> LaunchedProcess:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from tacit.engines.sharded.messages import (
     CONNECT_TIMEOUT_S,
+    RECEIVER,
+    TRANSFER_S,
     Channel,
     ConnectionLost,
     ServerConfig,
+    TensorChannel,
     read_arguments,
     run_call,
     serialize,
@@ -37,9 +41,8 @@ ENVIRONMENT = {
 class Server:
     """What the driver can ask of it."""
 
-    def __init__(self) -> None:
-        self.writer: Any = None
-        self._channel: Any = None
+    writer: Any = None
+    _channel: Any = None
 
     def open(self, told: ServerConfig) -> str:
         """Returns the version of vLLM."""
@@ -58,9 +61,7 @@ class Server:
         import torch
         from torch.distributed import TCPStore
 
-        from tacit.engines.sharded.pair import RECEIVER, TIMEOUT, TensorChannel
-
-        store = TCPStore(*place, is_master=False, timeout=TIMEOUT)
+        store = TCPStore(*place, is_master=False, timeout=timedelta(seconds=TRANSFER_S))
         self._channel = TensorChannel(store, RECEIVER, torch.device(self._config.device))
 
     def receive_weights(self, member: str, version: int, told: Sequence[tuple[str, tuple[int, ...], str]]) -> None:

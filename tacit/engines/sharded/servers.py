@@ -24,7 +24,7 @@ from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.sharded.group import POLL_S, REMEDY
 from tacit.engines.sharded.messages import SampleRequest, SampleResult
-from tacit.engines.sharded.server import Replica, Server, ServerDied, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.server import Newest, Replica, Server, ServerDied, TransferredWeights, WeightTransfer
 
 
 class ServerScheduler:
@@ -59,10 +59,8 @@ class ServerScheduler:
         # With pinned weights the ranks may update at any time. Credit computes missing states before its update.
         if self._hidden is not None and not self._servers.is_held:
             states = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._hidden))
-        return [
-            (request_id, self._completion(delivery, state))
-            for (request_id, _), delivery, state in zip(mine, there, states, strict=True)
-        ]
+        done = zip(mine, there, states, strict=True)
+        return [(request_id, self._completion(delivery, state)) for (request_id, _), delivery, state in done]
 
     def close(self) -> None:
         if self._under_way:
@@ -95,23 +93,13 @@ HiddenStates = Callable[[str, Sequence[np.ndarray], HiddenState], np.ndarray]
 
 class ServerPool:
     def __init__(
-        self,
-        servers: Sequence[Server],
-        replica: Replica,
-        handover: WeightTransfer,
-        newest: Callable[[str], int],
-        states: HiddenStates,
+        self, servers: Sequence[Server], replica: Replica, handover: WeightTransfer, newest: Newest, states: HiddenStates
     ):
-        """`newest`: the version of a member's weights on the ranks"""
         self._servers, self._replica, self._transfer = list(servers), replica, handover
         self._newest, self.states = newest, states
         self._lock = threading.RLock()
-        self._submitted = 0
         self._finished: dict[int, SampleResult] = {}
-        self.is_held = False
-        self.written_tokens = 0
-        self.restarted = 0
-        """restarts so far"""
+        self.is_held, self._submitted, self.written_tokens, self.restarted = False, 0, 0, 0
         self._end = weakref.finalize(self, _end, self._servers)
         try:
             for server in self._servers:
@@ -138,7 +126,7 @@ class ServerPool:
     def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> Scheduler:
         if hidden is not None:
             self._replica.model.check_layer(hidden.layer)
-        return ServerScheduler(self, self._replica.for_requests(), name, sampling, hidden)
+        return ServerScheduler(self, self._replica.get_sampler(), name, sampling, hidden)
 
     @contextmanager
     def pin_weights(self, names: Sequence[str]) -> Iterator[None]:

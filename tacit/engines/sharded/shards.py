@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
@@ -62,7 +63,7 @@ def read_layout(directory: Path) -> dict[str, Any]:
                 raise ValueError(f"{LAYOUT} gives {name} other rows than it has")
         return data["tensors"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise unreadable(directory, error) from error
+        raise _unreadable(directory, error) from error
 
 
 @torch.no_grad()
@@ -98,32 +99,28 @@ def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int
                         target[low - start : high - start].copy_(open_file(number).get_slice(name)[low - at : high - at])
                     at += rows
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise unreadable(directory, error) from error
+        raise _unreadable(directory, error) from error
 
 
 def read_pickled_layout(directory: Path) -> dict[str, Any]:
     """Names in a checkpoint of an older version. Reads a pickle: for trusted directories only."""
-    import torch.distributed.checkpoint as dcp
-
     try:
         return dict(dcp.FileSystemReader(directory).read_metadata().state_dict_metadata)
     except Exception as error:  # a pickle can fail in any way
-        raise unreadable(directory, error) from error
+        raise _unreadable(directory, error) from error
 
 
 def read_pickled_shards(state: State, directory: Path) -> None:
     """`read_shards` for a checkpoint of an older version. Reads a pickle: for trusted directories only."""
-    import torch.distributed.checkpoint as dcp
-
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             dcp.load(state, checkpoint_id=directory)
     except Exception as error:
-        raise unreadable(directory, error) from error
+        raise _unreadable(directory, error) from error
 
 
-def unreadable(directory: Path, error: BaseException) -> TacitError:
+def _unreadable(directory: Path, error: BaseException) -> TacitError:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     return TacitError(
         f"cannot read the checkpoint {directory}: {first}. It is damaged or incomplete; use an earlier checkpoint."
