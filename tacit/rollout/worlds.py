@@ -47,29 +47,19 @@ class SlowWorld:
 
 
 class WorldPool(Protocol):
-    """Slots 0…n−1, each one live episode."""
+    """Slots 0…n−1, each one live episode: `reset` starts task i in slot i, `step` answers (slot, action) pairs in order."""
 
-    def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        """Slot i starts task i."""
-        ...
-
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        """(slot, action) pairs, answered in order."""
-        ...
-
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]: ...
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]: ...
     def close(self) -> None: ...
 
 
 class AsyncSteps(Protocol):
-    """A step in two halves, so that the sampler can go on while worlds compute."""
+    """A step in two halves, so that the sampler can go on while worlds compute: `begin` starts (slot, action) pairs, `collect`
+    has the (slot, result) of those that finished, with `wait` at least one, if any is running."""
 
-    def begin(self, actions: Sequence[tuple[int, str]]) -> None:
-        """Start these (slot, action) steps."""
-        ...
-
-    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
-        """(slot, result) of the finished steps. With `wait`, at least one, if any is running."""
-        ...
+    def begin(self, actions: Sequence[tuple[int, str]]) -> None: ...
+    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]: ...
 
 
 @runtime_checkable
@@ -116,18 +106,17 @@ class InProcessPool:
         return None if running is None else SlowWorld(running[0], time.monotonic() - running[1], self._timeout_s)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        answers: list[Observation | WorldFailure] = []
         self._tasks = list(tasks)
+        self._worlds += [None] * (len(tasks) - len(self._worlds))
         # Starting a simulator has its own, longer timeout.
         with contextlib.suppress(AlarmTimeout), raise_after(max(START_S, self._timeout_s)):
             start_simulator(self._make)
-        for slot, task in enumerate(tasks):
-            # A world is reused from episode to episode; one that failed is replaced.
-            answers.append(self._guard(lambda slot=slot, task=task: as_observation(self._world(slot).reset(task)), slot))
-        return answers
+        return [
+            self._guard(slot, lambda world, task=task: as_observation(world.reset(task))) for slot, task in enumerate(tasks)
+        ]
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        return [self._guard(lambda s=slot, a=action: as_transition(self._world(s).step(a)), slot) for slot, action in actions]
+        return [self._guard(slot, lambda world, action=action: as_transition(world.step(action))) for slot, action in actions]
 
     def close(self) -> None:
         for slot in range(len(self._worlds)):
@@ -136,19 +125,14 @@ class InProcessPool:
         with contextlib.suppress(AlarmTimeout), raise_after(self._timeout_s):
             close_simulator(self._make)
 
-    def _world(self, slot: int) -> World:
-        while len(self._worlds) <= slot:
-            self._worlds.append(None)
-        world = self._worlds[slot]
-        if world is None:
-            world = self._worlds[slot] = self._make()
-        return world
-
-    def _guard(self, call: Callable, slot: int):
+    def _guard(self, slot: int, call: Callable[[World], T]) -> T | WorldFailure:
+        """A world is reused from episode to episode; one that failed is replaced."""
         self._running = (self._tasks[slot], time.monotonic())
         try:
             with raise_after(self._timeout_s):
-                return call()
+                if (world := self._worlds[slot]) is None:
+                    world = self._worlds[slot] = self._make()
+                return call(world)
         except AlarmTimeout:
             failure = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
         except KeyboardInterrupt:
@@ -249,34 +233,24 @@ class WorkerExited(Exception):
 
 
 class Worker(Protocol):
-    """A process that steps the worlds of some slots. It says READY, then answers calls in order."""
+    """A process that steps the worlds of some slots. It says READY, then answers calls in order. `send` has no effect if it is
+    gone; `receive` gives its next message or PENDING, and raises `WorkerExited` if there will be none; `leave` asks it to close
+    its worlds and exit; `stop` kills it, after waiting up to `grace_s` for it to exit."""
 
-    def send(self, call: Call) -> None:
-        """Has no effect if the worker is gone; `receive` finds out."""
-        ...
-
-    def receive(self) -> Any:
-        """Its next message, or PENDING. Raises `WorkerExited` if there will be none."""
-        ...
-
-    def leave(self) -> None:
-        """Ask it to close its worlds and exit."""
-        ...
-
-    def stop(self, grace_s: float = 0.0) -> None:
-        """Kill it, after waiting up to `grace_s` for it to exit."""
-        ...
+    def send(self, call: Call) -> None: ...
+    def receive(self) -> Any: ...
+    def leave(self) -> None: ...
+    def stop(self, grace_s: float = 0.0) -> None: ...
 
 
 W = TypeVar("W", bound=Worker)
 
 
 class WorkerLauncher(Protocol[W]):
-    def start(self, make: Callable[[], World]) -> W: ...
+    """`wait`: until one of the workers says something or exits, or the limit is reached."""
 
-    def wait(self, workers: Sequence[W], limit_s: float) -> None:
-        """Until one of them says something or exits, or the limit is reached."""
-        ...
+    def start(self, make: Callable[[], World]) -> W: ...
+    def wait(self, workers: Sequence[W], limit_s: float) -> None: ...
 
 
 class SlotWorlds:
@@ -289,7 +263,18 @@ class SlotWorlds:
 
     def call(self, slot: int, what: tuple[str, Any]) -> Any:
         try:
-            return self._run(slot, *what)
+            kind, argument = what
+            if slot not in self._worlds:
+                self._worlds[slot] = self._make()
+            world = self._worlds[slot]
+            if kind == "reset":
+                return as_observation(world.reset(argument))
+            if kind == "replay":
+                task, past_actions, argument = argument
+                world.reset(task)
+                for past in past_actions:
+                    world.step(past)
+            return as_transition(world.step(argument))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -303,31 +288,15 @@ class SlotWorlds:
                 world.close()
         close_simulator(self._make)
 
-    def _run(self, slot: int, kind: str, argument: Any) -> Any:
-        if slot not in self._worlds:
-            self._worlds[slot] = self._make()
-        world = self._worlds[slot]
-        if kind == "reset":
-            return as_observation(world.reset(argument))
-        if kind == "step":
-            return as_transition(world.step(argument))
-        task, past_actions, action = argument  # replay
-        world.reset(task)
-        for past in past_actions:
-            world.step(past)
-        return as_transition(world.step(action))
-
 
 def describe_crashes(played: Sequence[Trajectory]) -> str:
     """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`, or
     empty if none did."""
-    crashed = sum(t.stop.crashed for t in played)
+    crashed, all_of = sum(t.stop.crashed for t in played), pluralize(len(played), "episode")
     if not crashed:
         return ""
-    all_of = pluralize(len(played), "episode")
-    share = (
-        f"{crashed} of {all_of}" if crashed < len(played) else f"each of the {all_of}" if crashed > 1 else "the only episode"
-    )
+    whole = f"each of the {all_of}" if crashed > 1 else "the only episode"
+    share = f"{crashed} of {all_of}" if crashed < len(played) else whole
     return f"{share} ended because the world broke; the first: {first_crash(played)}"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,10 @@ from tacit.engines.local.update import LossMetrics
 from tacit.engines.tinker.service import (
     answer,
     check_proportions,
-    completion_part,
     context_limit,
-    gradient_datum,
     gradient_norm,
+    make_datum,
     new_adapter,
-    scored_datum,
     whole_input,
 )
 from tacit.engines.tinker.settings import TinkerSettings
@@ -49,7 +47,8 @@ class TinkerScheduler:
         self, client: Callable[[], tuple[Any, int]], codec: TextCodec, sampling: Sampling, settings: TinkerSettings
     ) -> None:
         """`client` gives who samples from the newest weights, and their version."""
-        check_sampling(sampling)
+        if sampling.temperature < 0:
+            raise TacitError(f"temperature = {sampling.temperature} must not be negative; 0 is greedy.")
         self._client, self._codec, self._sampling, self._settings = client, codec, sampling, settings
         self._under_way: dict[Future[Any], tuple[int, int]] = {}
         self._submitted = 0
@@ -109,11 +108,6 @@ class TinkerScheduler:
         return Completion(tokens, logprobs, self._codec.decode(tokens), finish, version=version)
 
 
-def check_sampling(sampling: Sampling) -> None:
-    if sampling.temperature < 0:
-        raise TacitError(f"temperature = {sampling.temperature} must not be negative; 0 is greedy.")
-
-
 # An update at a service that knows none of our losses.
 #
 #     1  forward             log π of every completion token, as the service has it
@@ -132,16 +126,6 @@ WORDS = {
 }
 
 
-def check_losses(losses: Sequence[LossTerm]) -> None:
-    asked = sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES)
-    if asked:
-        wanted = " and ".join(WORDS[need] for need in asked)
-        raise TacitError(
-            f"this method's loss needs {wanted} ({', '.join(asked)}), which the Tinker API does not give; use --engine local, "
-            "sharded, or another method."
-        )
-
-
 def check_temperature(temperature: float, what: str) -> None:
     if temperature != 1.0:
         raise TacitError(
@@ -151,12 +135,15 @@ def check_temperature(temperature: float, what: str) -> None:
 
 
 def gradient(
-    batch: Batch,
-    losses: Sequence[LossTerm],
-    score: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]],
+    batch: Batch, losses: Sequence[LossTerm], score: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
 ) -> tuple[list[Any], dict[str, float]]:
     """(what to send, metrics): the losses' gradient with regard to the log-probability of every completion token."""
-    check_losses(losses)
+    if asked := sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES):
+        wanted = " and ".join(WORDS[need] for need in asked)
+        raise TacitError(
+            f"this method's loss needs {wanted} ({', '.join(asked)}), which the Tinker API does not give; use --engine local, "
+            "sharded, or another method."
+        )
     check_temperature(batch.temperature, "an update")
     rows = [i for i, completion in enumerate(batch.completions) if len(completion)]
     if not rows:
@@ -177,10 +164,9 @@ def gradient(
         )
         failure.batch = batch
         raise failure
-    ends = np.cumsum([len(own) for own in logprobs])
-    parts = np.split(by_token, ends[:-1])
+    parts = np.split(by_token, np.cumsum([len(own) for own in logprobs])[:-1])
     data = [
-        gradient_datum(batch.prompts[r], batch.completions[r], own, part)
+        make_datum(batch.prompts[r], batch.completions[r], logprobs=own, advantages=-part)
         for r, own, part in zip(rows, logprobs, parts, strict=True)
     ]
     return data, {**metrics, "tokens": float(batch.total_tokens), "rows": float(len(rows))}
@@ -209,50 +195,36 @@ def _tensor(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values)
 
 
-# Log-probabilities from a service: of the weights that are trained there, and of frozen ones.
+class TinkerScorer:
+    """Log-probabilities from the weights that are trained at the service or, for a `reference`, from frozen ones. Rows without
+    a completion are not sent."""
 
-
-class _Scoring(ABC):
-    """What is asked of weights that are elsewhere: rows without a completion are not sent."""
-
-    def __init__(self, client: Callable[[], Any], settings: TinkerSettings) -> None:
-        self._client, self._settings = client, settings
+    def __init__(self, client: Callable[[], Any], settings: TinkerSettings, reference: bool = False) -> None:
+        self._client, self._settings, self._is_reference = client, settings, reference
 
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
         check_temperature(temperature, "scoring")
-        asked = {r: (prompts[r], completions[r]) for r in range(len(prompts)) if len(completions[r])}
-        found = dict(zip(asked, self._scored(list(asked.values())), strict=True)) if asked else {}
-        return [found.get(r, np.zeros(0, np.float32)) for r in range(len(prompts))]
-
-    @abstractmethod
-    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-        """Of each prompt and its completion."""
+        rows = [r for r in range(len(prompts)) if len(completions[r])]
+        found, client = [np.zeros(0, np.float32)] * len(prompts), self._client() if rows else None
+        if rows and self._is_reference:
+            asked = [client.compute_logprobs(whole_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
+            for r, future in zip(rows, asked, strict=True):
+                scored = answer(future, self._settings, "the reference's scoring")
+                found[r] = np.array(scored[len(prompts[r]) :], np.float32)
+        elif rows:
+            data = [make_datum(prompts[r], completions[r], weights=np.ones(len(completions[r]))) for r in rows]
+            outputs = answer(client.forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
+            for r, output in zip(rows, outputs, strict=True):
+                whole = np.asarray(output["logprobs"].data, np.float64)
+                found[r] = whole[len(prompts[r]) - 1 :][: len(completions[r])].astype(np.float32)
+        return found
 
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         raise TacitError("whole distributions cannot be had of the Tinker API; use --engine local.")
-
-
-class TinkerScorer(_Scoring):
-    """Log-probabilities from the weights that are trained."""
-
-    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-        data = [scored_datum(prompt, completion) for prompt, completion in rows]
-        outputs = answer(self._client().forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
-        return [completion_part(*row, output) for row, output in zip(rows, outputs, strict=True)]
-
-
-class TinkerReference(_Scoring):
-    """Log-probabilities from weights that are not trained any more."""
-
-    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-        client = self._client()
-        asked = [client.compute_logprobs(whole_input(np.concatenate(row))) for row in rows]
-        whole = [answer(future, self._settings, "the reference's scoring") for future in asked]
-        return [np.array(scored[len(prompt) :], np.float32) for (prompt, _), scored in zip(rows, whole, strict=True)]
 
 
 MANIFEST = "policy.json"
@@ -309,7 +281,10 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
     connection = Connection(service, model.name, settings, model.seed)
     client = connection.member(MAIN).client
     try:
-        tokenizer = _tokenizer(settings.tokenizer) if settings.tokenizer else client.get_tokenizer()
+        from transformers import AutoTokenizer
+
+        named = partial(AutoTokenizer.from_pretrained, settings.tokenizer, trust_remote_code=is_code_trusted())
+        tokenizer = named() if settings.tokenizer else client.get_tokenizer()
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TacitError(
@@ -317,12 +292,6 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
         ) from error
     limit = context_limit(service, model.name, tokenizer, settings)
     return TinkerPolicy(connection, TextCodec(tokenizer, limit))
-
-
-def _tokenizer(source: str) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(source, trust_remote_code=is_code_trusted())
 
 
 class TinkerPolicy(PolicyBase):
@@ -372,7 +341,7 @@ class TinkerPolicy(PolicyBase):
         return self.connection.service.create_sampling_client(model_path=path), path
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step at the service on the gradient of our own losses (learning.py)."""
+        """One AdamW step at the service on the gradient of our own losses."""
         import tinker
 
         settings, member = self.connection.settings, self._member
@@ -399,7 +368,7 @@ class TinkerPolicy(PolicyBase):
         return metrics if norm is None else {**metrics, "grad_norm": norm}
 
     def reference(self) -> Scorer:
-        return TinkerReference(self._reference_client, self.connection.settings)
+        return TinkerScorer(self._reference_client, self.connection.settings, reference=True)
 
     def freeze_reference(self) -> None:
         self._member.reference, self._member.reference_path = self._frozen()

@@ -18,67 +18,29 @@ from tacit.core.errors import TacitError, install_command
 from tacit.core.trust import check_endpoint
 from tacit.engines.tinker.settings import TinkerSettings
 
-# Rows as the API takes them. A sequence is sent as its tokens without the last; position i predicts token i + 1, and all that
-# a loss reads (`target_tokens`, `weights`, `logprobs`, `advantages`) has one number per position.
 
+def make_datum(prompt: np.ndarray, completion: np.ndarray, **numbers: np.ndarray) -> Any:
+    """A row as the API takes it: its tokens without the last. Position i predicts token i + 1, and all that a loss reads has
+    one number per position: zeros where the prompt's own tokens are predicted, then `numbers`, one per completion token.
 
-def scored_datum(prompt: np.ndarray, completion: np.ndarray) -> Any:
-    """To ask for the log-probabilities of a completion: cross entropy, which weighs the completion and not the prompt."""
+    `weights` of 1 with cross entropy ask for log-probabilities. `importance_sampling` is −Σ exp(log π − logprobs) · advantages,
+    whose gradient at logprobs = log π is −Σ advantages · ∇log π: so a gradient is sent as advantages, with its sign turned
+    round, beside the `logprobs` that the service itself has just computed.
+    """
     import tinker
 
-    weights = _placed(prompt, np.ones(len(completion)))
-    return tinker.Datum(model_input=_input(prompt, completion), loss_fn_inputs={"target_tokens": _targets(prompt, completion),
-                                                                               "weights": _floats(weights)})  # fmt: skip
-
-
-def gradient_datum(prompt: np.ndarray, completion: np.ndarray, logprobs: np.ndarray, gradient: np.ndarray) -> Any:
-    """To have Σ gradient · ∇log π: `importance_sampling` is −Σ exp(log π − logprobs) · advantages, whose gradient at logprobs
-    = log π is −Σ advantages · ∇log π. So the gradient is sent as advantages, with its sign turned round, beside the
-    log-probabilities that the service itself has just computed."""
-    import tinker
-
-    return tinker.Datum(
-        model_input=_input(prompt, completion),
-        loss_fn_inputs={
-            "target_tokens": _targets(prompt, completion),
-            "logprobs": _floats(_placed(prompt, logprobs)),
-            "advantages": _floats(_placed(prompt, -np.asarray(gradient))),
-        },
-    )
-
-
-def completion_part(prompt: np.ndarray, completion: np.ndarray, output: Any) -> np.ndarray:
-    """The completion's log-probabilities among those of a whole row."""
-    logprobs = np.asarray(output["logprobs"].data, np.float64)
-    return logprobs[len(prompt) - 1 :][: len(completion)].astype(np.float32)
+    tokens, before = np.concatenate([prompt, completion]), np.zeros(len(prompt) - 1)
+    columns = {name: np.concatenate([before, own]).astype(np.float32) for name, own in numbers.items()}
+    inputs = {"target_tokens": tinker.TensorData(data=tokens[1:].tolist(), dtype="int64", shape=[len(tokens) - 1])}
+    for name, own in columns.items():
+        inputs[name] = tinker.TensorData(data=own.tolist(), dtype="float32", shape=[len(own)])
+    return tinker.Datum(model_input=whole_input(tokens[:-1]), loss_fn_inputs=inputs)
 
 
 def whole_input(tokens: np.ndarray) -> Any:
     import tinker
 
     return tinker.ModelInput.from_ints(tokens=np.asarray(tokens).tolist())
-
-
-def _input(prompt: np.ndarray, completion: np.ndarray) -> Any:
-    return whole_input(np.concatenate([prompt, completion])[:-1])
-
-
-def _targets(prompt: np.ndarray, completion: np.ndarray) -> Any:
-    import tinker
-
-    tokens: Sequence[int] = np.concatenate([prompt, completion])[1:].tolist()
-    return tinker.TensorData(data=list(tokens), dtype="int64", shape=[len(tokens)])
-
-
-def _floats(numbers: np.ndarray) -> Any:
-    import tinker
-
-    return tinker.TensorData(data=np.asarray(numbers, np.float32).tolist(), dtype="float32", shape=[len(numbers)])
-
-
-def _placed(prompt: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Zeros where the prompt's own tokens are predicted, then the numbers."""
-    return np.concatenate([np.zeros(len(prompt) - 1), numbers])
 
 
 NORMS = ("unclipped_grad_l2:mean", "skyrl.ai/grad_norm", "grad_norm")
@@ -101,9 +63,8 @@ def open_service(settings: TinkerSettings) -> Any:
         return tinker.ServiceClient(api_key=key, **told)
     except Exception as error:
         where = settings.url or os.environ.get("TINKER_BASE_URL", "the hosted service")
-        raise TacitError(
-            f"cannot connect to {where}: {_first_line(error)} Check --engine.url, the key and the network."
-        ) from error
+        told_us = f"cannot connect to {where}: {_first_line(error)} Check --engine.url, the key and the network."
+        raise TacitError(told_us) from error
 
 
 def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
@@ -135,7 +96,7 @@ def check_proportions(service: Any, base_model: str, settings: TinkerSettings) -
     client, norms = new_adapter(service, base_model, settings, seed=0), []
     for scale in (1.0, 10.0):
         weights = scale * np.linspace(0.5, 1.0, len(PROBE[1]))
-        data = [gradient_datum(*PROBE, np.full(len(PROBE[1]), -1.0), weights)]
+        data = [make_datum(*PROBE, logprobs=np.full(len(PROBE[1]), -1.0), advantages=-weights)]
         answer(client.forward_backward(data, "importance_sampling"), settings, "the probe's gradient")
         step = answer(client.optim_step(tinker.AdamParams(learning_rate=0.0)), settings, "the probe's step")
         norms.append(gradient_norm(step.metrics))
@@ -156,33 +117,23 @@ def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: i
     try:
         return service.create_lora_training_client(base_model=base_model, rank=settings.lora_rank, seed=seed)
     except Exception as error:
-        known = _models(service)
+        known = [str(model.model_name) for model in _models(service)]
         there = f" It has: {', '.join(known)}." if known else ""
         raise TacitError(f"the service cannot train {base_model!r}: {_first_line(error)}{there}") from error
 
 
 def context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
     """The least of what service, tokenizer and settings say."""
-    said = [settings.context]
-    if 0 < int(tokenizer.model_max_length) < 10**9:
-        said.append(int(tokenizer.model_max_length))
-    try:
-        models = service.get_server_capabilities().supported_models
-    except Exception:
-        models = []  # older servers have no such answer
-    said += [
-        int(model.max_context_length)
-        for model in models
-        if getattr(model, "model_name", "") == base_model and getattr(model, "max_context_length", None)
-    ]
-    return min(said)
+    own = int(tokenizer.model_max_length)
+    there = [getattr(model, "max_context_length", None) for model in _models(service) if model.model_name == base_model]
+    return min([settings.context, *([own] if 0 < own < 10**9 else []), *(int(most) for most in there if most)])
 
 
-def _models(service: Any) -> Sequence[str]:
+def _models(service: Any) -> Sequence[Any]:
     try:
-        return [str(model.model_name) for model in service.get_server_capabilities().supported_models]
+        return list(service.get_server_capabilities().supported_models)
     except Exception:
-        return ()
+        return ()  # older servers have no such answer
 
 
 def _first_line(error: BaseException) -> str:
