@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.errors import TacitError, describe_error
@@ -89,6 +90,14 @@ class _SyncSteps:
         return self._results
 
 
+def _reset(task: Task, world: World) -> Observation:
+    return as_observation(world.reset(task))
+
+
+def _step(action: str, world: World) -> Transition:
+    return as_transition(world.step(action))
+
+
 class InProcessPool:
     """Worlds in this process, stepped one after another. SIGALRM interrupts one that hangs, on platforms that have it."""
 
@@ -111,12 +120,10 @@ class InProcessPool:
         # Starting a simulator has its own, longer timeout.
         with contextlib.suppress(AlarmTimeout), raise_after(max(START_S, self._timeout_s)):
             start_simulator(self._make)
-        return [
-            self._guard(slot, lambda world, task=task: as_observation(world.reset(task))) for slot, task in enumerate(tasks)
-        ]
+        return [self._guard(slot, partial(_reset, task)) for slot, task in enumerate(tasks)]
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        return [self._guard(slot, lambda world, action=action: as_transition(world.step(action))) for slot, action in actions]
+        return [self._guard(slot, partial(_step, action)) for slot, action in actions]
 
     def close(self) -> None:
         for slot in range(len(self._worlds)):

@@ -77,7 +77,7 @@ class ShardedModel:
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._root: Any = _Root(self.hf)
-        mixed = {"param_dtype": dtype, "reduce_dtype": torch.float32} if kept != dtype else {}
+        mixed: dict[str, Any] = {"param_dtype": dtype, "reduce_dtype": torch.float32} if kept != dtype else {}
         rounded = MixedPrecisionPolicy(**mixed)
         for module in (*(_layers(self.hf) if self.by_layer else ()), self._root):
             fully_shard(module, mesh=mesh, mp_policy=rounded)

@@ -207,7 +207,8 @@ class TinkerScorer:
     ) -> list[np.ndarray]:
         check_temperature(temperature, "scoring")
         rows = [r for r in range(len(prompts)) if len(completions[r])]
-        found, client = [np.zeros(0, np.float32)] * len(prompts), self._client() if rows else None
+        found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
+        client: Any = self._client() if rows else None
         if rows and self._is_reference:
             asked = [client.compute_logprobs(whole_input(np.concatenate([prompts[r], completions[r]]))) for r in rows]
             for r, future in zip(rows, asked, strict=True):
