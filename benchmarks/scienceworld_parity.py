@@ -21,8 +21,7 @@ from random import Random
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.scienceworld.expert import SERVED, gold_path
-from tacit.worlds.scienceworld.world import find_jar, write_patched_class
+from tacit.worlds.scienceworld.world import SERVED, find_jar, gold_path, write_patched_class
 
 NONSENSE = ("", "0", "1", "xyzzy", "go to the moon", "focus", "open open door", "pick up", "ré\u200bsumé")
 

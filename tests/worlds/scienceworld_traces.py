@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.scienceworld.tasks import TASKS, goals
-from tacit.worlds.scienceworld.world import is_refused
+from tacit.worlds.scienceworld.world import REFUSED
 
 
 @cache
@@ -27,4 +27,4 @@ def task(name: str, variation: int, **data: int) -> Task:
 
 def transition(text: str, before: float, score: float, label: str = "") -> Transition:
     done = not 0 <= score < 1
-    return Transition(Observation(text), done, score >= 1, max(0.0, score), not is_refused(text), label, score - before)
+    return Transition(Observation(text), done, score >= 1, max(0.0, score), not REFUSED.match(text), label, score - before)

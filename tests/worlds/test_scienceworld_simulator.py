@@ -21,9 +21,8 @@ from tacit.rollout.workers import WorkerPool
 from tacit.rollout.worlds import WorldFailure
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld import world as science_world
-from tacit.worlds.scienceworld.expert import SERVED, GoldPath
 from tacit.worlds.scienceworld.tasks import TASKS, goals
-from tacit.worlds.scienceworld.world import OUT_OF_STEPS, WRONG_FOCUS
+from tacit.worlds.scienceworld.world import OUT_OF_STEPS, SERVED, WRONG_FOCUS, GoldPath
 
 if get_environment("scienceworld").remedy:
     pytest.skip(f"scienceworld {get_environment('scienceworld').remedy}", allow_module_level=True)
@@ -165,7 +164,7 @@ def test_the_same_episode_in_another_process():
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[2])\n"
         "from scienceworld_traces import task\n"
-        "from tacit.worlds.scienceworld.expert import SERVED\n"
+        "from tacit.worlds.scienceworld.world import SERVED\n"
         "world = SERVED(); world.reset(task('chemistry-mix-paint-secondary-color', 1)); world.step('look around')\n"
         f"told = [world.reset(task('find-animal', {of.data['variation']})).text]\n"
         "told += [world.step(action).observation.text for action in json.loads(sys.argv[1])]\n"

@@ -40,13 +40,7 @@ def skill(action: str) -> str:
     return _VERBS.get(verb, "OBSERVE")
 
 
-def project(trajectory: Trajectory) -> tuple[str, ...]:
-    return tuple(skill(step.action) for step in trajectory.steps)
-
-
-ALPHABET = Alphabet(SKILLS, project)
-
-
+ALPHABET = Alphabet(SKILLS, lambda trajectory: [skill(step.action) for step in trajectory.steps])
 HANDBOOK = {
     "": (
         "open a door before going through it and look around in every new room; focus only on what the task asks for, since a "
@@ -95,7 +89,6 @@ def failure(trajectory: Trajectory) -> str:
     return "unfinished" if trajectory.score > 0 else "timeout"
 
 
-_TRACKER = ScienceTracker()
 MOST_TOLD = 3  # maximum milestones named after a failure
 _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
 _FOCUS = "look for {target} and focus on it"
@@ -157,15 +150,12 @@ class _Adviser:
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success the commands that reached milestones; after a failure the remaining milestones. Uses only the tracker."""
-    states = tracker_states(trajectory, _TRACKER)
-    steps = critical_steps(trajectory, _Adviser(states), _TRACKER, achieved=_ACHIEVED)
+    states = tracker_states(trajectory, ScienceTracker())
+    steps = critical_steps(trajectory, _Adviser(states), ScienceTracker(), achieved=_ACHIEVED)
     if trajectory.success:
-        signals = tracker_signals(trajectory, _TRACKER)
-        done = [
-            step.action
-            for step, found in zip(trajectory.steps, signals, strict=True)
-            if any(found.get(name, 0.0) > 0 for name in _ACHIEVED)
-        ]
+        signals = tracker_signals(trajectory, ScienceTracker())
+        paid = [any(found.get(name, 0.0) > 0 for name in _ACHIEVED) for found in signals]
+        done = [step.action for step, reached in zip(trajectory.steps, paid, strict=True) if reached]
         return Skills("; ".join(dict.fromkeys(done)), steps, f"Done in {len(trajectory)} steps.")
     label = failure(trajectory)
     if label == WRONG_FOCUS:

@@ -40,10 +40,6 @@ class Kind(NamedTuple):
     test: int  # consecutive variations in each of the simulator's lists
     limit: int  # ETO's step limit; 0 for the six tasks it leaves out
 
-    @property
-    def variations(self) -> int:
-        return self.train + self.dev + self.test
-
 
 TASKS: Mapping[str, Kind] = {
     "boil": Kind("state_change", 14, 7, 9, 100),
@@ -83,15 +79,13 @@ _OWN = ("train", "dev", "test")
 _ETO_FILES = {"eto_train": "train_indices.json", "eto_dev": "dev_indices.json"}
 SPLITS = (*_OWN, "eto_test", *_ETO_FILES)
 SIZES: Mapping[str, int] = {
-    "train": sum(kind.train for kind in TASKS.values()),
-    "dev": sum(kind.dev for kind in TASKS.values()),
-    "test": sum(kind.test for kind in TASKS.values()),
+    **{split: sum(getattr(kind, split) for kind in TASKS.values()) for split in _OWN},
     "eto_test": sum(min(ETO_TESTED, kind.test) for kind in TASKS.values() if kind.limit),
     "eto_train": 1483,
     "eto_dev": 194,
 }
 _LIMITED = ("eto_test", "eto_dev")
-_ETO_NAME = re.compile(r"^task-\d+a?-")
+_ETO_NAME = re.compile(r"^task-\d+a?-|[()]")  # `task-6-lifespan-(longest-lived)` -> `lifespan-longest-lived`
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> list[Task]:
@@ -126,18 +120,13 @@ def _read_eto_file(split: str) -> list[tuple[str, int]]:
     """ETO's file: a list of [its name of the task, variation]."""
     path = eto_file(split)
     try:
-        rows = [(_own_name(name), int(variation)) for name, variation in json.loads(path.read_text())]
+        rows = [(_ETO_NAME.sub("", name), int(variation)) for name, variation in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise TacitError(f"{path} is no list of ETO's, [[task, variation], …]: {error}") from error
-    unknown_row = next((row for row in rows if row[0] not in TASKS or not 0 <= row[1] < TASKS[row[0]].variations), None)
-    if unknown_row:
-        raise TacitError(f"{path} names variation {unknown_row[1]} of {unknown_row[0]!r}, which ScienceWorld does not have.")
+    for name, variation in rows:
+        if name not in TASKS or not 0 <= variation < sum(TASKS[name][1:4]):
+            raise TacitError(f"{path} names variation {variation} of {name!r}, which ScienceWorld does not have.")
     return rows
-
-
-def _own_name(name: str) -> str:
-    """`task-6-lifespan-(longest-lived)` -> `lifespan-longest-lived`"""
-    return _ETO_NAME.sub("", name).replace("(", "").replace(")", "")
 
 
 def eto_file(split: str) -> Path:

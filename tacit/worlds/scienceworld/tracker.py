@@ -25,16 +25,8 @@ from typing import NamedTuple
 from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.tasks import normalize_goal
 from tacit.core.types import Observation, Task, Transition
-from tacit.worlds.scienceworld.world import (
-    AMBIGUOUS,
-    UNREADABLE,
-    WRONG_FOCUS,
-    Event,
-    read_event,
-    read_inventory,
-    read_room,
-    strip_description,
-)
+from tacit.worlds.scienceworld.world import AMBIGUOUS, UNREADABLE, WRONG_FOCUS, Event, read_event, read_inventory, read_room
+from tacit.worlds.scienceworld.world import strip_description as name_of
 
 
 class Goal(NamedTuple):
@@ -56,58 +48,41 @@ class Milestone(NamedTuple):
     optional: bool = False
 
 
-_BOX = re.compile(r"\b(\w+ box)\b")
-_ROOMS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"in the '?(\w+(?: \w+)?)'? location",
-        r"box in the ([\w ]{1,80}?)\.",
-        r"boxes are located around the ([\w ]{1,80}?)\.",
-    )
+_ROOMS = (
+    r"in the '?(\w+(?: \w+)?)'? location",
+    r"box in the ([\w ]{1,80}?)\.",
+    r"boxes are located around the ([\w ]{1,80}?)\.",
+    r"Seeds can be found in the ([\w ]{1,80}?)\.",
+    r"found near the ([\w ]{1,80}?)\.",
+    r"located around the ([\w ]{1,80}?)[.,]",
+    r"located (outside)\.",
 )
-_SOUGHT = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"Seeds can be found in the ([\w ]{1,80}?)\.",
-        r"found near the ([\w ]{1,80}?)\.",
-        r"located around the ([\w ]{1,80}?)[.,]",
-        r"located (outside)\.",
-    )
-)
-_TARGETS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"find a\(n\) ([\w -]{1,80}?)\.",
-        r"(?:temperature|melting point) of ([\w ]{1,80}?), which",
-        r"determine if (.{1,80}?) is electrically",
-        r"turn on the ([\w ]{1,80}?)(?: by powering it using a (?:non)?renewable power source)?\.",
-        r"grow a ([\w ]{1,80}?)(?: plant from seed)?\.",
-        r"create (?:the substance '(.{1,80}?)'|([\w-]+ paint))",
-        r"stages of the ([\w ]{1,80}?),",
-        r"animal with the ((?:longest|shortest) life span(?:, then the shortest life span)?)",
-        r"(?:boil|melt|freeze|matter of) ([\w ]{1,80}?)\.",
-        r"whether ([\w ]{1,80}?) is a dominant",
-        r"planes \((.{1,80}?)\)",
-    )
+_TARGETS = (
+    r"find a\(n\) ([\w -]{1,80}?)\.",
+    r"(?:temperature|melting point) of ([\w ]{1,80}?), which",
+    r"determine if (.{1,80}?) is electrically",
+    r"turn on the ([\w ]{1,80}?)(?: by powering it using a (?:non)?renewable power source)?\.",
+    r"grow a ([\w ]{1,80}?)(?: plant from seed)?\.",
+    r"create (?:the substance '(.{1,80}?)'|([\w-]+ paint))",
+    r"stages of the ([\w ]{1,80}?),",
+    r"animal with the ((?:longest|shortest) life span(?:, then the shortest life span)?)",
+    r"(?:boil|melt|freeze|matter of) ([\w ]{1,80}?)\.",
+    r"whether ([\w ]{1,80}?) is a dominant",
+    r"planes \((.{1,80}?)\)",
 )
 _MATTER = {"boil": "gas", "melt": "liquid", "freeze": "solid", "change the state": "any"}
 
 
 def read_goal(sentence: str) -> Goal:
     sentence = " ".join(sentence.split())
-    target = _first(_TARGETS, sentence)
-    boxes = tuple(dict.fromkeys(_BOX.findall(sentence)))
-    room = _first(_ROOMS, sentence) or _first(_SOUGHT, sentence)
+    boxes = tuple(dict.fromkeys(re.findall(r"\b(\w+ box)\b", sentence)))
     matter = next((form for verb, form in _MATTER.items() if normalize_goal(sentence).startswith(verb)), "")
-    return Goal(target, boxes, room, matter)
+    return Goal(_first(_TARGETS, sentence), boxes, _first(_ROOMS, sentence), matter)
 
 
-def _first(patterns: tuple[re.Pattern[str], ...], sentence: str) -> str:
-    for pattern in patterns:
-        found = pattern.search(sentence)
-        if found:
-            return next(group for group in found.groups() if group)
-    return ""
+def _first(patterns: tuple[str, ...], sentence: str) -> str:
+    found = next((found for pattern in patterns if (found := re.search(pattern, sentence))), None)
+    return next(filter(None, found.groups())) if found else ""
 
 
 # Rules
@@ -159,21 +134,13 @@ def on_target(kind: str, where: str = "") -> Rule:
     return reached
 
 
-def on_subject(kind: str, where: str) -> Rule:
-    """The task's object, or what holds it, was moved or poured to such a place."""
+def on_subject(kind: str, where: str = "") -> Rule:
+    """The task's object, or what holds it, was taken, moved or poured to such a place."""
     return lambda known, event: event.kind == kind and known.is_subject(event.what) and bool(re.search(where, event.where))
 
 
 def in_answer_room(known: Progress, event: Event) -> bool:
     return bool(known.goal.room) and known.room == known.goal.room and event.kind in ("went", "room")
-
-
-def brought_to_answer_room(known: Progress, event: Event) -> bool:
-    return in_answer_room(known, event) and "take" in known.reached
-
-
-def take_subject(known: Progress, event: Event) -> bool:
-    return event.kind == "took" and known.is_subject(event.what)
 
 
 def is_answer(known: Progress, event: Event) -> bool:
@@ -183,10 +150,6 @@ def is_answer(known: Progress, event: Event) -> bool:
     else:
         answered = event.kind == "moved" and event.where in known.goal.answers and known.is_subject(event.what)
     return answered and not known.untried
-
-
-def choose_plane(known: Progress, event: Event) -> bool:
-    return event.kind == "focused" and "plane" in event.what and not known.untried
 
 
 def source_connected(known: Progress, event: Event) -> bool:
@@ -225,6 +188,10 @@ def pot_watered(known: Progress, event: Event) -> bool:
     return event.kind == "poured" and event.where in known.pots
 
 
+def fruit_focused(known: Progress, event: Event) -> bool:
+    return event.kind == "focused" and event.what == known.goal.target and "see_adult" in known.reached
+
+
 def plant_seen(stages: str) -> Rule:
     """After planting, the target in one of these stages."""
     return lambda known, event: bool(
@@ -238,21 +205,17 @@ def ingredient_gathered(known: Progress, event: Event) -> bool:
     return event.kind in ("poured", "moved") and any(name in what for name in known.ingredients) and event.where != "inventory"
 
 
-def product_mixed(known: Progress, event: Event) -> bool:
-    """The target, or a paint on the way to it."""
-    return event.kind == "mixed" and matches(event.where, known.goal.target)
-
-
 SOURCES = r"battery|generator|solar panel|wind turbine"
 HEATERS = r"stove|oven|furnace|hot plate|fire pit"
 COOLERS = r"fridge|freezer"
+ADULT = r"in the adult stage|reproducing"
 _ANSWER = Milestone("answer", 2.0, is_answer)
 
 PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     "find_X": (
         Milestone("find", 0.5, on_focus(1)),
-        Milestone("take", 0.3, take_subject, optional=True),
-        Milestone("reach_answer_room", 0.3, brought_to_answer_room, optional=True),
+        Milestone("take", 0.3, on_subject("took"), optional=True),
+        Milestone("reach_answer_room", 0.3, lambda k, e: in_answer_room(k, e) and "take" in k.reached, optional=True),
         _ANSWER,
     ),
     "lifespan": (
@@ -279,19 +242,12 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
         Milestone("reach_pots", 0.2, lambda known, event: known.room == "greenhouse", optional=True),
         Milestone("plant", 0.3, on_target("moved", "pot")),
-        Milestone(
-            "focus_seed", 0.3, lambda known, event: on_target("focused")(known, event) and "seed" in event.what, optional=True
-        ),
+        Milestone("focus_seed", 0.3, lambda k, e: on_target("focused")(k, e) and "seed" in e.what, optional=True),
         Milestone("water", 0.3, pot_watered),
         Milestone("see_seedling", 0.3, plant_seen("seedling"), optional=True),
         Milestone("see_adult", 0.5, plant_seen("adult|reproducing"), optional=True),
         Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
-        Milestone(
-            "focus_fruit",
-            2.0,
-            lambda known, event: event.kind == "focused" and event.what == known.goal.target and "see_adult" in known.reached,
-            optional=True,
-        ),
+        Milestone("focus_fruit", 2.0, fruit_focused, optional=True),
     ),
     "state_change": (
         Milestone("find", 0.5, on_focus(1)),
@@ -310,7 +266,7 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     "chemistry": (
         Milestone("read_recipe", 0.3, on_event("read", "recipe|instructions"), optional=True),
         Milestone("gather", 0.2, ingredient_gathered, optional=True),
-        Milestone("mix", 1.0, product_mixed),
+        Milestone("mix", 1.0, on_target("mixed")),
         Milestone("focus_product", 1.0, on_target("focused")),
         Milestone("focus_last_product", 1.0, on_focus(2), optional=True),
     ),
@@ -323,18 +279,13 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("place_block", 0.3, on_event("moved", "block", "plane")),
         Milestone("time_first", 0.3, on_event("started", "stopwatch", after="place_block"), optional=True),
         Milestone("read_time", 0.5, on_event("timed", after="time_first"), optional=True),
-        Milestone("choose", 2.0, choose_plane),
+        Milestone("choose", 2.0, lambda k, e: e.kind == "focused" and "plane" in e.what and not k.untried),
     ),
     "genetics": (
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
         Milestone("plant", 0.3, on_event("moved", "seed", "flower pot")),
         Milestone("water", 0.3, pot_watered),
-        Milestone(
-            "see_adult",
-            0.5,
-            lambda known, event: bool(known.pots and re.search("in the adult stage|reproducing", known.text)),
-            optional=True,
-        ),
+        Milestone("see_adult", 0.5, lambda k, _: bool(k.pots and re.search(ADULT, k.text)), optional=True),
         Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
         _ANSWER,
     ),
@@ -352,16 +303,9 @@ VERBS: Mapping[str, frozenset[str]] = {
 SCORE_SHARE = 100 / 33  # Δscore / 33 for a score of at most 100; ours is at most 1
 MILESTONES = tuple(dict.fromkeys(m.name for procedure in PROCEDURES.values() for m in procedure))
 ERRORS: Mapping[str, float] = {
-    "unreadable": 0.15,
-    "no_effect": 0.05,
-    "repeated": 0.05,
-    "oscillated": 0.1,
-    "premature": 0.2,
-    "wrong_focus": 0.25,
-    "wrong_skill": 0.05,
-    "bad_operation": 0.1,
-    "waited_long": 0.03,
-}
+    "unreadable": 0.15, "no_effect": 0.05, "repeated": 0.05, "oscillated": 0.1, "premature": 0.2, "wrong_focus": 0.25,
+    "wrong_skill": 0.05, "bad_operation": 0.1, "waited_long": 0.03,
+}  # fmt: skip
 PATIENCE = 12  # consecutive waits before `waited_long`: the most in any gold path
 BOUND = 900  # maximum characters of a state block
 _FIELD = 100  # maximum characters of a field
@@ -436,20 +380,16 @@ class ScienceTracker:
 
     def update(self, state: Progress, action: str, transition: Transition) -> Progress:
         text, command = transition.observation.text, " ".join(action.lower().split())
-        if state.text.startswith(AMBIGUOUS) and (
-            option := re.search(rf"^{re.escape(command)}:\t(.+)", state.text, re.MULTILINE)
-        ):
+        option = re.search(rf"^{re.escape(command)}:\t(.+)", state.text, re.MULTILINE)
+        if option and state.text.startswith(AMBIGUOUS):
             command = option[1].lower()
         event = read_event(text)
         lost = transition.label == WRONG_FOCUS
         after = _apply_event(replace(state, action=command, text=text, earned=transition.reward), event)
-        new = (
-            [m for m in PROCEDURES[state.family] if m.name not in state.reached and m.reached(after, event)] if not lost else []
-        )
-        progress = tuple(m.name for m in new)
-        after = replace(after, reached=(*state.reached, *progress), progress=progress)
-        if progress:
-            after = replace(after, trail=(after.room,))
+        left = [m for m in PROCEDURES[state.family] if m.name not in state.reached and not lost]
+        progress = tuple(m.name for m in left if m.reached(after, event))
+        trail = (after.room,) if progress else after.trail
+        after = replace(after, reached=(*state.reached, *progress), progress=progress, trail=trail)
         return replace(after, errors=_errors(state, after, event, lost))
 
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
@@ -489,9 +429,6 @@ class PaperTracker(ScienceTracker):
         return "\n".join(f"{name}: {value or 'None'}" for name, value in fields.items())
 
 
-FORMS = {"paper": PaperTracker()}
-
-
 def _apply_event(state: Progress, event: Event) -> Progress:
     """Update the room, inventory, focus and measurement, and what is known of the task's object."""
     room = event.what if event.kind in ("went", "room") else state.room
@@ -524,7 +461,7 @@ def _follow_subject(state: Progress, event: Event) -> Progress:
         held = state.action.rpartition(" in ")[2] if " in " in state.action else ""
         places, form = (held,) if held else places, read_form(event.what)
     change = (form, form)
-    seen = strip_description(state.text.split("\n")[0]) if not event.kind else ""
+    seen = name_of(state.text.split("\n")[0]) if not event.kind else ""
     if seen and state.focused and matches(seen, state.focused[-1]):
         change = (form, read_form(seen))
     wired, pots, recipe = state.wired, state.pots, re.search(r"you need to mix (.+?)\.", state.text)

@@ -1,4 +1,5 @@
-"""ScienceWorld: the simulator of the `scienceworld` package (a JVM behind py4j), parsing of its answers, and the world.
+"""ScienceWorld: the simulator of the `scienceworld` package (a JVM behind py4j), parsing of its answers, the world, wordings,
+and the simulator's gold paths.
 
 As in the package, an episode begins with a `look around` that costs a move of simulated time. A negative score ends it: the
 agent focused on a wrong object. The package reports -100; here the score stays in [0, 1], and the label is `wrong_focus`.
@@ -15,13 +16,14 @@ import subprocess
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install_command
+from tacit.core.simulator import Served
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Brief, Numbered
 
 # Determinism: `EnvObject.equals` compares ids, but `hashCode` is the JVM's random default, so the order of sets differs between
 # runs. We add `public int hashCode() { return (int) uuid; }` to a copy of its class file (format: JVM specification, chapter
@@ -54,7 +56,12 @@ def add_hash_code(compiled: bytes, field: str) -> bytes:
         end += 3 + struct.unpack_from(">H", compiled, end + 1)[0] if tag == _TEXT else 1 + _SIZES[tag]
         at += 2 if tag in _WIDE else 1
     own, _, interfaces = struct.unpack_from(">HHH", compiled, end + 2)
-    methods = _after_members(compiled, end + 8 + 2 * interfaces)
+    methods = end + 10 + 2 * interfaces  # after the list of fields
+    for _ in range(struct.unpack_from(">H", compiled, methods - 2)[0]):
+        (attributes,) = struct.unpack_from(">H", compiled, methods + 6)
+        methods += 8
+        for _ in range(attributes):
+            methods += 6 + struct.unpack_from(">I", compiled, methods + 2)[0]
 
     name, kind, code, value, long, both, taken = range(count, count + 7)
     texts = (word.encode() for word in ("hashCode", "()I", "Code", field, "J"))
@@ -66,18 +73,6 @@ def add_hash_code(compiled: bytes, field: str) -> bytes:
     (there,) = struct.unpack_from(">H", compiled, methods)
     head = compiled[:8] + struct.pack(">H", count + 7) + compiled[10:end] + constants
     return head + compiled[end:methods] + struct.pack(">H", there + 1) + method + compiled[methods + 2 :]
-
-
-def _after_members(compiled: bytes, at: int) -> int:
-    """The offset after a list of fields."""
-    (members,) = struct.unpack_from(">H", compiled, at)
-    at += 2
-    for _ in range(members):
-        (attributes,) = struct.unpack_from(">H", compiled, at + 6)
-        at += 8
-        for _ in range(attributes):
-            at += 6 + struct.unpack_from(">I", compiled, at + 2)[0]
-    return at
 
 
 # One JVM serves many episodes. We call the package's server directly: `ScienceWorldEnv.step` also lists all valid actions,
@@ -102,12 +97,13 @@ OPTIONS = (
 _LEAVE_S = 5.0
 
 
+@dataclass(eq=False)
 class EpisodeSlot:
-    """The simulator state of one episode: its random generator, object count and interface."""
+    """The simulator state of one episode."""
 
-    def __init__(self, generator: Any) -> None:
-        self.generator, self.numbered = generator, 0  # the random generator, and the number of objects created
-        self.interface: Any = None
+    generator: Any  # of random numbers
+    numbered: int = 0  # objects created
+    interface: Any = None
 
 
 class Simulator:
@@ -132,10 +128,7 @@ class Simulator:
         return self.process.poll() is None
 
     def call(self, slot: EpisodeSlot, function: str, *arguments: Any) -> Any:
-        """Call a function of an episode's interface."""
-        return self._call_in_slot(slot, lambda: getattr(slot.interface, function)(*arguments))
-
-    def _call_in_slot(self, slot: EpisodeSlot, call: Callable[[], Any]) -> Any:
+        """Call a function of an episode's interface; `PythonInterface` makes one."""
         from py4j.protocol import Py4JNetworkError
 
         if not self.alive:  # py4j would retry and log each failure
@@ -147,7 +140,7 @@ class Simulator:
                 self._generator.set(self._drawing, slot.generator)
                 getattr(self._numbers, "count_$eq")(slot.numbered)
                 self._turn = slot
-            return call()
+            return getattr(slot.interface or self._gateway.jvm.scienceworld.runtime.pythonapi, function)(*arguments)
         except Py4JNetworkError as error:
             raise self._fail(str(error)) from error
 
@@ -159,8 +152,7 @@ class Simulator:
                 "use more worker processes."
             )
         slot = EpisodeSlot(self._gateway.jvm.java.util.Random(0))
-        make = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
-        slot.interface = self._idle.pop() if self._idle else self._call_in_slot(slot, make)
+        slot.interface = self._idle.pop() if self._idle else self.call(slot, "PythonInterface")
         self._lent.add(slot)
         return slot
 
@@ -329,10 +321,6 @@ def strip_description(line: str) -> str:
     return _MORE.sub("", _ARTICLE.sub("", line.strip())).strip()
 
 
-def is_refused(text: str) -> bool:
-    return bool(REFUSED.match(text))
-
-
 WRONG_FOCUS = "wrong_focus"
 OUT_OF_STEPS = "out_of_steps"
 LONGEST = 300  # further characters of an action are ignored; useful actions have at most a hundred
@@ -366,7 +354,8 @@ class ScienceWorld:
     def step(self, action: str) -> Transition:
         if not self._playing:
             raise TacitError("this ScienceWorld episode is over or has not begun: call reset(task) first.")
-        text = self._ask("step", _command(action))
+        printable = "".join(c if c.isprintable() else " " for c in action[:LONGEST])  # one line, without lone surrogates
+        text = self._ask("step", " ".join(printable.encode("utf-8", "ignore").decode("utf-8").split()))
         score = self._ask("getScore")
         earned, self._score = score - self._score, score
         self._steps += 1
@@ -378,7 +367,7 @@ class ScienceWorld:
             done=done,
             success=score >= 1.0,
             score=min(max(score, 0.0), 1.0),
-            effective=not is_refused(text),
+            effective=not REFUSED.match(text),
             label=WRONG_FOCUS if score < 0 else OUT_OF_STEPS if late else "",
             reward=earned,
         )
@@ -391,7 +380,109 @@ class ScienceWorld:
         return self._simulator.call(self._slot, function, *arguments)
 
 
-def _command(action: str) -> str:
-    """An action on one line, without lone surrogates and control characters."""
-    printable = "".join(c if c.isprintable() else " " for c in action[:LONGEST])
-    return " ".join(printable.encode("utf-8", "ignore").decode("utf-8").split())
+SERVED = Served(start_simulator, ScienceWorld)  # the simulator of this process, shared by worlds and experts
+_KEPT: dict[tuple[str, int], tuple[str, ...]] = {}  # cached gold paths: computing one takes the simulator a whole episode
+
+
+class GoldPath:
+    """Plays the gold path of a task, whatever the world answers, then waits."""
+
+    def __init__(self, task: Task) -> None:
+        self._left = list(gold_path(str(task.data["task"]), int(task.data["variation"])))
+
+    def act(self, observation: Observation) -> str:
+        return self._left.pop(0) if self._left else "wait1"
+
+
+def gold_path(task: str, variation: int) -> tuple[str, ...]:
+    if (task, variation) not in _KEPT:
+        with SERVED.lock:
+            simulator = SERVED.start()
+            slot = simulator.acquire()
+            try:
+                simulator.call(slot, "load", task, variation, "", True)
+                path = tuple(simulator.call(slot, "getGoldActionSequence"))
+            finally:
+                simulator.release(slot)
+        if not path or path[0].startswith("ERROR"):
+            raise TacitError(f"ScienceWorld has no gold path for variation {variation} of {task!r}.")
+        _KEPT[task, variation] = path
+    return _KEPT[task, variation]
+
+
+COMMANDS = """You are in a small world of rooms, things and instruments, with a task of simple science. These commands exist:
+open THING, close THING, go to PLACE, look around, look at THING, look in THING, examine THING, read THING, inventory, task
+pick up THING, put down THING, move THING to PLACE, pour THING into THING, dunk THING in THING, mix THING
+activate THING, deactivate THING, use THING [on THING], connect THING to THING, disconnect THING, eat THING, flush THING
+focus on THING (says that this is the one the task means: the wrong one ends the task), wait (10 steps), wait1 (1 step)
+Where a command could mean several things you are asked for a number; answer with the number alone."""
+
+
+class FullWording(Numbered):
+    """Never lists admissible actions: there are always hundreds."""
+
+    rules, asked, word = COMMANDS, "", "command"
+
+    def seen(self, observation: Observation) -> str:
+        """Without spaces at the ends of lines and without empty ones."""
+        return "\n".join(line.rstrip() for line in observation.text.split("\n") if line.strip())
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        return super().now(number, observation, admissible=False)
+
+
+class TerseWording(Brief):
+    """`kitchen: stove off, sink off; bathroom?, hallway` for a room (`?` is a closed door), one line per turn."""
+
+    ends = " >"
+
+    def brief(self, observation: Observation) -> str:
+        return brief(observation.text)
+
+    def task(self, task: Task) -> str:
+        return " ".join(task.goal.split()).removeprefix("Your task is to ")
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        return super().now(number, observation, admissible=False)
+
+
+_BRIEF = tuple(
+    (re.compile(pattern), short)
+    for pattern, short in (
+        (r"This (?:room|outside location) is called the ([\w ]{1,80})\. (?:In it|Here),? you see:? ?", r"\1: "),
+        (r"; You also see:", " |"),
+        (r"; (?:the agent|a substance called air)(?=;|$)", ""),
+        (r"A door to the ([\w ]{1,80}) \(that is closed\)", r"\1?"),
+        (r"A door to the ([\w ]{1,80}) \(that is open\)", r"\1"),
+        (r"\ba substance called ", ""),
+        (r", which is (?:turned )?(?:on|activated)\b", " on"),
+        (r", which is (?:turned off|deactivated|off)\b", " off"),
+        (r"\. The [\w ]{1,80} door is (closed|open)\.", r" \1"),
+        (r"\.? (?:On|In) the [\w ]{1,80} is: nothing\.?", ""),
+        (r"\.? (?:On|In) the [\w ]{1,80} is: ", ": "),
+        (r" \(containing nothing\)", ""),
+        (r"\(containing ", "("),
+        (r"In your inventory, you see:", "have"),
+        (r"the thermometer measures a temperature of (-?\d+) degrees celsius", r"\1 C"),
+        (r", currently reading a temperature of (-?\d+) degrees celsius", r" \1 C"),
+        (r"You decide to wait for (\d+) iterations\.", r"waited \1"),
+        (r"No known action matches that input\.", "no such command"),
+        (r"Ambiguous request: Please enter the number for the action you intended \(or blank to cancel\):", "which?"),
+        (r"(?<=; )(?:an?|the|some) ", ""),
+        (r"\s+", " "),
+        (r"\.(?=;| \||$)", ""),
+        (r" ?; ?", "; "),
+        (r"([:|]) ?; ", r"\1 "),
+    )
+)
+
+
+def brief(text: str) -> str:
+    """An observation on one line, shortened to what an agent can act on."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if text.startswith(AMBIGUOUS):  # the numbered options may differ only in small words: keep them
+        return f"which? {'; '.join(lines[1:])}"
+    text = "; ".join(lines)
+    for pattern, short in _BRIEF:
+        text = pattern.sub(short, text)
+    return text.strip(" ;")
