@@ -114,7 +114,6 @@ ALLOWED = {
     "comparison/warm.py": "modules of this package",
     "core/platform.py": "a constant",
     "worlds/minihack/world.py": "classes of minihack, from a table",
-    "worlds/webshop/catalogue.py": "a constant: a library that may be missing",
     "sandbox/server.py": "functions that the program preloads, given on its own command line",
     "engines/sharded/launch.py": "constants: rank and server",
     "engines/sharded/messages.py": "pickles between a run's own processes, over an authenticated socket",
