@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from alfworld_problem import SENTENCES, problem
@@ -10,10 +12,16 @@ from tacit.core.types import PLAIN, Completion, Observation, Prompt, Step, StopR
 from tacit.prompts.history import History
 from tacit.worlds import get_environment
 from tacit.worlds.alfworld.published import parse_problem
-from tacit.worlds.alfworld.skills import SKILLS, failure, project_commands
+from tacit.worlds.alfworld.skills import SKILLS, failure
 from tacit.worlds.alfworld.world import AlfWorld, brief
 
 ENVIRONMENT = get_environment("alfworld")
+
+
+def project_commands(commands) -> tuple[str, ...]:
+    """The skills of (command, effective) pairs."""
+    steps = [SimpleNamespace(action=action, effective=effective) for action, effective in commands]
+    return ENVIRONMENT.alphabet(SimpleNamespace(steps=steps))
 
 
 def make_task(family: str) -> Task:

@@ -17,7 +17,6 @@ from tacit.core.types import Observation, Task, Transition
 from tacit.worlds.alfworld import ENVIRONMENT
 from tacit.worlds.alfworld.published import load_games
 from tacit.worlds.alfworld.tracker import (
-    BOUND,
     DONE,
     ERRORS,
     PROGRESS,
@@ -32,6 +31,8 @@ from tacit.worlds.alfworld.world import AlfWorld, Game, Goal, Receptacle, Thing
 TRACKER = AlfworldTracker()
 SPLITS = ("train", "seen", "unseen")
 EPISODES = 1000
+BOUND = 800
+"""maximum characters of a state block"""
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 # Abilities and fits follow the published domain, so that skills learned in generated houses transfer to published games.
 
@@ -140,6 +141,7 @@ def fits(receptacle: str, kind: str) -> bool:
     return kind in FITS.get(receptacle, ())
 
 
+@cache
 def traits(kind: str) -> frozenset[str]:
     """What a kind of object can be or have done to it."""
     found = {trait for trait, kinds in _ABLE.items() if kind in kinds.split()}

@@ -15,46 +15,35 @@ shorter than a well written one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from tacit.core.hindsight import Skills, critical_steps, most_repeated
-from tacit.core.types import StopReason, Trajectory
+from tacit.core.hindsight import Skills, critical_steps, most_repeated, stop_label
+from tacit.core.types import Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.alfworld.expert import Explorer
 from tacit.worlds.alfworld.tracker import AlfworldTracker, kind_of
 from tacit.worlds.alfworld.world import APPLIANCES, Game, Household
 
 SKILLS = ("EXPLORE", "TRANSPORT", "TAKE", "DELIVER", "TRANSFORM")
-
 _SKILL_OF_VERB = {
     "take": "TAKE",
-    "move": "DELIVER",
-    "put": "DELIVER",
+    **dict.fromkeys(("move", "put"), "DELIVER"),
     **dict.fromkeys(("heat", "cool", "clean", "use", "light", "slice"), "TRANSFORM"),
 }
 
 
-def project_commands(commands: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """Skills of (command, effective) pairs."""
-    carrying, skills = False, []
-    for command, effective in commands:
-        verb = command.split(maxsplit=1)[0] if command.strip() else ""
-        moving = verb in ("go", "open", "close")
-        skills.append("TRANSPORT" if moving and carrying else _SKILL_OF_VERB.get(verb, "EXPLORE"))
-        if effective and skills[-1] in ("TAKE", "DELIVER"):
-            carrying = skills[-1] == "TAKE"
-    return tuple(skills)
-
-
-def project(trajectory: Trajectory) -> tuple[str, ...]:
-    return project_commands((step.action, step.effective) for step in trajectory.steps)
+def project(trajectory: Trajectory) -> Iterator[str]:
+    carrying = False
+    for step in trajectory.steps:
+        verb = step.action.split(maxsplit=1)[0] if step.action.strip() else ""
+        skill = _SKILL_OF_VERB.get(verb, "EXPLORE")
+        yield "TRANSPORT" if carrying and verb in ("go", "open", "close") else skill
+        if step.effective and skill in ("TAKE", "DELIVER"):
+            carrying = skill == "TAKE"
 
 
 ALPHABET = Alphabet(SKILLS, project)
-
-
 _APPLIANCE = "find the object, take it, go to the {appliance}, {verb} it there, then go to the destination and move it there"
-
 HANDBOOK = {
     "": (
         "look in the likeliest places first and in each only once; open what is closed before looking inside; "
@@ -67,11 +56,16 @@ HANDBOOK = {
     "heat": _APPLIANCE.format(appliance="microwave", verb="heat"),
     "cool": _APPLIANCE.format(appliance="fridge", verb="cool"),
 }
+NEVER_PICKED, PARTIAL_DELIVERY, NOT_TRANSFORMED = "never_picked_target", "two_partial_deliver", "picked_no_transform"
+_DOING = ("take", "clean", "heat", "cool", "use", "move")
 
 
-NEVER_PICKED = "never_picked_target"
-PARTIAL_DELIVERY = "two_partial_deliver"
-NOT_TRANSFORMED = "picked_no_transform"
+def _replay(trajectory: Trajectory) -> Household:
+    household = Household(Game.from_data(trajectory.task.data["game"]))
+    for step in trajectory.steps:
+        if step.effective:
+            household.execute(step.action)
+    return household
 
 
 def failure(trajectory: Trajectory) -> str:
@@ -82,65 +76,46 @@ def failure(trajectory: Trajectory) -> str:
     picked_no_transform    clean, heat, cool: taken, but never treated
     timeout                out of steps otherwise; else the stop reason
     """
-    household = Household(Game.from_data(trajectory.task.data["game"]))
+    household = _replay(trajectory)
     goal = household.game.goal
-    picked = transformed = False
-    for step in trajectory.steps:
-        if not step.effective:
-            continue
-        household.execute(step.action)
-        verb, _, rest = step.action.strip().partition(" ")
-        if rest.startswith(f"{goal.kind} "):
-            picked = picked or verb == "take"
-            transformed = transformed or (picked and verb == goal.family)
-    if not picked:
+    done = (step.action.strip().partition(" ") for step in trajectory.steps if step.effective)
+    verbs = [verb for verb, _, rest in done if rest.startswith(f"{goal.kind} ")]
+    if "take" not in verbs:
         return NEVER_PICKED
     if goal.family == "pick2" and household.delivered == 1:
         return PARTIAL_DELIVERY
-    if goal.family in APPLIANCES and not transformed:
+    if goal.family in APPLIANCES and goal.family not in verbs[verbs.index("take") :]:
         return NOT_TRANSFORMED
-    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
-
-
-_TRACKER = AlfworldTracker()
-_DOING = ("take", "clean", "heat", "cool", "use", "move")
+    return stop_label(trajectory)
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the workflow, after a failure what was missing. It sees the game, so it may say where things are."""
+    """After a success the workflow (`take apple from fridge, clean apple with sinkbasin, move apple to countertop`), after a
+    failure what was missing. It sees the game, so it may say where things are."""
     goal = Game.from_data(trajectory.task.data["game"]).goal
-    steps = critical_steps(trajectory, Explorer(trajectory.task), _TRACKER)
+    steps = critical_steps(trajectory, Explorer(trajectory.task), AlfworldTracker())
     if trajectory.success:
-        return Skills(workflow(trajectory), steps, f"{trajectory.task.goal} Done in {len(trajectory)} steps.")
-    label, where = failure(trajectory), find_object(trajectory, goal.kind)
-    missing = {
-        NEVER_PICKED: f"the {goal.kind} was in {where}: go to {where} and take it",
-        PARTIAL_DELIVERY: f"one {goal.kind} is not enough: bring a second one to {goal.target}",
-        NOT_TRANSFORMED: f"{goal.family} the {goal.kind} with {_appliance(goal.family)} before moving it to {goal.target}",
-    }
-    repeated = most_repeated(trajectory)
-    again = f"do not {repeated} again and again" if repeated else f"with the {goal.kind} in hand, go to {goal.target}"
-    return Skills(missing.get(label, again), steps, f"{trajectory.task.goal} Failed: {label}.")
-
-
-def workflow(trajectory: Trajectory) -> str:
-    """The effective actions without numbers: `take apple from fridge, clean apple with sinkbasin, move apple to countertop`."""
-    done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]
-    return ", ".join(dict.fromkeys(" ".join(word for word in action.split() if not word.isdigit()) for action in done))
+        done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]
+        plain = [" ".join(word for word in action.split() if not word.isdigit()) for action in done]
+        return Skills(", ".join(dict.fromkeys(plain)), steps, f"{trajectory.task.goal} Done in {len(trajectory)} steps.")
+    label, where, repeated = failure(trajectory), find_object(trajectory, goal.kind), most_repeated(trajectory)
+    if label == NEVER_PICKED:
+        missing = f"the {goal.kind} was in {where}: go to {where} and take it"
+    elif label == PARTIAL_DELIVERY:
+        missing = f"one {goal.kind} is not enough: bring a second one to {goal.target}"
+    elif label == NOT_TRANSFORMED:
+        appliance = APPLIANCES[goal.family][1][0]
+        missing = f"{goal.family} the {goal.kind} with {appliance} before moving it to {goal.target}"
+    else:
+        missing = f"do not {repeated} again and again" if repeated else f"with the {goal.kind} in hand, go to {goal.target}"
+    return Skills(missing, steps, f"{trajectory.task.goal} Failed: {label}.")
 
 
 def find_object(trajectory: Trajectory, kind: str) -> str:
     """Where an object of this kind was at the end of the episode."""
-    household = Household(Game.from_data(trajectory.task.data["game"]))
-    for step in trajectory.steps:
-        if step.effective:
-            household.execute(step.action)
+    household = _replay(trajectory)
     game = household.game
     for receptacle, inside in zip(game.receptacles, household.contents, strict=True):
         if receptacle.location is not None and any(kind_of(game.things[i].name) == kind for i in inside):
             return receptacle.name
     return "the agent's hand"
-
-
-def _appliance(family: str) -> str:
-    return APPLIANCES[family][1][0] if family in APPLIANCES else "an appliance"

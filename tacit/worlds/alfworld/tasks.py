@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate, islice
 from random import Random
 
@@ -39,7 +38,6 @@ from tacit.worlds.alfworld.house_tables import (
     SMALL,
     TARGETS,
     Amount,
-    Room,
     fits,
     traits,
 )
@@ -63,9 +61,6 @@ KEPT_BACK = 4
 SHARED_PLACE = 0.2
 """probability that two neighbors of a kind in SIDE_BY_SIDE share a location"""
 
-Layout = tuple[tuple[str, int], ...]
-"""(receptacle kind, count): the first thing an agent reads, unique among all plans of a room"""
-
 
 @dataclass(frozen=True, eq=False)
 class FloorPlan:
@@ -74,8 +69,6 @@ class FloorPlan:
     room: str
     number: int
     receptacles: tuple[Receptacle, ...]
-    start: int
-    """the middle of the room, a location without receptacles"""
     of_kind: Mapping[str, tuple[int, ...]]
     """receptacle kind -> indices"""
 
@@ -86,12 +79,24 @@ class FloorPlan:
 
 @cache
 def floor_plans(room: str) -> tuple[FloorPlan, ...]:
-    """All plans of a room, the same on every machine."""
-    rng = Random(f"alfworld/floor plans/{room}")
-    layouts: dict[Layout, None] = {}
+    """All plans of a room, the same on every machine. How many receptacles there are of each kind, the first thing an agent
+    reads, is unique among them."""
+    rng, layouts, plans = Random(f"alfworld/floor plans/{room}"), dict[tuple[str, ...], None](), []
     while len(layouts) < PLANS:
-        layouts.setdefault(_draw_layout(rng, ROOMS[room]))
-    return tuple(_furnish(rng, room, number, layout) for number, layout in enumerate(layouts))
+        counts = {kind: draw_count(rng, amount) for kind, amount in sorted(ROOMS[room].furniture.items())}
+        layouts.setdefault(tuple(kind for kind, count in counts.items() for _ in range(count)))
+    for number, kinds in enumerate(layouts):
+        locations: list[int] = []
+        for i, kind in enumerate(kinds):
+            beside = i > 0 and kinds[i - 1] == kind and kind in SIDE_BY_SIDE and rng.random() < SHARED_PLACE
+            locations.append(locations[-1] if beside else i)
+        receptacles = tuple(
+            Receptacle(name, kind, location, openable=rng.random() < OPENABLE.get(kind, 0.0))
+            for name, kind, location in zip(number_names(kinds), kinds, locations, strict=True)
+        )
+        of_kind = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in dict.fromkeys(kinds)}
+        plans.append(FloorPlan(room, number, receptacles, of_kind))
+    return tuple(plans)
 
 
 def draw_count(rng: Random, amount: Amount) -> int:
@@ -99,25 +104,6 @@ def draw_count(rng: Random, amount: Amount) -> int:
     if rng.random() >= amount.chance:
         return 0
     return amount.fewest + int((amount.most - amount.fewest + 1) * rng.random() ** 1.5)
-
-
-def _draw_layout(rng: Random, room: Room) -> Layout:
-    counts = {kind: draw_count(rng, amount) for kind, amount in sorted(room.furniture.items())}
-    return tuple((kind, count) for kind, count in counts.items() if count)
-
-
-def _furnish(rng: Random, room: str, number: int, layout: Layout) -> FloorPlan:
-    kinds = [kind for kind, count in layout for _ in range(count)]
-    locations: list[int] = []
-    for i, kind in enumerate(kinds):
-        beside = i > 0 and kinds[i - 1] == kind and kind in SIDE_BY_SIDE and rng.random() < SHARED_PLACE
-        locations.append(locations[-1] if beside else i)
-    receptacles = tuple(
-        Receptacle(name, kind, location, openable=rng.random() < OPENABLE.get(kind, 0.0))
-        for name, kind, location in zip(number_names(kinds), kinds, locations, strict=True)
-    )
-    of_kind = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in Counter(kinds)}
-    return FloorPlan(room, number, receptacles, start=len(kinds), of_kind=of_kind)
 
 
 HOUSE_SPLITS = ("train", "seen", "unseen")
@@ -131,7 +117,6 @@ COOL_IN_FRIDGE = 0.1
 IN_VESSEL = 0.05
 """probability that a dish shows a small object next to it as its contents"""
 
-_NOTHING: frozenset[str] = frozenset()
 _WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]
 """receptacle kinds, and their cumulative weights"""
 
@@ -159,33 +144,15 @@ def iterate_tasks(split: str, seed: int, families: Sequence[str] = FAMILIES) -> 
 
 def make_task(split: str, family: str, seed: int, number: int) -> Task:
     """One game as a task. Its id has the goal, plan, seed and number: `train/heat-mug-fridge-kitchen7/0-17`."""
-    plan, game = build_game(Random(f"{NAME}/{split}/{seed}/{number}"), split, family)
-    goal = game.goal
-    return Task(
-        world=NAME,
-        id=f"{split}/{family}-{goal.kind}-{goal.target}-{plan.room}{plan.number}/{seed}-{number}",
-        family=family,
-        split=split,
-        seed=seed,
-        goal=game.sentence,
-        data={"game": game.to_data()},
-    )
-
-
-def build_game(rng: Random, split: str, family: str) -> tuple[FloorPlan, Game]:
-    """Draw a game of a family; returns its plan and the game."""
+    rng = Random(f"{NAME}/{split}/{seed}/{number}")
     plan, goal = _draw_goal(rng, split, family)
     things = _populate(rng, plan, goal, split)
     kinds = {thing.kind for thing in things}
-    game = Game(
-        receptacles=plan.receptacles,
-        things=tuple(things),
-        fits=frozenset((place, kind) for place in plan.of_kind for kind in FITS.get(place, _NOTHING) & kinds),
-        start=plan.start,
-        goal=goal,
-        sentence=rng.choice(SENTENCES[family]).format(kind=goal.kind, target=goal.target),
-    )
-    return plan, game
+    fits = frozenset((place, kind) for place in plan.of_kind for kind in kinds & FITS.get(place, frozenset()))
+    sentence = rng.choice(SENTENCES[family]).format(kind=goal.kind, target=goal.target)
+    game = Game(plan.receptacles, tuple(things), fits, len(plan.receptacles), goal, sentence)  # starts in the middle
+    name = f"{split}/{family}-{goal.kind}-{goal.target}-{plan.room}{plan.number}/{seed}-{number}"
+    return Task(NAME, name, family, split, seed, sentence, {"game": game.to_data()})
 
 
 @cache
@@ -220,43 +187,33 @@ def _in_seen(plan: FloorPlan, goal: Goal) -> bool:
 
 
 def _draw_goal(rng: Random, split: str, family: str) -> tuple[FloorPlan, Goal]:
-    rooms, weights = ROOMS_OF_FAMILY[family]
-    (room,) = rng.choices(rooms, weights)
+    (room,) = rng.choices(*ROOMS_OF_FAMILY[family])
     while True:
         plan = rng.choice(floor_plans(room))
-        goals = _goals(plan, split, family)
-        if goals:
-            kind = rng.choice(tuple(goals))
-            return plan, rng.choice(goals[kind])
+        if goals := _goals(plan, split, family):
+            return plan, rng.choice(goals[rng.choice(tuple(goals))])
 
 
 @cache
 def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal, ...]]:
     """The goals of a split in a plan: object kind -> goals. Empty if the plan belongs to another split."""
-    goals: dict[str, list[Goal]] = {}
-    if plan.unseen != (split == "unseen"):
+    goals: dict[str, tuple[Goal, ...]] = {}
+    unseen = split == "unseen"
+    if plan.unseen != unseen or (family == "look" and not _start_places(plan, LAMP, "any", "")[0]):
         return {}
-    if family == "look" and not _start_places(plan, LAMP, "any", "")[0]:
-        return {}
+    targets = TARGETS[family] if family == "look" else TARGETS[family] & set(plan.of_kind)
     for kind in sorted(ROOMS[plan.room].belongings):
-        able = traits(kind)
-        if "pickupable" not in able or (family in NEEDED and NEEDED[family] not in able):
+        if not {"pickupable", NEEDED.get(family, "pickupable")} <= traits(kind):
             continue
-        for target in sorted(TARGETS[family] if family == "look" else TARGETS[family] & set(plan.of_kind)):
+        for target in sorted(targets):
             goal = Goal(family, kind, target)
-            if family != "look" and not fits(target, kind):
+            if (family != "look" and not fits(target, kind)) or (target in held_out_places(kind)) != unseen:
                 continue
-            if (target in held_out_places(kind)) != (split == "unseen") or not _has_capacity(plan, goal, split):
-                continue
-            if split == "unseen" or _in_seen(plan, goal) == (split == "seen"):
-                goals.setdefault(kind, []).append(goal)
-    return {kind: tuple(found) for kind, found in goals.items()}
-
-
-def _has_capacity(plan: FloorPlan, goal: Goal, split: str) -> bool:
-    """Whether the start places hold as many objects as the goal needs."""
-    places, _ = _target_start_places(plan, goal, split)
-    return sum(CAPACITY[place] * len(plan.of_kind[place]) for place in places) >= _required_count(goal)
+            places, _ = _target_start_places(plan, goal, split)
+            room = sum(CAPACITY[place] * len(plan.of_kind[place]) for place in places)
+            if room >= _required_count(goal) and (unseen or _in_seen(plan, goal) == (split == "seen")):
+                goals[kind] = (*goals.get(kind, ()), goal)
+    return goals
 
 
 def _required_count(goal: Goal) -> int:
@@ -287,7 +244,7 @@ def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thin
     where: dict[str, list[int]] = {}
 
     def place_copies(kind: str, copies: int, spots: _WeightedPlaces) -> None:
-        for _ in range(copies):
+        for _ in range(copies if spots[0] else 0):
             index = _free_place(rng, plan, spots, left)
             if index is not None:
                 left[index] -= 1
@@ -301,57 +258,38 @@ def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thin
     for kind, belonging in ROOMS[plan.room].belongings.items():
         if kind not in where:
             place_copies(kind, draw_count(rng, belonging), _start_places(plan, kind, others, ""))
-    return _make_things(rng, plan, where)
+
+    placed = [(kind, index) for kind in sorted(where) for index in where[kind]]
+    things = []
+    for name, (kind, index) in zip(number_names(kind for kind, _ in placed), placed, strict=True):
+        receptacle, able = plan.receptacles[index], traits(kind)
+        holds: tuple[int, ...] = ()
+        small = [number for number, (other, at) in enumerate(placed) if at == index and other in SMALL]
+        if receptacle.kind == "fridge" and "coolable" in able and rng.random() < COOL_IN_FRIDGE:
+            able |= {"cool"}
+        if "vessel" in able and small and rng.random() < IN_VESSEL:
+            holds = (rng.choice(small),)
+        assert receptacle.location is not None
+        things.append(Thing(name, kind, able, (index,), (receptacle.location,), holds))
+    return things
 
 
 def _free_place(rng: Random, plan: FloorPlan, spots: _WeightedPlaces, left: list[int]) -> int | None:
     """A receptacle with free capacity, its kind drawn by weight; None if all are full."""
     kinds, weights = spots
-    if not kinds:
-        return None
     for _ in range(3):
-        kind = kinds[bisect(weights, rng.random() * weights[-1])]
-        index = rng.choice(plan.of_kind[kind])
+        index = rng.choice(plan.of_kind[kinds[bisect(weights, rng.random() * weights[-1])]])
         if left[index]:
             return index
     free = [index for kind in kinds for index in plan.of_kind[kind] if left[index]]
     return rng.choice(free) if free else None
 
 
-def _make_things(rng: Random, plan: FloorPlan, where: Mapping[str, list[int]]) -> list[Thing]:
-    placed = [(kind, index) for kind in sorted(where) for index in where[kind]]
-    small: dict[int, list[int]] = {}
-    for number, (kind, index) in enumerate(placed):
-        if kind in SMALL:
-            small.setdefault(index, []).append(number)
-    things = []
-    for name, (kind, index) in zip(number_names(kind for kind, _ in placed), placed, strict=True):
-        receptacle = plan.receptacles[index]
-        able = _traits(kind)
-        holds: tuple[int, ...] = ()
-        if receptacle.kind == "fridge" and "coolable" in able and rng.random() < COOL_IN_FRIDGE:
-            able |= {"cool"}
-        if "vessel" in able and index in small and rng.random() < IN_VESSEL:
-            holds = (rng.choice(small[index]),)
-        assert receptacle.location is not None
-        things.append(Thing(name, kind, able, (index,), (receptacle.location,), holds))
-    return things
-
-
-_traits = cache(traits)
-
-
-Source = Callable[[int, int, Sequence[str]], Sequence[Task]]
-
-SOURCES: Mapping[str, Source] = {
-    **{split: partial(house_tasks, split) for split in HOUSE_SPLITS},
-    **{split: partial(published_tasks, split) for split in FOLDERS},
-}
-SPLITS = tuple(SOURCES)
+SPLITS = (*HOUSE_SPLITS, *FOLDERS)
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
     """`count` tasks of a split, the same on every machine. `families` filters them and keeps their order."""
-    if split not in SOURCES:
-        raise unknown("split of world 'alfworld'", split, SOURCES)
-    return SOURCES[split](count, seed, families)
+    if split not in SPLITS:
+        raise unknown("split of world 'alfworld'", split, SPLITS)
+    return (published_tasks if split in FOLDERS else house_tasks)(split, count, seed, families)

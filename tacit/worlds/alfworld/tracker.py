@@ -34,21 +34,16 @@ from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, OPPOSITE_TR
 # Parsing of goals and feedback. Feedback names every command that changes the state, so the feedback of an episode determines
 # the state of the game, whoever acted. Names have a limit: a pattern must read any text in linear time.
 
-_GOALS: Sequence[tuple[re.Pattern[str], str]] = [
-    (re.compile(pattern + r"\.?\s*"), family)
-    for pattern, family in (
-        (r"(?:look at|examine the) (?P<kind>\w+) (?:under|with) the (?P<target>\w+)", "look"),
-        (r"(?:put|find) two (?P<kind>\w+) (?:and put them )?(?:in|on) (?P<target>\w+)", "pick2"),
-        (r"put (?:a|an|some) clean (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "clean"),
-        (r"put (?:a|an|some) hot (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "heat"),
-        (r"put (?:a|an|some) cool (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "cool"),
-        (r"clean (?:a|an|some) (?P<kind>\w+) and put it (?:in|on) (?P<target>\w+)", "clean"),
-        (r"heat (?:a|an|some) (?P<kind>\w+) and put it (?:in|on) (?P<target>\w+)", "heat"),
-        (r"cool (?:a|an|some) (?P<kind>\w+) and put it (?:in|on) (?P<target>\w+)", "cool"),
-        (r"put (?:a|an|some) (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "pick"),
-    )
-]
-
+_TARGET = r"(?P<kind>\w+) (?:{}) (?P<target>\w+)\.?\s*"
+_GOALS = (
+    re.compile(r"(?:look at|examine the) " + _TARGET.format("under the|with the")),
+    re.compile(r"(?:put|find) (?P<family>two) " + _TARGET.format("in|on|and put them in|and put them on")),
+    re.compile(r"put (?:a|an|some) (?P<family>clean|hot|cool) " + _TARGET.format("in|on")),
+    re.compile(r"(?P<family>clean|heat|cool) (?:a|an|some) " + _TARGET.format("and put it in|and put it on")),
+    re.compile(r"(?P<family>put) (?:a|an|some) " + _TARGET.format("in|on")),
+)
+_FAMILIES = {"": "look", "two": "pick2", "hot": "heat", "put": "pick"}
+"""word of the goal -> family, where that is not the word itself"""
 _COMMANDS: Sequence[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern), command)
     for pattern, command in (
@@ -69,10 +64,11 @@ _NAME = re.compile(r"\ba (\w+ \d+)")
 
 def read_goal(sentence: str) -> Goal:
     """`put a hot tomato in fridge.` -> Goal(heat, tomato, fridge)"""
-    for pattern, family in _GOALS:
+    for pattern in _GOALS:
         match = pattern.fullmatch(sentence.strip().lower())
         if match:
-            return Goal(family, match["kind"], match["target"])
+            word = match.groupdict().get("family", "")
+            return Goal(_FAMILIES.get(word, word), match["kind"], match["target"])
     raise TacitError(f"the goal {sentence!r} is not an ALFWorld goal; an example of one is 'put a clean plate in fridge.'")
 
 
@@ -102,16 +98,14 @@ def sort_by_number(names: Iterable[str]) -> list[str]:
 
 
 DONE = "done"
-_TREATED = ("reach_appliance", "transform_object")
-_SEARCHED, _PLACED = ("find_object", "take_object"), ("reach_destination", "place_object")
+_SEARCHED, _TREATED = ("find_object", "take_object"), ("reach_appliance", "transform_object")
+_PLACED, SEARCHES = ("reach_destination", "place_object"), ("find_object", "find_light")
 SUBGOALS: Mapping[str, tuple[str, ...]] = {
-    "pick": (*_SEARCHED, *_PLACED),
-    "pick2": (*_SEARCHED, *_PLACED),
+    **dict.fromkeys(("pick", "pick2"), (*_SEARCHED, *_PLACED)),
     "look": (*_SEARCHED, "find_light", "reach_light", "use_light"),
     **dict.fromkeys(APPLIANCES, (*_SEARCHED, *_TREATED, *_PLACED)),
 }
 """family -> its subgoals before `done`, in order; pick2 goes through them twice"""
-SEARCHES = ("find_object", "find_light")
 HINTS = 4
 """how many receptacle kinds are hinted at in a search"""
 
@@ -165,11 +159,6 @@ class Progress:
         return int(bool(self.destination))
 
     @property
-    def searched_kind(self) -> str:
-        """the kind that is being searched for"""
-        return self.goal.target if self.subgoal == "find_light" else self.goal.kind
-
-    @property
     def carries_wanted(self) -> bool:
         return bool(self.holding) and kind_of(self.holding) == self.goal.kind
 
@@ -179,26 +168,30 @@ class Progress:
 
     def destinations(self) -> list[str]:
         """Where the object may go."""
-        return [self.destination] if self.destination else self.of_kinds((self.goal.target,))
+        return [self.destination] if self.destination else self._of_kinds(self.goal.target)
 
     def places(self) -> list[str]:
         """The receptacles where the current subgoal can be achieved; none in a search."""
         if self.subgoal == "take_object":
             return [self.seen[thing] for thing in self.candidates()]
         if self.subgoal in _TREATED:
-            return self.of_kinds(APPLIANCES[self.goal.family][1])
+            return self._appliances()
         if self.subgoal in _PLACED:
             return self.destinations()
         return self._lights() if self.subgoal in ("reach_light", "use_light") else []
 
     def hints(self) -> list[str]:
         """The receptacle kinds of this house that most likely hold the searched kind, the likeliest first."""
+        sought = self.goal.target if self.subgoal == "find_light" else self.goal.kind
         kinds = dict.fromkeys(kind_of(r) for r in self.receptacles)
-        likely = [kind for kind in kinds if likelihood(self.searched_kind, kind) > UNLIKELY]
-        return sorted(likely, key=lambda kind: -likelihood(self.searched_kind, kind))[:HINTS]
+        likely = [kind for kind in kinds if likelihood(sought, kind) > UNLIKELY]
+        return sorted(likely, key=lambda kind: -likelihood(sought, kind))[:HINTS]
 
-    def of_kinds(self, kinds: tuple[str, ...]) -> list[str]:
+    def _of_kinds(self, *kinds: str) -> list[str]:
         return sort_by_number(r for r in self.receptacles if kind_of(r) in kinds)
+
+    def _appliances(self) -> list[str]:
+        return self._of_kinds(*APPLIANCES[self.goal.family][1])
 
     def _lights(self) -> list[str]:
         return [where for thing, where in self.seen.items() if kind_of(thing) == self.goal.target]
@@ -208,14 +201,14 @@ class Progress:
         if not self.carries_wanted:
             return "take_object" if self.candidates() else "find_object"
         if self.goal.family == "look":
-            lights = self._lights()
-            return ("use_light" if self._faces(lights) else "reach_light") if lights else "find_light"
-        if self.goal.family in APPLIANCES and self.holding not in self.treated:
-            return _TREATED[self._faces(self.of_kinds(APPLIANCES[self.goal.family][1]))]
-        return _PLACED[self._faces(self.destinations())]
-
-    def _faces(self, receptacles: list[str]) -> bool:
-        return any(r in self.facing for r in receptacles)
+            places, names = self._lights(), ("reach_light", "use_light")
+            if not places:
+                return "find_light"
+        elif self.goal.family in APPLIANCES and self.holding not in self.treated:
+            places, names = self._appliances(), _TREATED
+        else:
+            places, names = self.destinations(), _PLACED
+        return names[any(place in self.facing for place in places)]
 
 
 def total_subgoals(family: str) -> int:
@@ -265,19 +258,16 @@ def update_facts(before: Progress, observation: Observation) -> Progress:
     for lamp in _arguments_of(observation, "use") if facing else ():
         if kind_of(lamp) == goal.target and seen.get(lamp) not in facing:
             seen[lamp] = facing[0]
+    destination = before.destination
+    if goal.family == "pick2":  # the earlier choice while it holds any goal object, else the receptacle with most of them
+        there = [where for thing, where in seen.items() if kind_of(thing) == goal.kind]
+        places = [r for r in sort_by_number(set(there)) if kind_of(r) == goal.target]
+        destination = destination if destination in places else max(places, key=there.count, default="")
     known = tuple(dict.fromkeys((*before.receptacles, *facing)))
-    after = replace(
-        before,
-        receptacles=known,
-        facing=facing,
-        holding=holding,
-        seen=seen,
-        treated=treated,
-        visited=visited,
-        checked=checked,
-        opened=opened,
-    )
-    return replace(after, destination=_destination(after)) if goal.family == "pick2" else after
+    return replace(
+        before, receptacles=known, facing=facing, holding=holding, seen=seen, treated=treated, visited=visited,
+        checked=checked, opened=opened, destination=destination,
+    )  # fmt: skip
 
 
 def _arguments_of(observation: Observation, verb: str) -> list[str]:
@@ -285,44 +275,21 @@ def _arguments_of(observation: Observation, verb: str) -> list[str]:
     return [action.removeprefix(f"{verb} ") for action in observation.actions if action.startswith(f"{verb} ")]
 
 
-def _destination(state: Progress) -> str:
-    """Where goal objects were delivered: the earlier choice while it holds any, else the receptacle with most of them."""
-    there = [where for thing, where in state.seen.items() if kind_of(thing) == state.goal.kind]
-    places = [r for r in sort_by_number(set(there)) if kind_of(r) == state.goal.target]
-    if state.destination in places:
-        return state.destination
-    return max(places, key=there.count, default="")
-
-
 def _move_to_end(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     return (*(n for n in names if n != name), name)
 
 
 PROGRESS: Mapping[str, float] = {
-    "subgoal": 1.0,
-    "hinted_place": 0.02,
-    "hinted_container": 0.05,
-    "reached_destination": 0.2,
-    "opened_destination": 0.2,
-    "placed": 0.5,
-}
+    "subgoal": 1.0, "hinted_place": 0.02, "hinted_container": 0.05,
+    "reached_destination": 0.2, "opened_destination": 0.2, "placed": 0.5,
+}  # fmt: skip
 ERRORS: Mapping[str, float] = {
-    "invalid": 0.3,
-    "no_effect": 0.2,
-    "repeated": 0.2,
-    "regression": 0.3,
-    "looked_while_placing": 0.2,
-    "wrong_destination": 0.3,
-    "revisited": 0.1,
-    "reopened": 0.1,
-    "wandered": 0.15,
-}
-BOUND = 800
-"""maximum characters of a state block"""
+    "invalid": 0.3, "no_effect": 0.2, "repeated": 0.2, "regression": 0.3, "looked_while_placing": 0.2,
+    "wrong_destination": 0.3, "revisited": 0.1, "reopened": 0.1, "wandered": 0.15,
+}  # fmt: skip
 _REMEMBERED_ACTIONS = 2
 _FIELD, _LIST = 70, 160
 """maximum characters of a field and of a list of places"""
-_RECEPTACLE = re.compile(r"\ba (\w+ \d+)")
 
 
 class AlfworldTracker:
@@ -330,7 +297,7 @@ class AlfworldTracker:
     components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> Progress:
-        listed = _RECEPTACLE.findall(observation.text.partition("you see")[2]) if "in the middle of" in observation.text else []
+        listed = _NAME.findall(observation.text.partition("you see")[2]) if "in the middle of" in observation.text else []
         state = update_facts(Progress(read_goal(task.goal), tuple(listed)), self.read(observation))
         state = replace(state, subgoal=state.current_subgoal())
         return replace(state, best=state.achieved)
@@ -382,8 +349,9 @@ class AlfworldTracker:
         if state.subgoal in SEARCHES:
             hints = state.hints()
             left = [r for r in state.receptacles if r not in state.checked]
+            left.sort(key=lambda r: hints.index(kind_of(r)) if kind_of(r) in hints else len(hints))
             lines.append(_line("likely", hints))
-            lines.append(f"unchecked: {places_line(sorted(left, key=lambda r: _rank(hints, kind_of(r))))}")
+            lines.append(f"unchecked: {places_line(left)}")
             lines.append(f"checked: {places_line(state.checked[::-1])}")
         elif state.subgoal == "take_object":
             lines.append(_line("seen", [f"{thing} at {state.seen[thing]}" for thing in state.candidates()]))
@@ -397,16 +365,14 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
     """The events achieved, and those of them that are rewarded only once."""
     events = ["subgoal"] * max(0, after.achieved - before.best)
     verb, _, rest = command.partition(" ")
-    if before.subgoal in SEARCHES:
-        name = rest.removeprefix("to ")
-        hinted = kind_of(name) in before.hints()
-        if verb == "go" and hinted and kind_of(name) not in map(kind_of, before.visited):
+    name = rest.removeprefix("to ")
+    if before.subgoal in SEARCHES and kind_of(name) in before.hints():
+        if verb == "go" and kind_of(name) not in map(kind_of, before.visited):
             events.append("hinted_place")
-        if verb == "open" and hinted and name not in before.opened:
+        if verb == "open" and name not in before.opened:
             events.append("hinted_container")
     once = []
-    delivering = before.subgoal in ("reach_destination", "place_object")
-    put = verb == "move" and delivering and rest.partition(" to ")[2] in before.destinations()
+    put = verb == "move" and before.subgoal in _PLACED and rest.partition(" to ")[2] in before.destinations()
     if after.subgoal == "place_object":
         once.append(f"reached_destination {after.delivered}")
     elif put:  # from the text alone, the agent's location may become known only now
@@ -422,26 +388,20 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
 def _errors(before: Progress, after: Progress, command: str) -> list[str]:
     """What was wrong with a command that was executed."""
     verb, _, rest = command.partition(" ")
-    place = rest.removeprefix("to ")
-    if before.subgoal in SEARCHES:
-        if verb == "go" and place in before.visited:
-            return ["revisited"]
-        if verb == "open" and place in before.opened:
-            return ["reopened"]
-    delivering = before.subgoal in ("reach_destination", "place_object")
-    right = before.destinations() if before.subgoal == "reach_destination" else ()
-    if verb == "go" and delivering and kind_of(place) == before.goal.target and place not in right:
+    place, subgoal, searching = rest.removeprefix("to "), before.subgoal, before.subgoal in SEARCHES
+    if searching and verb == "go" and place in before.visited:
+        return ["revisited"]
+    if searching and verb == "open" and place in before.opened:
+        return ["reopened"]
+    right = before.destinations() if subgoal == "reach_destination" else ()
+    if verb == "go" and subgoal in _PLACED and kind_of(place) == before.goal.target and place not in right:
         return ["wrong_destination"]
     # The object is held: losing it now loses the result of the search.
-    if after.achieved < before.achieved and (
-        (before.subgoal not in SUBGOALS[before.goal.family][:2]) or after.delivered < before.delivered
-    ):
+    if after.achieved < before.achieved and (subgoal not in _SEARCHED or after.delivered < before.delivered):
         return ["regression"]
     # An agent that holds another object has to put it down first.
     free = before.carries_wanted or not before.holding
-    if verb == "go" and free and before.subgoal not in SEARCHES and not set(before.places()) & set(after.facing):
-        return ["wandered"]
-    return []
+    return ["wandered"] if verb == "go" and free and not searching and not set(before.places()) & set(after.facing) else []
 
 
 def _line(label: str, words: Sequence[str]) -> str:
@@ -466,20 +426,14 @@ def format_ranges(names: Iterable[str]) -> str:
     for name in names:
         kind, _, number = name.rpartition(" ")
         by_kind.setdefault(kind, []).append(int(number))
-    return ", ".join(f"{kind} {_spans(sorted(numbers))}" for kind, numbers in by_kind.items())
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def _rank(hints: Sequence[str], kind: str) -> int:
-    return hints.index(kind) if kind in hints else len(hints)
+    parts = []
+    for kind, numbers in by_kind.items():
+        runs = [[n for _, n in run] for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
+        parts.append(" ".join((kind, *(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs))))
+    return ", ".join(parts)
 
 
 _FACING = re.compile(r"^You are facing the ([^.]*)\. Next to it, you see")
-_FIELD_NAME = re.compile(r"[a-z]+ \d+")
 _LAST_NAME = re.compile(r"(?:to|from|with|open) ([a-z]+ \d+)$")
 
 
@@ -493,62 +447,23 @@ class TextTracker(AlfworldTracker):
 
     def observe(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
         text = transition.observation.text
-        refused = text == NOTHING_HAPPENS
+        refused, command = text == NOTHING_HAPPENS, command_of(text)
         after = update_facts(state, self.read(transition.observation))
-        after = _add_neighbors(after, action.strip(), text, refused)
-        over = _is_finished(state, after, command_of(text))
-        return replace(after, subgoal=DONE if over else after.current_subgoal()), refused
-
-
-class PaperTracker(TextTracker):
-    """The fields of §7.5, with its order and names; subgoals that it does not list are ours."""
-
-    version = "alfworld-paper-1"
-
-    def render(self, state: Progress) -> str:
-        visited = state.visited[::-1]
-        fields = {
-            "target_object": state.goal.kind,
-            "destination": state.destination or state.goal.target,
-            "holding": state.holding or "None",
-            "checked_locations": places_line(visited).replace("none", "None"),
-            "searched_containers": places_line([r for r in visited if r in state.opened]).replace("none", "None"),
-            "current_subgoal": _SHORT.get(state.subgoal, state.subgoal),
-        }
-        return "\n".join(f"{name}: {value}" for name, value in fields.items())
-
-
-class NoPlacesTracker(AlfworldTracker):
-    """Omits the places left to search: the agent has to remember them."""
-
-    version = "alfworld-no_places-1"
-
-    def render(self, state: Progress) -> str:
-        return "\n".join(line for line in super().render(state).split("\n") if not line.startswith("unchecked: "))
-
-
-_SHORT = {"reach_destination": "reach_dest"}
-"""subgoals with another name in the paper"""
-FORMS: Mapping[str, Tracker] = {"paper": PaperTracker(), "text": TextTracker(), "no_places": NoPlacesTracker()}
-"""in addition to `full`"""
-
-
-def _add_neighbors(after: Progress, action: str, text: str, refused: bool) -> Progress:
-    """Add receptacles at this location that the text reveals: `look` names them, a command used one, or going there failed."""
-    facing, visited = after.facing, after.visited
-    named = _FACING.match(text)
-    if named:
-        facing = tuple(_FIELD_NAME.findall(named[1]))
-    used = _LAST_NAME.search(command_of(text))
-    if used and used[1] not in facing:
-        facing = (*facing, used[1])
-    there = action.removeprefix("go to ")
-    # `go to` fails only for the receptacles at the current location.
-    if refused and facing and there != action and there in after.receptacles:
-        facing = facing if there in facing else (*facing, there)
-        visited = visited if there in visited else (*visited, there)
-    known = tuple(dict.fromkeys((*after.receptacles, *facing)))
-    return replace(after, facing=facing, visited=visited, receptacles=known)
+        # Receptacles at this location that the text reveals: `look` names them, a command used one, or going there failed,
+        # as it does only for the receptacles at the current location.
+        facing, visited = after.facing, after.visited
+        if named := _FACING.match(text):
+            facing = tuple(re.findall(r"[a-z]+ \d+", named[1]))
+        used = _LAST_NAME.search(command)
+        if used and used[1] not in facing:
+            facing = (*facing, used[1])
+        there = action.strip().removeprefix("go to ")
+        if refused and facing and there != action.strip() and there in after.receptacles:
+            facing = facing if there in facing else (*facing, there)
+            visited = visited if there in visited else (*visited, there)
+        known = tuple(dict.fromkeys((*after.receptacles, *facing)))
+        after = replace(after, facing=facing, visited=visited, receptacles=known)
+        return replace(after, subgoal=DONE if _is_finished(state, after, command) else after.current_subgoal()), refused
 
 
 def _is_finished(before: Progress, after: Progress, command: str) -> bool:
@@ -562,3 +477,36 @@ def _is_finished(before: Progress, after: Progress, command: str) -> bool:
     if goal.family == "pick2":
         return sum(where == place and kind_of(t) == goal.kind for t, where in after.seen.items()) > 1
     return goal.family not in APPLIANCES or thing in before.treated
+
+
+class PaperTracker(TextTracker):
+    """The fields of §7.5, with its order and names; subgoals that it does not list are ours."""
+
+    version = "alfworld-paper-1"
+
+    def render(self, state: Progress) -> str:
+        visited = state.visited[::-1]
+        searched = places_line([r for r in visited if r in state.opened])
+        return "\n".join(
+            (
+                f"target_object: {state.goal.kind}",
+                f"destination: {state.destination or state.goal.target}",
+                f"holding: {state.holding or 'None'}",
+                f"checked_locations: {places_line(visited).replace('none', 'None')}",
+                f"searched_containers: {searched.replace('none', 'None')}",
+                f"current_subgoal: {state.subgoal.replace('reach_destination', 'reach_dest')}",
+            )
+        )
+
+
+class NoPlacesTracker(AlfworldTracker):
+    """Omits the places left to search: the agent has to remember them."""
+
+    version = "alfworld-no_places-1"
+
+    def render(self, state: Progress) -> str:
+        return "\n".join(line for line in super().render(state).split("\n") if not line.startswith("unchecked: "))
+
+
+FORMS: Mapping[str, Tracker] = {"paper": PaperTracker(), "text": TextTracker(), "no_places": NoPlacesTracker()}
+"""in addition to `full`"""
