@@ -260,9 +260,9 @@ def update_facts(before: Progress, observation: Observation) -> Progress:
             seen[lamp] = facing[0]
     destination = before.destination
     if goal.family == "pick2":  # the earlier choice while it holds any goal object, else the receptacle with most of them
-        there = [where for thing, where in seen.items() if kind_of(thing) == goal.kind]
-        places = [r for r in sort_by_number(set(there)) if kind_of(r) == goal.target]
-        destination = destination if destination in places else max(places, key=there.count, default="")
+        filled = [where for thing, where in seen.items() if kind_of(thing) == goal.kind]
+        places = [r for r in sort_by_number(set(filled)) if kind_of(r) == goal.target]
+        destination = destination if destination in places else max(places, key=filled.count, default="")
     known = tuple(dict.fromkeys((*before.receptacles, *facing)))
     return replace(
         before, receptacles=known, facing=facing, holding=holding, seen=seen, treated=treated, visited=visited,
