@@ -164,7 +164,7 @@ def held_out_places(kind: str) -> frozenset[str]:
     """
     rooms = [room for room in ROOMS.values() if kind in room.belongings]
     options = {place for room in rooms for place in room.furniture if fits(place, kind)}
-    usual = {room.belongings[kind].usual for room in rooms}
+    usual = {next(iter(room.belongings[kind].places)) for room in rooms}
     share = max(2, round(len(options) / 3)) if len(options) > 3 else len(options) // 2
     return frozenset(_by_digest(kind, options - usual)[:share]) | ({LAMP} if kind in _held_out_from_lamp() else set())
 

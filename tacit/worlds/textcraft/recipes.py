@@ -349,102 +349,21 @@ def parse_observation(text: str) -> ParsedObservation:
     return ParsedObservation(answer, {item_id(name): int(count) for count, _, name in parts})
 
 
-# The built-in recipes (`workshop`): nearly five hundred items, two to four recipes deep. A line has the form
-# `count item [kind] = ingredients`, as in `4 ash_boards [boards] = 1 ash_log`; `#boards` is any item of that kind. A line with
-# {w}, {m}, {s} or {c} is for each wood, metal, stone or color; {d} is what the dye of that color is made of.
-
 WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")
 METALS = ("brass", "copper", "iron", "tin")
 STONES = ("basalt", "granite", "marble", "slate")
 COLORS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
 """color -> ingredient of its dye"""
-LINES = """
-3 peg = 1 twig
-4 thread = 1 fleece
-2 rope = 3 thread
-1 cloth = 4 thread
-2 wax = 1 honeycomb
-4 candle = 1 wax, 1 thread
-1 glass = 2 sand, 1 coal
-3 bottle = 2 glass
-1 lens = 1 glass, 1 sand
-2 glue = 1 hide, 1 water
-2 glue = 1 resin, 1 water
-2 ink = 1 #dye, 1 water
-4 torch = 1 #boards, 1 wax
-1 easel = 2 #boards, 3 peg
-1 palette = 1 #boards, 1 red_paint, 1 white_paint
-1 letter = 1 parchment, 1 ink
-1 parchment = 1 hide, 1 chalk
-1 spyglass = 2 lens, 1 #sheet
-1 rope_ladder = 2 rope, 3 peg
-1 kite = 1 cloth, 2 peg, 1 rope
-1 sail = 3 cloth, 1 rope
-1 oil_lamp = 1 bottle, 1 oil, 1 thread
-4 {w}_boards [boards] = 1 {w}_log
-2 {w}_leg = 1 {w}_boards
-2 {w}_frame = 4 {w}_boards
-1 {w}_shelf = 3 {w}_boards
-1 {w}_handle [handle] = 1 {w}_boards, 1 sandpaper
-1 {w}_barrel = 5 {w}_boards, 2 #ring
-1 {w}_stool = 1 {w}_boards, 3 {w}_leg
-1 {w}_table = 2 {w}_boards, 4 {w}_leg
-1 {w}_chair = 2 {w}_boards, 4 {w}_leg, 2 peg
-1 {w}_box = 4 {w}_boards, 2 glue
-1 {w}_cabinet = 1 {w}_box, 2 {w}_shelf
-1 {w}_crate = 1 {w}_frame, 4 #nail
-1 {w}_desk = 1 {w}_table, 1 {w}_box
-1 {w}_ladder = 2 {w}_frame, 6 peg
-1 {m}_bar = 2 {m}_ore, 1 coal
-2 {m}_rod = 1 {m}_bar
-4 {m}_nail [nail] = 1 {m}_bar
-1 {m}_sheet [sheet] = 2 {m}_bar
-3 {m}_ring [ring] = 1 {m}_bar
-1 {m}_chain = 4 {m}_ring
-2 {m}_hinge = 1 {m}_sheet, 2 {m}_nail
-1 {m}_bucket = 2 {m}_sheet, 1 {m}_rod
-1 {m}_bell = 1 {m}_sheet, 1 {m}_ring
-1 {m}_hammer = 2 {m}_bar, 1 #handle
-1 {m}_shovel = 1 {m}_sheet, 1 #handle
-1 {m}_lantern = 1 {m}_chain, 1 {m}_sheet, 1 candle
-1 {m}_gate = 4 {m}_rod, 2 {m}_hinge
-1 {m}_alarm = 1 {m}_bell, 1 {m}_chain
-2 {s}_brick = 1 {s}_rock
-3 {s}_tile = 2 {s}_brick
-1 {s}_wall = 4 {s}_brick
-2 {s}_pillar = 3 {s}_brick, 1 mortar
-1 {s}_arch = 2 {s}_pillar, 1 {s}_wall
-1 {s}_hearth = 1 {s}_wall, 1 #sheet
-1 {s}_floor = 6 {s}_tile, 1 mortar
-1 {s}_temple = 1 {s}_arch, 1 {s}_floor
-1 {s}_oven = 1 {s}_hearth, 2 {s}_tile
-2 {c}_dye [dye] = 1 {d}
-2 {c}_paint = 1 {c}_dye, 1 oil
-1 {c}_cloth = 1 cloth, 1 {c}_dye
-4 {c}_candle = 1 wax, 1 {c}_dye, 1 thread
-1 {c}_glass = 1 glass, 1 {c}_dye
-1 {c}_flag = 1 {c}_cloth, 1 rope
-1 {c}_cushion = 2 {c}_cloth, 3 feather
-1 {c}_tent = 3 {c}_cloth, 2 rope, 4 peg
-3 {c}_pane = 1 {c}_glass, 1 sandpaper
-1 {c}_vase = 2 {c}_glass, 1 {c}_paint
-1 {c}_{w}_box = 1 {w}_box, 1 {c}_paint
-1 {c}_{w}_stool = 1 {w}_stool, 1 {c}_paint
-1 {c}_{w}_chair = 1 {w}_chair, 1 {c}_cloth
-1 {c}_{w}_window = 1 {w}_frame, 2 {c}_pane
-1 {m}_{w}_door = 3 {w}_boards, 2 {m}_hinge
-1 {m}_{w}_chest = 1 {w}_box, 1 {m}_hinge
-1 {m}_{w}_cart = 1 {w}_crate, 2 {m}_rod
-"""
-
 _LINE = re.compile(r"(\d+) (\w+)(?: \[(\w+)\])? = (.+)")
 
 
 @lru_cache(maxsize=1)
 def workshop() -> Book:
+    """The built-in recipes, from workshop.txt, which has lines for each wood, metal, stone and color."""
     names: dict[str, Iterable[str]] = {"w": WOODS, "m": METALS, "s": STONES, "c": COLORS}
     recipes = []
-    for line in LINES.strip().split("\n"):
+    lines = Path(__file__).with_name("workshop.txt").read_text(encoding="utf-8").strip().split("\n")
+    for line in (line for line in lines if not line.startswith("#")):
         keys = [key for key in names if f"{{{key}}}" in line]
         for values in product(*(names[key] for key in keys)):
             filled = dict(zip(keys, values, strict=True))
