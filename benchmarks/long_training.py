@@ -155,14 +155,15 @@ def draw(methods: dict[str, dict[int, Run]], order: list[str], title: str, file:
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(7, 4))
-    for method in order:
+    most = max(map(len, methods.values()))
+    for method in (m for m in order if len(methods[m]) == most):  # the others are in the table
         curves = np.array([[e["success"] for e in run["evaluations"]] for run in methods[method].values()]) * 100
         steps = [e["step"] for e in next(iter(methods[method].values()))["evaluations"]]
         (line,) = axis.plot(steps, curves.mean(axis=0), marker="o", markersize=3, label=f"{method} ({len(curves)})")
         if len(curves) > 1:
             axis.fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=line.get_color(), alpha=0.12, linewidth=0)
     axis.set(title=title, xlabel="iteration", ylabel="success, %")
-    axis.legend(fontsize=8, title="method (seeds); band: lowest to highest seed", title_fontsize=7)
+    axis.legend(fontsize=8, title="method (seeds); band: lowest to highest seed", title_fontsize=7, loc="lower right")
     axis.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
