@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
-from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, BankStore, Call, Origin, normalize
+from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Origin, normalize
 from tacit.companions.experience.files import read_bank
 from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, Query, retrieve, score
 from tacit.core.errors import TacitError
 
 EMBED = NgramEmbedding()
-FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "matrix", "retrieval")]
+FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "retrieval")]
 
 
 def bank_of(path=None, texts=(), capacity=100) -> Bank:
@@ -172,7 +172,7 @@ def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
     again = bank_of(tmp_path / "bank.sqlite")
     assert again.call(second.id) is not None, "killed before it let go, it knows what to let go"
     again.drop_retired_calls()
-    assert again.call(second.id) is None and not again._store._base.execute("SELECT * FROM calls").fetchall()
+    assert again.call(second.id) is None and not again._base.execute("SELECT * FROM calls").fetchall()
 
 
 def test_other_vectors_and_other_models_are_refused(tmp_path):
@@ -296,15 +296,14 @@ def kill_writers(path: Path, kills: int, rng: random.Random) -> int:
 
 
 def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_path):
-    class Deadly(dict):
-        def items(self):
-            yield next(iter(super().items()))
+    class Deadly:
+        def __conform__(self, protocol):
             os.kill(os.getpid(), signal.SIGKILL)
 
     child = os.fork()
     if not child:
         try:
-            BankStore(tmp_path / "bank.sqlite").write_meta(Deadly(format="1", embedder=EMBED.name))
+            Bank(tmp_path / "bank.sqlite", Deadly(), EMBED.dimensions)
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -313,7 +312,7 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
 
 def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
-    bank._store._base.execute("PRAGMA busy_timeout=20")
+    bank._base.execute("PRAGMA busy_timeout=20")
     other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(TacitError, match=r"bank.sqlite \(database is locked\). If another process writes to it, wait"):
@@ -329,12 +328,12 @@ def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
     with pytest.raises(TacitError, match=r"cannot write the experience bank to .*Check free space"):
         bank.save_to(tmp_path / "no such directory" / "copy.sqlite")
     bank.save_to(tmp_path / "copy.sqlite")
-    bank._store._base.execute("PRAGMA max_page_count=1")  # no room for a page more
+    bank._base.execute("PRAGMA max_page_count=1")  # no room for a page more
     long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
     with pytest.raises(TacitError, match=r"database or disk is full.*free space"):
         bank.add("three", EMBED(["three"])[0], Origin(), long)
     assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.nearest(EMBED(["one"]), 1) == [[1]]
-    bank._store._base.execute("PRAGMA max_page_count=1000000")
+    bank._base.execute("PRAGMA max_page_count=1000000")
     assert bank.add("four", EMBED(["four"])[0], Origin(), long).id == 3
 
 

@@ -80,7 +80,7 @@ def test_in_order_more_may_wait_than_in_the_background():
 def test_a_bank_that_cannot_be_written_is_no_refusal(tmp_path):
     """Nothing is wrong with what was distilled: counting it away would lose it without a word."""
     manager = managing('{"operations": [{"op": "add", "text": "look first"}]}', path=tmp_path / "bank.sqlite")
-    manager.bank._store._base.execute("PRAGMA busy_timeout=20")
+    manager.bank._base.execute("PRAGMA busy_timeout=20")
     other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     manager.submit(request())

@@ -13,7 +13,7 @@ from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import parse_advice
-from tacit.companions.experience.manager import SyncQueryQueue
+from tacit.companions.experience.manager import QueryQueue
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
 from tacit.losses.regularizers import Imitation
@@ -197,7 +197,7 @@ def test_in_each_style(style, written, tmp_path):
 
 def test_questions_in_order_are_searched_together_when_somebody_waits():
     searched: list[list[str]] = []
-    desk = SyncQueryQueue(lambda asked: searched.append(list(asked)) or list(asked), size=2)
+    desk = QueryQueue(lambda asked: searched.append(list(asked)) or list(asked), size=2, workers=0)
     futures = [desk.ask(name) for name in "abc"]
     assert searched == [] and [f.result() for f in futures] == ["a", "b", "c"] and searched == [["a", "b"], ["c"]]
 

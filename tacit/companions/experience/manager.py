@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, Usage, validate_text
 from tacit.companions.experience.extractor import (
@@ -221,77 +221,52 @@ class ExperienceManager:
             return list(old)
         return [*kept.values(), *(entry.id for entry in made)]
 
-    def _take(self) -> list[DistillRequest]:
-        batch: list[DistillRequest] = []
-        while len(batch) < DISTILL_BATCH:
-            try:
-                request = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if request is not None:
-                batch.append(request)
-        return batch
-
-    def _serve(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch = [first, *self._take_until_end()]
-            try:
-                if not self._leaving:
-                    self._distill([request for request in batch if request is not None])
-            except BaseException as error:  # raised by the next `work`
-                self._failure = error
-            for _ in batch:
-                self._queue.task_done()
-            if None in batch:
-                break
-        else:
-            self._queue.task_done()
-
-    def _take_until_end(self) -> list[DistillRequest | None]:
+    def _take(self, most: int = DISTILL_BATCH) -> list[DistillRequest | None]:
+        """What is queued, up to the end marker."""
         batch: list[DistillRequest | None] = []
-        while len(batch) < DISTILL_BATCH - 1 and None not in batch:
+        while len(batch) < most and None not in batch:
             try:
                 batch.append(self._queue.get_nowait())
             except queue.Empty:
                 break
         return batch
 
-    def _distill(self, batch: Sequence[DistillRequest]) -> None:
+    def _serve(self) -> None:
+        batch: list[DistillRequest | None] = []
+        while None not in batch:
+            batch = [self._queue.get()]
+            batch += self._take(DISTILL_BATCH - 1) if batch[0] is not None else []
+            try:
+                if not self._leaving:
+                    self._distill(batch)
+            except BaseException as error:  # raised by the next `work`
+                self._failure = error
+            for _ in batch:
+                self._queue.task_done()
+
+    def _distill(self, batch: Sequence[DistillRequest | None]) -> None:
         by_iteration: dict[IterationInfo, list[DistillRequest]] = {}
         for request in batch:
-            by_iteration.setdefault(request.info, []).append(request)
+            if request is not None:
+                by_iteration.setdefault(request.info, []).append(request)
         for info, requests in by_iteration.items():
-            texts = [self._text(request.entry) for request in requests]
-            asked = [(request.trajectory, text) for request, text in zip(requests, texts, strict=True)]
+            known = [self.bank.entries.get(request.entry or 0) for request in requests]
+            asked = [(request.trajectory, old.text if old else "") for request, old in zip(requests, known, strict=True)]
             for request, distilled in zip(requests, self.extractor.distill(asked, info, requests[0].place), strict=True):
                 self._apply(request, distilled)
-
-    def _text(self, entry: int | None) -> str:
-        known = self.bank.entries.get(entry) if entry is not None else None
-        return known.text if known else ""
 
     def _apply(self, request: DistillRequest, distilled: Distillation) -> None:
         if distilled.problem:
             self.count_refusal(distilled.problem)
             return
-        trajectory, step = request.trajectory, request.info.iteration
-        task = trajectory.task
+        played, task, entry = request.trajectory, request.trajectory.task, request.entry
         for operation in distilled.operations:
             if operation.kind == "return":
                 self.counts["returned"] += 1
                 continue
-            entry = request.entry
             old = [entry] if operation.kind == "update" and entry is not None and entry in self.bank.entries else []
-            origin = Origin(
-                task.world,
-                task.family,
-                task.id,
-                trajectory.seed,
-                trajectory.success,
-                step,
-                operation.kind,
-                tuple(old),
-            )
+            ended = (played.seed, played.success, request.info.iteration, operation.kind, tuple(old))
+            origin = Origin(task.world, task.family, task.id, *ended)
             try:
                 (vector_D,) = self.embedding([validate_text(operation.text)])
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
@@ -306,12 +281,11 @@ class ExperienceManager:
 
 def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
     """The common world and family of entries that were merged; empty where they differ."""
-    first = origins[0]
-    alike = {name: all(getattr(o, name) == getattr(first, name) for o in origins) for name in ("world", "family")}
-    if not alike["world"]:
-        return Origin(step=step, operation="merge", made_from=tuple(gone))
-    family = first.family if alike["family"] else ""
-    return replace(first, family=family, step=step, operation="merge", made_from=tuple(gone), call=None)
+    made = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
+    if len({origin.world for origin in origins}) > 1:
+        return Origin(**made)
+    family = origins[0].family if len({origin.family for origin in origins}) == 1 else ""
+    return replace(origins[0], family=family, **made)
 
 
 Question = TypeVar("Question")
@@ -322,6 +296,9 @@ class QueryQueue(Generic[Question, Answer]):
     """Batches queries from any thread (§3.2.2): a worker gathers until B queries are queued or t_max has passed since the
     first, then calls `search` on them. W workers search in parallel. A failed batch raises for its own queries only; `close`
     answers everything queued before it. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4.
+
+    With `workers=0` there are no threads and no clock: batches depend on the order of queries alone, and are searched when a
+    result is requested.
     """
 
     def __init__(
@@ -334,7 +311,7 @@ class QueryQueue(Generic[Question, Answer]):
     ) -> None:
         """`waiting`: capacity of the queue; `ask` blocks when it is full."""
         self._search, self._size, self._wait_s = search, size, wait_s
-        self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(waiting)
+        self._queue: queue.Queue[tuple[Question, Future[Answer]] | None] = queue.Queue(waiting if workers else 0)
         self._asking, self._gathering = threading.Lock(), threading.Lock()
         self._closed = False
         self.batches: list[int] = []
@@ -344,18 +321,24 @@ class QueryQueue(Generic[Question, Answer]):
             worker.start()
 
     def ask(self, query: Question) -> Future[Answer]:
-        future: Future[Answer] = Future()
+        future: Future[Answer] = Future() if self._workers else _LazyFuture(self.answer_all)
         with self._asking:  # the end marker must come after the last query
             if self._closed:
                 raise TacitError("the query queue is closed.")
             self._queue.put((query, future))
         return future
 
+    def answer_all(self) -> None:
+        """Search what is queued, in this thread."""
+        while not self._queue.empty() and (batch := self._gather()):
+            self._answer(batch)
+
     def close(self) -> None:
         """Answer all queued queries, and stop."""
         self._end()
         for worker in self._workers:
             worker.join()
+        self.answer_all()
 
     def abandon(self, patience_s: float = 10.0) -> None:
         """Cancel queued queries, wait a while for running searches, and stop."""
@@ -384,13 +367,13 @@ class QueryQueue(Generic[Question, Answer]):
 
     def _work(self) -> None:
         while batch := self._gather():
-            _answer(self._search, [(query, future) for query, future in batch if future.set_running_or_notify_cancel()])
+            self._answer(batch)
 
     def _gather(self) -> list[tuple[Question, Future[Answer]]]:
         """The next batch; empty once the queue is closed and drained."""
         batch: list[tuple[Question, Future[Answer]]] = []
         with self._gathering:
-            until = None
+            until = None if self._workers else 0.0
             while len(batch) < self._size:
                 try:
                     asked = self._queue.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
@@ -399,64 +382,36 @@ class QueryQueue(Generic[Question, Answer]):
                 if asked is None:
                     self._queue.put(None)  # for the other workers
                     break
-                until = until or time.monotonic() + self._wait_s
+                until = time.monotonic() + self._wait_s if until is None else until
                 batch.append(asked)
             if batch:
                 self.batches.append(len(batch))
         return batch
 
-
-class SyncQueryQueue(Generic[Question, Answer]):
-    """The same without threads or a clock: batches depend on the order of queries alone. Queries are searched when a result is
-    requested."""
-
-    def __init__(self, search: Callable[[Sequence[Question]], Sequence[Answer]], size: int = 16) -> None:
-        self._search, self._size = search, size
-        self._waiting: list[tuple[Question, Future[Answer]]] = []
-
-    def ask(self, query: Question) -> Future[Answer]:
-        future = _LazyFuture(self)
-        self._waiting.append((query, future))
-        return future
-
-    def answer_all(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for first in range(0, len(waiting), self._size):
-            _answer(self._search, waiting[first : first + self._size])
-
-    def close(self) -> None:
-        self.answer_all()
-
-    def abandon(self, patience_s: float = 0.0) -> None:
-        """Drop queued queries."""
-        self._waiting = []
+    def _answer(self, batch: Sequence[tuple[Question, Future[Answer]]]) -> None:
+        batch = [(query, future) for query, future in batch if future.set_running_or_notify_cancel()]
+        try:
+            found = self._search([query for query, _ in batch]) if batch else ()
+            for (_, future), answer in zip(batch, found, strict=True):
+                future.set_result(answer)
+        except BaseException as error:  # raised by future.result
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
 
 
 class _LazyFuture(Future[Answer]):
-    def __init__(self, queries: SyncQueryQueue[Any, Answer]) -> None:
+    def __init__(self, answer_all: Callable[[], None]) -> None:
         super().__init__()
-        self._queries = queries
+        self._answer_all = answer_all
 
     def done(self) -> bool:
-        self._queries.answer_all()
+        self._answer_all()
         return super().done()
 
     def result(self, timeout: float | None = None) -> Answer:
-        self._queries.answer_all()
+        self._answer_all()
         return super().result(timeout)
-
-
-def _answer(search: Callable[[Sequence[Question]], Sequence[Answer]], batch: Sequence[tuple[Question, Future[Answer]]]) -> None:
-    if not batch:
-        return
-    try:
-        found = search([query for query, _ in batch])
-        for (_, future), answer in zip(batch, found, strict=True):
-            future.set_result(answer)
-    except BaseException as error:  # raised by future.result
-        for _, future in batch:
-            if not future.done():
-                future.set_exception(error)
 
 
 @dataclass(frozen=True)
@@ -486,11 +441,8 @@ class QueryAnswerer:
         """current iteration and run seed"""
         self.refinements: dict[tuple[int, str], Call] = {}
         """(entry, question) -> the call that refined it, in this iteration"""
-        self.queries: QueryQueue[Query, SearchResult] | SyncQueryQueue[Query, SearchResult] = (
-            QueryQueue(self._answer, settings.batch, settings.wait_s, settings.workers)
-            if manager.background
-            else SyncQueryQueue(self._answer, settings.batch)
-        )
+        workers = settings.workers if manager.background else 0
+        self.queries: QueryQueue[Query, SearchResult] = QueryQueue(self._answer, settings.batch, settings.wait_s, workers)
 
     def ask(self, question: str, task: Task) -> Future[SearchResult]:
         seed = derive(self.seed, "question", self.step, question)
