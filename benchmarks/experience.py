@@ -172,7 +172,7 @@ def main() -> int:
             if name == "bank":
                 searching.append(sum(calm.manager.search_seconds))
             if name == "slow":
-                waiting = len(beside.manager.waiting)
+                waiting = beside.manager._queue.qsize()
                 beside.manager.finish()
     told = {
         name: {"wall_s": statistics.median(wall[name]), "cpu_s": statistics.median(cpu[name]), "turns": turns[name]}

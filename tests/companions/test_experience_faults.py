@@ -153,8 +153,8 @@ def test_an_episode_that_does_not_fit_loses_turns_and_is_not_refused():
     steps = tuple(replace(step, observation=Observation("a b c d e f g h i j")) for step in episode.steps)
     policy = ScriptedPolicy(lambda prompt, seed: "return", context_limit=400)
     extractor = Extractor(lambda: policy, ExtractorSettings(style="terse", tokens=10_000))
-    (found,) = extractor.distill([(replace(episode, steps=steps), "")], IterationInfo(), "x")
-    assert not found.problem and policy.samplings[0].max_tokens == 200, "half of the context"
+    ((_, _, problem),) = extractor.distill([(replace(episode, steps=steps), "")], IterationInfo(), "x")
+    assert not problem and policy.samplings[0].max_tokens == 200, "half of the context"
 
 
 # Retrieval
@@ -279,7 +279,7 @@ def test_training_delays_neither_the_loop_nor_questions_nor_merges_nor_distillin
     manager.learn(lambda entry: Usage(), 1)  # returns, though the update has not ended
     assert policy.begun.wait(20)
     assert answerer.ask("meanwhile", TASK).result(20).text
-    manager.start_merge(IterationInfo(0, 1))
+    manager.start("merge", lambda: manager.merge(IterationInfo(0, 1)))
     until(lambda: manager.counts["merges"] == 1)
     episode = make_group([[1]], success=[True]).trajectories[0]
     manager.submit(DistillRequest(episode, None, IterationInfo(0, 1), "episode"))

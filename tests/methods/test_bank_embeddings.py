@@ -11,7 +11,7 @@ from small_encoder import save_encoder
 import tacit
 from tacit.cli.main import main
 from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.files import find_bank, read_embedding_info
+from tacit.companions.experience.files import find_bank, read_bank_info
 from tacit.core.errors import TacitError
 
 GUESSING = f"{Path(__file__).parents[1] / 'guessing.py'}:SAME"
@@ -37,7 +37,7 @@ def entries(tmp_path) -> str:
 
 def guided_by(run) -> set[str]:
     """The texts that were handed out."""
-    base = Bank(None, *read_embedding_info(find_bank(run.path)))
+    base = Bank(None, *read_bank_info(find_bank(run.path)))
     base.restore_from(find_bank(run.path))
     return {entry.text for entry in base.entries.values() if base.usage[entry.id].retrieved}
 
@@ -46,7 +46,7 @@ def test_by_a_sentence_encoder_held_here(tmp_path, entries):
     save_encoder(tmp_path / "encoder")
     told = {"embedding": "sentence", "encoder": str(tmp_path / "encoder"), "bank": entries}
     run = tacit.train(GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", **SMALL, **told)
-    assert read_embedding_info(find_bank(run.path)) == (str(tmp_path / "encoder"), 16) and guided_by(run)
+    assert read_bank_info(find_bank(run.path))[:2] == (str(tmp_path / "encoder"), 16) and guided_by(run)
 
 
 def test_by_one_behind_an_endpoint(tmp_path, entries, monkeypatch, capsys):
@@ -55,7 +55,7 @@ def test_by_one_behind_an_endpoint(tmp_path, entries, monkeypatch, capsys):
         run = tacit.train(
             GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", embedding_url=server.url, **SMALL, **told
         )
-        assert read_embedding_info(find_bank(run.path)) == ("some-encoder (endpoint)", 3)
+        assert read_bank_info(find_bank(run.path))[:2] == ("some-encoder (endpoint)", 3)
         assert guided_by(run) == {"say the letter that is read"}, "the nearest by those vectors, and by none other"
         assert {asked["model"] for asked in server.asked} == {"some-encoder"}
         assert main(["bank", "search", str(run.path), "a mug"]) == 2

@@ -51,8 +51,7 @@ class Experience(Companion):
         writes: bool = True,
         critic: Critic | None = None,
     ) -> None:
-        """`asked`: how questions during an episode are answered. `writes`: False for a fixed bank made before training.
-        `critic`: asks the actor about its entries."""
+        """`writes`: False for a fixed bank made before training. `critic`: asks the actor about its entries."""
         self._make, self._asked = manager, asked or QuerySettings()
         self.writes, self.critic = writes, critic
         self._manager: ExperienceManager | None = None
@@ -102,40 +101,36 @@ class Experience(Companion):
         metrics = {"asked": float(len(questions)), "answered": float(sum(ENTRY in step.signals for step in questions))}
         if outcomes:
             metrics["useful"] = float(np.mean([np.mean(won) > 0.5 for won in outcomes.values()]))
-        return {**self._by_half(groups), **{f"experience/{name}": number for name, number in metrics.items()}}
+        for half in (True, False):
+            if ended := [t.success for t in episodes if (t.condition.name == GUIDED) == half]:
+                metrics["success_guided" if half else "success_free"] = float(np.mean(ended))
+        return {f"experience/{name}": number for name, number in metrics.items()}
 
     def _reward(self, groups: Sequence[Group]) -> None:
         """One sample per entry: r̄(m) = mean over the episodes m guided in this iteration, in any world, of ±1, or of Eq. 8 if
         the critic judged the entry."""
-        rewards: dict[int, list[float]] = {}
-        for group in groups:
-            for trajectory in group.trajectories:
-                verdict = critic_verdict(trajectory.condition)
-                if verdict is not None:
-                    judged, word = verdict
-                    rewards.setdefault(judged, []).append(critic_reward(word, trajectory.success))
-                for entry in guiding_entries(trajectory):
-                    if verdict is None or entry != verdict[0]:
-                        rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
-        extractor = self.manager.extractor
-        for entry, earned in rewards.items():
-            call = self.manager.bank.call(entry)
-            if call is not None:
-                extractor.add_sample(Sample(entry, float(np.mean(earned)), call, len(earned)))
-        for (entry, _), (call, outcomes) in self._refined(groups).items():
-            extractor.add_sample(Sample(entry, float(np.mean(outcomes)), call, len(outcomes), refinement=True))
-
-    def _refined(self, groups: Sequence[Group]) -> dict[tuple[int, str], tuple[Call, list[float]]]:
-        """(entry, question) -> the call that refined the answer, and ±1 for each episode that read it."""
         calls = {} if self._answerer is None else self._answerer.refinements
-        found: dict[tuple[int, str], tuple[Call, list[float]]] = {}
+        rewards: dict[int, list[float]] = {}
+        refined: dict[tuple[int, str], list[float]] = {}
+        """(entry, question) -> ±1 for each episode that read the refined answer"""
         for trajectory in (t for group in groups for t in group.trajectories):
+            verdict, outcome = critic_verdict(trajectory.condition), 1.0 if trajectory.success else -1.0
+            if verdict is not None:
+                rewards.setdefault(verdict[0], []).append(critic_reward(verdict[1], trajectory.success))
+            for entry in guiding_entries(trajectory):
+                if verdict is None or entry != verdict[0]:
+                    rewards.setdefault(entry, []).append(outcome)
             for step in trajectory.steps:
                 asked = int(step.signals.get(ENTRY, -1)), parse_question(step.action) or ""
                 if asked in calls:
-                    found.setdefault(asked, (calls[asked], []))[1].append(1.0 if trajectory.success else -1.0)
+                    refined.setdefault(asked, []).append(outcome)
+        extractor = self.manager.extractor
+        for entry, earned in rewards.items():
+            if (call := self.manager.bank.call(entry)) is not None:
+                extractor.add_sample(Sample(entry, float(np.mean(earned)), call, len(earned)))
+        for asked, earned in refined.items():
+            extractor.add_sample(Sample(asked[0], float(np.mean(earned)), calls[asked], len(earned), refinement=True))
         calls.clear()
-        return found
 
     def _trained(self, entry: int) -> Usage:
         """c_train and t_last of Eq. 7; for a retired entry, read from disk."""
@@ -153,7 +148,7 @@ class Experience(Companion):
             manager.work()
             metrics = manager.learn(self._trained, info.iteration)
             if self.merge_every and info.iteration % self.merge_every == 0:
-                manager.start_merge(info)
+                manager.start("merge", partial(manager.merge, info))
             manager.bank.drop_retired_calls()  # this iteration's rewards are in the buffer by now
         self.step = info.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
@@ -165,27 +160,14 @@ class Experience(Companion):
             "experience/search_ms": 1e3 * float(np.mean(seconds)) if seconds else 0.0,
         }
 
-    def _by_half(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Success of guided and free episodes, separately."""
-        ended: dict[bool, list[bool]] = {True: [], False: []}
-        for group in groups:
-            for trajectory in group.trajectories:
-                ended[trajectory.condition.name == GUIDED].append(trajectory.success)
-        names = {True: "experience/success_guided", False: "experience/success_free"}
-        return {names[half]: float(np.mean(found)) for half, found in ended.items() if found}
-
     def save(self, directory: Path) -> None:
         """Bank and training buffer, after all queued episodes are distilled."""
         manager = self.manager
         manager.finish()
         manager.bank.save_to(directory / "bank.sqlite")
-        arrays: dict[str, np.ndarray] = {}
-        for i, sample in enumerate(manager.extractor.buffer):
-            arrays |= {
-                f"prompt{i}": sample.call.prompt,
-                f"completion{i}": sample.call.completion,
-                f"logprobs{i}": sample.call.logprobs,
-            }
+        buffer = enumerate(manager.extractor.buffer)
+        columns = ("prompt", "completion", "logprobs")
+        arrays = {f"{column}{i}": getattr(sample.call, column) for i, sample in buffer for column in columns}
         np.savez(directory / "buffer.npz", allow_pickle=False, **arrays)
         known = {
             "buffer": [[s.entry, s.reward, s.call.version, s.episodes, s.refinement] for s in manager.extractor.buffer],
@@ -244,22 +226,17 @@ class GuidedHalf(Conditions):
         return replace(self, actor=policy) if self.experience.critic else self
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
-        guided = round(size * self.share)
+        critic, guided = self.experience.critic, round(size * self.share)
         if self.share == 0.5 and size % 2:
             raise TacitError(f"group_size = {size} cannot be halved; use an even number.")
         queries = [Query(task.goal, task.world, task.family, derive(seed, "demotion", i)) for i in range(guided)]
         found = self.experience.manager.search(queries, self.experience.step)
-        if self.actor is not None and self.experience.critic is not None:
-            entries = [entry for entry in found if entry is not None]
-            conditions = [
-                Condition(GUIDED if note else PLAIN.name, note, f"{entry.id} {verdict}")
-                for entry, (verdict, note) in zip(
-                    entries, self.experience.critic.judge(self.actor, task, entries, seed), strict=True
-                )
-            ]
-            return (*conditions, *[PLAIN] * (size - len(conditions)))
+        entries = [entry for entry in found if entry is not None]
         conditions = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in found]
-        return (*conditions, *[PLAIN] * (size - guided))
+        if self.actor is not None and critic is not None:
+            judged = zip(entries, critic.judge(self.actor, task, entries, seed), strict=True)
+            conditions = [Condition(GUIDED if note else PLAIN.name, note, f"{e.id} {word}") for e, (word, note) in judged]
+        return (*conditions, *[PLAIN] * (size - len(conditions)))
 
     def condition(self, task: Task) -> Condition:
         """For an evaluation: retrieve an entry without recording it."""
@@ -282,9 +259,7 @@ def make_self_distillation(context: Context, lr: float, every: int = 1) -> Imita
     early gain and a later collapse, and suggest such intervals.
     """
     examples = partial(make_unguided_examples, context)
-    return ImitationCompanion(
-        lr, every, select_guided_winners, examples, name="internalising", metric="experience/internalised"
-    )
+    return ImitationCompanion(lr, every, select_guided_winners, examples, "internalising", "experience/internalised")
 
 
 def select_guided_winners(group: Group) -> list[Trajectory]:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -31,13 +31,13 @@ from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Positive
 from tacit.core.credit import Batch
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.types import Completion, IterationInfo, Step, Trajectory
+from tacit.core.types import Completion, IterationInfo, Trajectory
 from tacit.losses.surrogates import ClippedWeight
 
 OperationKind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
 Trace = Literal["full", "short"]
-KINDS: tuple[OperationKind, ...] = ("add", "update", "return")
+KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 MAX_OPERATIONS = 3
 
 
@@ -90,7 +90,18 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
              return
     """
     answer = strip_thinking(answer)
-    found = _from_json(answer) if style == "json" else _from_lines(answer)
+    if style == "json":
+        listed = find_object(answer).get("operations")
+        if not isinstance(listed, list):
+            raise MalformedAnswer("no list of operations")
+    else:
+        parted = [(line.strip(), *line.strip().partition(":")) for line in answer.splitlines() if line.strip()]
+        listed = [{"op": word.strip(), "text": rest} if word.strip() in KINDS else line for line, word, _, rest in parted]
+    found: list[Operation] = []
+    for each in listed:
+        if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
+            raise MalformedAnswer(f"not an operation: {str(each)[:60]!r}")
+        found.append(Operation(each["op"], each.get("text", "")))
     if not 1 <= len(found) <= MAX_OPERATIONS:
         raise MalformedAnswer(f"{len(found)} operations, but 1 to {MAX_OPERATIONS} are allowed")
     for operation in found:
@@ -102,7 +113,7 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
             raise MalformedAnswer(f"a text of {len(operation.text)} characters, more than {MAX_ENTRY_CHARS}")
         if not is_unicode(operation.text):
             raise MalformedAnswer("a text with half a character in it")
-    if len([o for o in found if o.kind == "update"]) > 1:
+    if sum(operation.kind == "update" for operation in found) > 1:
         raise MalformedAnswer("one entry updated twice")
     return tuple(Operation(o.kind, o.text.strip()) for o in found)
 
@@ -113,20 +124,7 @@ def strip_thinking(answer: str) -> str:
     return "" if not ended and rest.lstrip().startswith("<think>") else rest
 
 
-def _from_json(answer: str) -> list[Operation]:
-    document = _document(answer)
-    listed = document.get("operations") if isinstance(document, dict) else None
-    if not isinstance(listed, list):
-        raise MalformedAnswer("no list of operations")
-    found = []
-    for each in listed:
-        if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
-            raise MalformedAnswer(f"not an operation: {str(each)[:60]!r}")
-        found.append(Operation(each["op"], each.get("text", "")))
-    return found
-
-
-def _document(answer: str) -> object:
+def find_object(answer: str) -> Mapping[str, Any]:
     """The JSON object from the first brace to the last. Text between tags or fences is tried second, since an entry may quote
     those."""
     problem = f"no JSON object in {answer[:60]!r}"
@@ -135,20 +133,40 @@ def _document(answer: str) -> object:
         first, last = text.find("{"), text.rfind("}")
         if 0 <= first < last:
             try:
-                return json.loads(text[first : last + 1])
+                return json.loads(text[first : last + 1])  # begins with a brace: an object
             except (ValueError, RecursionError):
                 problem = f"not JSON: {text[first : first + 60]!r}"
     raise MalformedAnswer(problem)
 
 
-def _from_lines(answer: str) -> list[Operation]:
-    found = []
-    for line in filter(None, (line.strip() for line in answer.splitlines())):
-        word, _, rest = line.partition(":")
-        if word.strip() not in KINDS:
-            raise MalformedAnswer(f"not an operation: {line[:60]!r}")
-        found.append(Operation(word.strip(), rest))  # type: ignore[arg-type]
-    return found
+def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
+    """The entries of a merge; None if the answer is unusable, and then nothing is merged."""
+    answer = strip_thinking(answer)
+    if style == "terse":
+        listed: Any = [line.partition(":")[2] for line in answer.splitlines() if line.startswith("entry:")]
+    else:
+        try:
+            listed = find_object(answer).get("entries")
+        except MalformedAnswer:
+            return None
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        return None
+    found = [text.strip() for text in listed if text.strip()]
+    return found if 1 <= len(found) <= most and all(map(is_unicode, found)) else None
+
+
+def parse_advice(answer: str, style: Style) -> str:
+    """The advice in an answer; empty if there is none."""
+    answer = strip_thinking(answer)
+    if style == "terse":
+        advice: Any = next(iter(answer.strip().splitlines()), "")
+    else:
+        try:
+            advice = find_object(answer).get("advice")
+        except MalformedAnswer:
+            return ""
+    advice = advice.strip() if isinstance(advice, str) else ""
+    return advice if len(advice) <= MAX_ENTRY_CHARS and is_unicode(advice) else ""
 
 
 SHORT_CHARS = 400
@@ -158,8 +176,20 @@ SHORT_CHARS = 400
 def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int, trace: Trace = "full") -> str:
     """The prompt to distill one episode, in about `room` characters; turns in the middle are dropped first."""
     outcome = "success" if trajectory.success else "failure"
-    turns = [(_terse if style == "terse" else _turn)(t, trajectory, trace) for t in range(len(trajectory))]
-    if style == "json" and trace == "full":
+    most, full, turns = SHORT_CHARS if trace == "short" else None, trace == "full", list[str]()
+    for t, (step, after) in enumerate(zip(trajectory.steps, trajectory.observations[1:], strict=True)):
+        if style == "terse":
+            said = step.answer if full and step.answer else after.text
+            turns.append(f"{step.action[:most]} > {one_line(said)[:most]}")
+            continue
+        # the thought, or all of a completion that is not an action
+        thought = step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
+        thought = ((step.thought or step.completion.text) if step.thought or not step.valid else thought).strip()
+        turn: dict[str, Any] = {"step": t, "saw": step.observation.text[:most]}
+        turn |= {"thought": thought} if full and thought else {}
+        turn |= {"did": step.action[:most]} | ({"answer": step.answer} if full and step.answer else {})
+        turns.append(to_json_line(turn if step.effective else turn | {"refused": True}))
+    if style == "json" and full:
         turns.append(to_json_line({"saw": trajectory.final.text}))
     turns = drop_middle_turns(turns, room)
     if style == "terse":
@@ -223,38 +253,8 @@ def _lines(lines: Sequence[str]) -> str:
     return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
-def _turn(t: int, trajectory: Trajectory, trace: Trace) -> str:
-    step, most = trajectory.steps[t], SHORT_CHARS if trace == "short" else None
-    turn: dict[str, Any] = {"step": t, "saw": step.observation.text[:most]}
-    if trace == "full" and (thought := find_thought(step)):
-        turn["thought"] = thought
-    turn["did"] = step.action[:most]
-    if trace == "full" and step.answer:
-        turn["answer"] = step.answer
-    return to_json_line(turn if step.effective else turn | {"refused": True})
-
-
-def _terse(t: int, trajectory: Trajectory, trace: Trace) -> str:
-    step, most = trajectory.steps[t], SHORT_CHARS if trace == "short" else None
-    after = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
-    said = step.answer if trace == "full" and step.answer else after.text
-    return f"{step.action[:most]} > {one_line(said)[:most]}"
-
-
-def find_thought(step: Step) -> str:
-    """What the agent wrote besides its action: its thought, or all of a completion that is not an action."""
-    if step.thought or not step.valid:
-        return (step.thought or step.completion.text).strip()
-    return step.completion.text.partition("<action>")[0].strip() if "<action>" in step.completion.text else ""
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """The operations of one episode, or the problem with its answer."""
-
-    operations: tuple[Operation, ...] = ()
-    call: Call | None = None
-    problem: str = ""
+Distilled = tuple[tuple[Operation, ...], Call | None, str]
+"""the operations of one episode and the call that gave them, or the problem with its answer"""
 
 
 @dataclass(frozen=True)
@@ -268,12 +268,6 @@ class Sample:
     """episodes that `reward` is the mean of"""
     refinement: bool = False
     """`call` refined the entry for a question"""
-
-    def combine(self, later: Sample) -> Sample:
-        """One sample with the mean reward of both."""
-        episodes = self.episodes + later.episodes
-        reward = (self.reward * self.episodes + later.reward * later.episodes) / episodes
-        return Sample(self.entry, reward, self.call, episodes)
 
 
 def find_cut(completion: Completion, prompt_end: str) -> str:
@@ -300,23 +294,23 @@ class Extractor:
     _thread: SamplingThread | None = field(default=None, repr=False)
     _buffering: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distillation]:
+    def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distilled]:
         """(episode, the entry that guided it or an empty text) -> operations, in order. `place` seeds the sampling."""
         policy = self.policy()
         prompts = [self._fit_distill_prompt(policy, trajectory, entry) for trajectory, entry in requests]
         written = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
-        found = []
+        found: list[Distilled] = []
         for (_, entry), (text, call, problem) in zip(requests, written, strict=True):
             try:
                 operations = () if problem else parse_operations(text, self.settings.style, bool(entry))
             except MalformedAnswer as error:
                 operations, problem = (), str(error)
-            found.append(Distillation(operations, call, problem))
+            found.append((operations, call, problem))
         return found
 
     def _fit_distill_prompt(self, policy: Policy, trajectory: Trajectory, entry: str) -> np.ndarray:
         """With turns dropped from the middle until it fits; if two turns do not, it is refused later."""
-        limit = policy.context_limit - self._longest(policy)
+        limit = policy.context_limit - self._sampling(policy).max_tokens
         room = 3 * max(64, limit)
         prompt = np.zeros(0, np.int64)
         for _ in range(4):
@@ -342,10 +336,6 @@ class Extractor:
         written = self._write(policy, prompts, seeds)
         return [("" if problem else parse_advice(text, style), call) for text, call, problem in written]
 
-    def _longest(self, policy: Policy) -> int:
-        """tokens of an answer"""
-        return min(self.settings.tokens, policy.context_limit // 2)
-
     def _open_thread(self) -> SamplingThread | None:
         """None without a background."""
         with self._buffering:
@@ -356,7 +346,7 @@ class Extractor:
 
     def _sampling(self, policy: Policy) -> Sampling:
         own = self.settings
-        return Sampling(own.temperature, own.top_p, own.top_k, self._longest(policy))
+        return Sampling(own.temperature, own.top_p, own.top_k, min(own.tokens, policy.context_limit // 2))
 
     def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None, str]]:
         """(answer, call, why it cannot be used) of each prompt."""
@@ -368,9 +358,8 @@ class Extractor:
             sampled, version = thread.sample(requests)
         elif requests:
             sampled = policy.sample(requests, sampling)
-        found: list[tuple[str, Call | None, str]] = [("", None, "a text that does not fit in the extractor's context")] * len(
-            prompts
-        )
+        unfit: tuple[str, Call | None, str] = ("", None, "a text that does not fit in the extractor's context")
+        found = [unfit] * len(prompts)
         for i, completion in zip(fits, sampled, strict=True):
             call = Call(prompts[i], completion.tokens, completion.logprobs, version)
             found[i] = completion.text, call, find_cut(completion, policy.decode(prompts[i][-8:]))
@@ -385,18 +374,21 @@ class Extractor:
         if not self.trained or (sample.refinement and not self.settings.refinements):
             return
         with self._buffering:
-            alike = (i for i, known in enumerate(self.buffer) if known.entry == sample.entry and not known.refinement)
-            index = None if sample.refinement else next(alike, None)
-            if index is None:
-                self.buffer.append(sample)
-            else:
-                self.buffer[index] = self.buffer[index].combine(sample)
+            for i, known in enumerate(self.buffer):
+                if known.entry == sample.entry and not (known.refinement or sample.refinement):
+                    episodes = known.episodes + sample.episodes
+                    reward = (known.reward * known.episodes + sample.reward * sample.episodes) / episodes
+                    self.buffer[i] = Sample(known.entry, reward, known.call, episodes)
+                    return
+            self.buffer.append(sample)
 
     def learn(self, usage: Callable[[int], Usage], step: int) -> tuple[dict[str, float], list[int]]:
         """One update per `batch` samples in the buffer. Returns (mean metrics, the entries trained on). `usage` must also know
         retired entries."""
         own, metrics_of, trained = self.settings, dict[str, list[float]](), list[int]()
-        while self.trained and (taken := self._take_batch()):
+        while self.trained and len(self.buffer) >= own.batch:
+            with self._buffering:
+                taken, self.buffer = self.buffer[: own.batch], self.buffer[own.batch :]
             rewards = np.array([sample.reward for sample in taken])
             weights = np.array(
                 [1.0 if s.refinement else training_weight(usage(s.entry), step, own.decay, own.cooldown) for s in taken]
@@ -412,13 +404,6 @@ class Extractor:
             trained += [s.entry for s, weight in zip(taken, weights, strict=True) if weight > 0 and not s.refinement]
         means = {name: float(np.mean(values)) for name, values in metrics_of.items()}
         return {**means, "experience/buffer": float(len(self.buffer))}, trained
-
-    def _take_batch(self) -> list[Sample]:
-        with self._buffering:
-            if len(self.buffer) < self.settings.batch:
-                return []
-            taken, self.buffer = self.buffer[: self.settings.batch], self.buffer[self.settings.batch :]
-            return taken
 
     def _update(self, batch: Batch) -> Mapping[str, float]:
         clip = self.settings.clip
@@ -445,38 +430,3 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
         step=np.zeros(len(samples), np.int64),
         temperature=temperature,
     )
-
-
-def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
-    """The entries of a merge; None if the answer is unusable, and then nothing is merged."""
-    answer = strip_thinking(answer)
-    if style == "terse":
-        found = [line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("entry:")]
-    else:
-        listed = _object_in(answer).get("entries")
-        if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
-            return None
-        found = [text.strip() for text in listed]
-    found = [text for text in found if text]
-    return found if 1 <= len(found) <= most and all(map(is_unicode, found)) else None
-
-
-def parse_advice(answer: str, style: Style) -> str:
-    """The advice in an answer; empty if there is none."""
-    answer = strip_thinking(answer)
-    if style == "terse":
-        advice = next((line.strip() for line in answer.splitlines() if line.strip()), "")
-    else:
-        found = _object_in(answer).get("advice")
-        advice = found.strip() if isinstance(found, str) else ""
-    return advice if len(advice) <= MAX_ENTRY_CHARS and is_unicode(advice) else ""
-
-
-def _object_in(answer: str) -> Mapping[str, Any]:
-    """The JSON object of an answer; empty if there is none."""
-    first, last = answer.find("{"), answer.rfind("}")
-    try:
-        found = json.loads(answer[first : last + 1])
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -118,16 +118,16 @@ def find_bank(place: Path) -> Path:
 
 def open_bank(path: Path) -> Bank:
     """Open for writing, with its own embedder and the capacity that it was made with."""
-    embedder, dimensions = read_embedding_info(path)
     try:
-        return Bank(path, embedder, dimensions, read_capacity(path))
+        return Bank(path, *read_bank_info(path))
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
 
 
 def read_bank(path: Path) -> Bank:
     """A copy in memory: reading a run changes nothing in it, even while it trains."""
-    bank = Bank(None, *read_embedding_info(path), capacity=sys.maxsize)
+    embedder, dimensions, _ = read_bank_info(path)
+    bank = Bank(None, embedder, dimensions, capacity=sys.maxsize)
     try:
         bank.restore_from(path)
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
@@ -136,26 +136,16 @@ def read_bank(path: Path) -> Bank:
     return bank
 
 
-def read_embedding_info(path: Path) -> tuple[str, int]:
-    """(name of the embedder, its dimensions). Does not modify the file, even if it is not a bank."""
+def read_bank_info(path: Path) -> tuple[str, int, int]:
+    """(name of the embedder, its dimensions, capacity). Does not modify the file, even if it is not a bank."""
     try:
-        disk = connect_read_only(path)
-        try:
+        with closing(connect_read_only(path)) as disk:
             if not disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 raise TacitError(f"{path} is not an experience bank but another SQLite database.")
             found = dict(disk.execute("SELECT key, value FROM meta").fetchall())
-        finally:
-            disk.close()
-        return found["embedder"], int(found["dimensions"])
+        return found["embedder"], int(found["dimensions"]), int(found.get("capacity", sys.maxsize))
     except (sqlite3.DatabaseError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
-
-
-def read_capacity(path: Path) -> int:
-    """The most entries that a bank keeps; banks from before this was recorded keep any number."""
-    with closing(connect_read_only(path)) as disk:
-        row = disk.execute("SELECT value FROM meta WHERE key = 'capacity'").fetchone()
-    return int(row[0]) if row else sys.maxsize
 
 
 def load_embedding(name: str, dimensions: int, sentences: Callable[[str], Encode]) -> Embedding:
@@ -175,46 +165,38 @@ def _damaged(path: Path, error: Exception) -> TacitError:
 
 def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str, episodes: int) -> None:
     """Fill an empty bank before training (Offline Exp., Figure 3a): from `source` (a run, a bank, or JSON lines), or with
-    what the world's hindsight rule says about random episodes. A bank with entries stays as it is."""
+    what the world's hindsight rule says about random episodes of training tasks, each text once. A bank with entries stays as
+    it is."""
     if len(bank):
         return
-    if source:
-        fill_from_file(bank, embedding, Path(source).expanduser())
-    else:
-        fill_by_rule(bank, embedding, world, episodes)
-    if not len(bank):
-        raise TacitError(f"the bank made before training ({source or 'by rule'}) has no entries.")
-
-
-def fill_from_file(bank: Bank, embedding: Embedding, source: Path) -> None:
-    if source.suffix == ".jsonl":
+    path = Path(source).expanduser()
+    if path.suffix == ".jsonl":
         try:
-            lines = source.read_bytes().splitlines()
+            result = import_lines(bank, embedding, path.read_bytes().splitlines())
         except OSError as error:
-            raise TacitError(f"cannot read the entries {source}: {error.strerror}.") from error
-        result = import_lines(bank, embedding, lines)
+            raise TacitError(f"cannot read the entries {path}: {error.strerror}.") from error
         if result.bad:
             line, why = result.bad[0]
-            raise TacitError(f"{source}, line {line}: {why} Fix it, or import the valid lines with `tacit bank import`.")
-        return
-    try:
-        import_lines(bank, embedding, (line.encode() for line in export_lines(read_bank(find_bank(source)))))
-    except sqlite3.DatabaseError as error:
-        raise TacitError(f"cannot read the bank {source}: {error}.") from error
-
-
-def fill_by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes: int, seed: int = 0) -> None:
-    """Add the episode skills of random episodes of training tasks, each text once."""
-    if world.hindsight is None:
+            raise TacitError(f"{path}, line {line}: {why} Fix it, or import the valid lines with `tacit bank import`.")
+    elif source:
+        try:
+            import_lines(bank, embedding, (line.encode() for line in export_lines(read_bank(find_bank(path)))))
+        except sqlite3.DatabaseError as error:
+            raise TacitError(f"cannot read the bank {path}: {error}.") from error
+    elif world.hindsight is None:
         raise TacitError(f"world {world.name!r} has no hindsight rule to fill a bank with: name a bank (--bank FILE).")
-    live, found = world.make(), dict[str, Origin]()
-    for i, task in enumerate(world.tasks_of("train", episodes, seed)):
-        trajectory = build_trajectory(task, play_episode(live, task, RandomAgent(Random(f"{task.id}/{i}")), world.max_steps), i)
-        if text := world.hindsight(trajectory).episode.strip():
-            found.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
-    live.close()
-    vectors = embedding(list(found)) if found else ()
-    bank.replace((), [(t, v, o, None) for (t, o), v in zip(found.items(), vectors, strict=True)], "")
+    else:
+        live, found = world.make(), dict[str, Origin]()
+        for i, task in enumerate(world.tasks_of("train", episodes, 0)):
+            agent = RandomAgent(Random(f"{task.id}/{i}"))
+            trajectory = build_trajectory(task, play_episode(live, task, agent, world.max_steps), i)
+            if text := world.hindsight(trajectory).episode.strip():
+                found.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
+        live.close()
+        vectors = embedding(list(found)) if found else ()
+        bank.replace((), [(t, v, o, None) for (t, o), v in zip(found.items(), vectors, strict=True)], "")
+    if not len(bank):
+        raise TacitError(f"the bank made before training ({source or 'by rule'}) has no entries.")
 
 
 class RandomAgent:

@@ -24,14 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, Usage, validate_text
-from tacit.companions.experience.extractor import (
-    Distillation,
-    Extractor,
-    Style,
-    find_cut,
-    render_critic_prompt,
-    strip_thinking,
-)
+from tacit.companions.experience.extractor import Distilled, Extractor, Style, find_cut, render_critic_prompt, strip_thinking
 from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, Embedding, Query, Scope, place_in, retrieve
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
@@ -101,11 +94,6 @@ class ExperienceManager:
                 raise TacitError("the experience manager is closed: this episode cannot be distilled.")
             self._queue.put(request)
 
-    @property
-    def waiting(self) -> list[DistillRequest]:
-        """Queued requests, in order. Call only while nothing works on the queue."""
-        return [request for request in self._queue.queue if request is not None]
-
     def work(self) -> None:
         """Distill queued episodes. With a background thread, only raise its error, if it had one."""
         if self._thread is None:
@@ -129,14 +117,11 @@ class ExperienceManager:
             self._learned, trained = self.extractor.learn(usage, step)
             self.bank.record("trained", trained, step)
 
-        self._start("train", train)
+        self.start("train", train)
         learned, self._learned = self._learned, {}
         return {**learned, "experience/buffer": float(len(self.extractor.buffer))}
 
-    def start_merge(self, info: IterationInfo) -> None:
-        self._start("merge", lambda: self.merge(info))
-
-    def _start(self, name: str, work: Callable[[], None]) -> None:
+    def start(self, name: str, work: Callable[[], None]) -> None:
         """Do it now or, with a background thread, in a thread of its own; not while the last one of this name runs."""
         if not self.background:
             return work()
@@ -153,7 +138,7 @@ class ExperienceManager:
 
     def close(self) -> None:
         """Distill what is queued, and stop."""
-        self._stop()
+        self._stop(None)
         self.finish()
         self.extractor.close()
 
@@ -167,7 +152,7 @@ class ExperienceManager:
         for job in self._jobs.values():
             job.join(patience_s)
 
-    def _stop(self, patience_s: float | None = None) -> None:
+    def _stop(self, patience_s: float | None) -> None:
         with self._submitting:
             if not self._closed and self._thread is not None:
                 self._queue.put(None)
@@ -195,18 +180,14 @@ class ExperienceManager:
         self.counts["merges"] += 1
 
     def _merge_chunk(self, old: Mapping[int, Entry], info: IterationInfo, number: int) -> list[int]:
-        """Returns the ids of the entries that it became."""
-        merged, call = self.extractor.merge([entry.text for entry in old.values()], info, f"merge/{number}")
+        """Returns the resulting ids. Entries whose text is unchanged keep their id and history."""
+        after, call = self.extractor.merge([entry.text for entry in old.values()], info, f"merge/{number}")
         if call is None:
             self.count_refusal("a merge that is unusable, or does not fit in the extractor's context")
             return list(old)
         if any(i not in self.bank.entries for i in old):  # distilled or removed meanwhile
             self.count_refusal("a merge of entries that have changed meanwhile")
             return [i for i in old if i in self.bank.entries]
-        return self._apply_merge(old, merged, call, info)
-
-    def _apply_merge(self, old: Mapping[int, Entry], after: Sequence[str], call: Call, info: IterationInfo) -> list[int]:
-        """Entries whose text is unchanged keep their id and history. Returns the resulting ids."""
         kept = {entry.text: i for i, entry in old.items() if entry.text in after}
         fresh = [text for text in dict.fromkeys(after) if text not in kept]
         gone = [i for i in old if i not in kept.values()]
@@ -255,12 +236,13 @@ class ExperienceManager:
             for request, distilled in zip(requests, self.extractor.distill(asked, info, requests[0].place), strict=True):
                 self._apply(request, distilled)
 
-    def _apply(self, request: DistillRequest, distilled: Distillation) -> None:
-        if distilled.problem:
-            self.count_refusal(distilled.problem)
+    def _apply(self, request: DistillRequest, distilled: Distilled) -> None:
+        operations, call, problem = distilled
+        if problem:
+            self.count_refusal(problem)
             return
         played, task, entry = request.trajectory, request.trajectory.task, request.entry
-        for operation in distilled.operations:
+        for operation in operations:
             if operation.kind == "return":
                 self.counts["returned"] += 1
                 continue
@@ -269,7 +251,7 @@ class ExperienceManager:
             origin = Origin(task.world, task.family, task.id, *ended)
             try:
                 (vector_D,) = self.embedding([validate_text(operation.text)])
-                self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
+                self.bank.replace(old, [(operation.text, vector_D, origin, call)], "updated")
                 self.counts["updated" if old else "added"] += 1
             except EntryRejected as error:
                 self.count_refusal(str(error))

@@ -172,13 +172,13 @@ def retrieve(
     if not seen.entries or not queries:
         return [None] * len(queries)
     places = [place_in(diversity.scope, query.world, query.family) for query in queries]
-    near: dict[tuple[tuple[str, ...], str], list[Entry]] = {}
     if diversity.shuffled:
         pools = {place: [entry for entry in seen.entries if entry.origin.is_in(place)] for place in dict.fromkeys(places)}
         drawn = [Random(f"{query.seed} {query.text}") for query in queries]
         found = [rng.choice(pools[place]) if pools[place] else None for rng, place in zip(drawn, places, strict=True)]
         bank.record("retrieved", [entry.id for entry in found if entry is not None] if count else [], step)
         return found
+    near: dict[tuple[tuple[str, ...], str], list[Entry]] = {}
     for place in dict.fromkeys(places):
         texts = list(dict.fromkeys(query.text for query, own in zip(queries, places, strict=True) if own == place))
         close = seen.nearest(embedding(texts), diversity.candidates, place)
@@ -186,11 +186,9 @@ def retrieve(
     chosen: list[Entry | None] = []
     uncounted = Counter[int]()
     for query, place in zip(queries, places, strict=True):
-        scored = [
-            (score(bank, entry.id, rank, step, diversity, uncounted[entry.id]), -entry.id, entry)
-            for rank, entry in enumerate(near[place, query.text])
-        ]
-        best = [entry for *_, entry in sorted(scored, reverse=True, key=lambda found: found[:2])[:2]]
+        ranked = enumerate(near[place, query.text])
+        scores = {entry: score(bank, entry.id, rank, step, diversity, uncounted[entry.id]) for rank, entry in ranked}
+        best = sorted(scores, key=lambda entry: (-scores[entry], entry.id))[:2]
         if len(best) == 2 and query.seed is not None and is_recent(bank, best[0].id, step, diversity, uncounted[best[0].id]):
             best = best[Random(query.seed).random() < diversity.demotion :]
         chosen.append(best[0] if best else None)
