@@ -89,9 +89,8 @@ def demonstrate(
         played += 1
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            success, samples = play_expert(
-                live, NoisyExpert(make_expert(task), noise, rng), task, context, tokenizer, max_steps
-            )
+            hero = NoisyExpert(make_expert(task), noise, rng)
+            success, samples = play_expert(live, hero, task, context, tokenizer, max_steps)
         except TacitError:
             raise
         except (Exception, SystemExit) as error:
@@ -215,8 +214,9 @@ class NoteWriter:
 
     def critical(self, task: Task, rng: Random, context: Context, tokenizer: Tokenizer) -> list[Sample | None]:
         """The critical steps of an episode: each prompt with the step's note, and the expert's action."""
-        expert = self.expert(task, rng.choice((self.noise, LOST)), rng)
-        trajectory = self._trajectory(task, expert, rng)
+        noise = rng.choice((self.noise, LOST))
+        expert = NoisyExpert(self.make_expert(task), noise, rng)
+        trajectory = self._episode(task, noise, rng, expert)
         notes = self._skills(trajectory).steps
         other = self._skills(self._episode(rng.choice(self.tasks), LOST, rng)).steps
         shown = []
@@ -228,13 +228,8 @@ class NoteWriter:
                 shown.append(make_sample(taught, context, tokenizer))
         return shown
 
-    def expert(self, task: Task, noise: float, rng: Random) -> NoisyExpert:
-        return NoisyExpert(self.make_expert(task), noise, rng)
-
-    def _episode(self, task: Task, noise: float, rng: Random) -> Trajectory:
-        return self._trajectory(task, self.expert(task, noise, rng), rng)
-
-    def _trajectory(self, task: Task, expert: NoisyExpert, rng: Random) -> Trajectory:
+    def _episode(self, task: Task, noise: float, rng: Random, expert: NoisyExpert | None = None) -> Trajectory:
+        expert = expert or NoisyExpert(self.make_expert(task), noise, rng)
         return build_trajectory(task, play_episode(self.live, task, expert, self.max_steps), rng.randrange(2**31))
 
     def _teaches(self, trajectory: Trajectory) -> str:
@@ -265,7 +260,7 @@ def demonstrate_notes(
     for i in range(settings.noted):
         task, rng = tasks[i % len(tasks)], Random(derive(seed, "noted", i))
         note, true = scribe.note(task, rng)
-        expert = scribe.expert(task, settings.noise, rng)
+        expert = NoisyExpert(scribe.make_expert(task), settings.noise, rng)
         success, turns = play_expert(live, expert, task, context, tokenizer, max_steps, Condition(GUIDED, note))
         won += success
         shown += turns if success else []
@@ -277,13 +272,9 @@ def demonstrate_notes(
         shown.append(scribe.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
     live.close()
     fitting = [sample for sample in shown if sample is not None]
-    return Demonstrations(
-        [p for p, _ in fitting],
-        [c for _, c in fitting],
-        settings.noted + settings.step_notes + settings.entries,
-        won + settings.step_notes + settings.entries,
-        too_long=len(shown) - len(fitting),
-    )
+    rest = settings.step_notes + settings.entries
+    prompts, completions = [prompt for prompt, _ in fitting], [completion for _, completion in fitting]
+    return Demonstrations(prompts, completions, settings.noted + rest, won + rest, too_long=len(shown) - len(fitting))
 
 
 # DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every state it visits, including those of failed
@@ -321,13 +312,6 @@ class RelabeledEpisodes:
     def won(self) -> int:
         return sum(trajectory.success for trajectory in self.played)
 
-    def metrics(self) -> dict[str, float]:
-        return {
-            "relabel_agreement": self.agreement,
-            "relabel_success": self.won / len(self.played),
-            "relabel_turns": float(len(self.turns)),
-        }
-
     def records(self) -> list[dict[str, Any]]:
         """Trajectory records with the action of the `expert` at each turn."""
         records = [trajectory_record(trajectory) for trajectory in self.played]
@@ -343,11 +327,17 @@ class RelabeledEpisodes:
         return f"{played}, the expert agrees with {self.agreement:.1%}{lost}{crashed}"
 
 
-def check_adviser(world: Environment, expert: str) -> None:
-    """Refuse an expert class that cannot advise on another agent's episodes."""
+def check_adviser(world: Environment, expert: str, adviser: object = None) -> None:
+    """Refuse an expert (its class, or `adviser`, an instance) that cannot advise on another agent's episodes."""
     make = world.expert(expert or None)
-    if isinstance(make, type) and not issubclass(make, Adviser):
-        raise _adviser_error(world, expert)
+    if isinstance(adviser, Adviser) or (adviser is None and not (isinstance(make, type) and not issubclass(make, Adviser))):
+        return
+    able = [n for n, other in world.experts.items() if isinstance(other, type) and issubclass(other, Adviser)]
+    other = f"choose --sft.expert {' or '.join(able)}" if able else "show recoveries with --sft.noise"
+    raise TacitError(
+        f"the expert {expert or next(iter(world.experts))!r} of world {world.name!r} cannot advise on the policy's episodes: "
+        f"{other}, drop sft.rounds, or give it a `happened` method (Adviser in tacit/core/world.py)."
+    )
 
 
 def relabel(
@@ -361,8 +351,7 @@ def relabel(
         actions: list[str] = []
         try:
             adviser = TimedExpert(make, timeout_s, trajectory.task)
-            if not isinstance(adviser, Adviser):
-                raise _adviser_error(world, expert)
+            check_adviser(world, expert, adviser)
             for step in trajectory.steps:
                 actions.append(adviser.act(step.observation))
                 adviser.happened(step.action)
@@ -447,13 +436,3 @@ def load_relabeled(place: Path) -> Demonstrations:
             f"cannot read the relabeled turns in {place}: {error}. Delete the checkpoints after sft {int(place.stem)} to play "
             "the round again."
         ) from error
-
-
-def _adviser_error(world: Environment, expert: str) -> TacitError:
-    name = expert or next(iter(world.experts))
-    able = [n for n, make in world.experts.items() if isinstance(make, type) and issubclass(make, Adviser)]
-    other = f"choose --sft.expert {' or '.join(able)}" if able else "show recoveries with --sft.noise"
-    return TacitError(
-        f"the expert {name!r} of world {world.name!r} cannot advise on the policy's episodes: {other}, drop sft.rounds, or "
-        "give it a `happened` method (Adviser in tacit/core/world.py)."
-    )

@@ -144,7 +144,9 @@ def relabel_round(
         relabelled = relabel(setup.world, played, chosen.expert, setup.settings.world_timeout_s)
         parts.append(make_samples(relabelled, context, policy))
         records += relabelled.records()
-        metrics |= {f"{name}/{k}" if name else k: value for k, value in relabelled.metrics().items()}
+        success, turns = relabelled.won / len(relabelled.played), float(len(relabelled.turns))
+        own = {"relabel_agreement": relabelled.agreement, "relabel_success": success, "relabel_turns": turns}
+        metrics |= {f"{name}/{k}" if name else k: value for k, value in own.items()}
         reporter.say(f"round {number}{f' in {name}' if name else ''}: {relabelled}")
     fresh = Demonstrations.joined(parts)
     save_relabeled(fresh, file)

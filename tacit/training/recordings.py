@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from tacit.core.chat import OPEN_THOUGHT, split_thought
 from tacit.core.errors import TacitError
@@ -67,7 +67,8 @@ Said = tuple[str, str]
 
 
 def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The line with `turns`; unchanged if it already has them or its form is unknown."""
+    """The line with `turns`; unchanged if it already has them or its form is unknown. Consecutive texts before an action are
+    joined; thoughts are dropped."""
     if "turns" in data:
         return data
     if isinstance(data.get("conversations"), list):
@@ -78,10 +79,17 @@ def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
         said = list(_transcript(data["text"]))
     else:
         return data
-    turns, last = _pair_turns(said)
-    goal = data.get("goal") or next(
-        (found[1] for kind, text in said if kind == "observation" and (found := _TASK.search(text))), ""
-    )
+    turns, seen = list[dict[str, str]](), list[str]()
+    for kind, text in said:
+        if kind == "observation":
+            seen.append(text)
+        elif kind == "action":
+            if not seen:
+                raise TacitError(f"nothing was seen before action {len(turns) + 1}")
+            turns.append({"saw": "\n".join(seen), "action": text})
+            seen = []
+    told = (found[1] for kind, text in said if kind == "observation" and (found := _TASK.search(text)))
+    goal, last = data.get("goal") or next(told, ""), "\n".join(seen)
     return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
 
 
@@ -100,36 +108,17 @@ def _eto_episode(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"success": won, **{name: value for name, value in data.items() if name != "conversations"}, "messages": messages}
 
 
-def _pair_turns(said: list[Said]) -> tuple[list[dict[str, str]], str]:
-    """(turns, last observation). Consecutive texts before an action are joined; thoughts are dropped."""
-    turns: list[dict[str, str]] = []
-    seen: list[str] = []
-    for kind, text in said:
-        if kind == "observation":
-            seen.append(text)
-        elif kind == "action":
-            if not seen:
-                raise TacitError(f"nothing was seen before action {len(turns) + 1}")
-            turns.append({"saw": "\n".join(seen), "action": text})
-            seen = []
-    return turns, "\n".join(seen)
-
-
 def _transcript(text: str) -> Iterator[Said]:
     text = _SAME_LINE.sub(r"\1\n", text)
     labels = list(_LABEL.finditer(text))
-    if not any(label[1].lower() == "action" for label in labels):
-        yield from _prompted(text)
+    if any(label[1].lower() == "action" for label in labels):
+        if before := text[: labels[0].start()].strip():
+            yield "observation", before
+        for label, following in zip(labels, [*labels[1:], None], strict=True):
+            words = text[label.end() : following.start() if following else len(text)].strip()
+            kind = label[1].lower()
+            yield kind, words.split("\n")[0].strip() if kind == "action" else words
         return
-    if before := text[: labels[0].start()].strip():
-        yield "observation", before
-    for label, following in zip(labels, [*labels[1:], None], strict=True):
-        words = text[label.end() : following.start() if following else len(text)].strip()
-        kind = label[1].lower()
-        yield kind, words.split("\n")[0].strip() if kind == "action" else words
-
-
-def _prompted(text: str) -> Iterator[Said]:
     at, thought = 0, False
     for line in _PROMPT.finditer(text):
         seen = text[at : line.start()].strip()
@@ -161,7 +150,15 @@ def _conversation(messages: list[Any]) -> Iterator[Said]:
 
 def _said(message: Mapping[str, Any], number: int) -> Said:
     if message.get("tool_calls"):
-        return "action", _called(message["tool_calls"], number)
+        try:
+            (call,) = message["tool_calls"]
+            arguments = call["function"]["arguments"]
+            (action,) = (json.loads(arguments) if isinstance(arguments, str) else arguments).values()
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise TacitError(f"message {number} does not call one tool with one argument") from error
+        if not isinstance(action, str):
+            raise TacitError(f"message {number} calls a tool with {type(action).__name__}, not with text")
+        return "action", action
     content = message.get("content")
     said = split_thought(content)[1] if isinstance(content, str) else ""
     if tags := _TAGS.findall(said):
@@ -177,18 +174,6 @@ def _said(message: Mapping[str, Any], number: int) -> Said:
     if len(done) != 1 or (marked is lines and len(lines) != 1) or OPEN_THOUGHT in done[0]:
         raise TacitError(f"message {number} has no action: neither <action>…</action> nor `Action:`, and not one line alone")
     return "action", done[0]
-
-
-def _called(calls: Any, number: int) -> str:
-    try:
-        (call,) = calls
-        arguments = call["function"]["arguments"]
-        (action,) = (json.loads(arguments) if isinstance(arguments, str) else arguments).values()
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise TacitError(f"message {number} does not call one tool with one argument") from error
-    if not isinstance(action, str):
-        raise TacitError(f"message {number} calls a tool with {type(action).__name__}, not with text")
-    return action
 
 
 NAMED = 5
@@ -229,10 +214,9 @@ class Recording:
 
 @dataclass
 class Reading:
-    """Counts of what became of the lines."""
+    """Counts of what became of the lines, and lines with a reason."""
 
     unusable: list[str] = field(default_factory=list)
-    """with the reason"""
     differing: list[str] = field(default_factory=list)
     again: int = 0
     """replays that matched"""
@@ -285,7 +269,7 @@ def imitate_recordings(
             reading.others += 1
             continue
         try:
-            task, course, came = _replay_recording(recording, known)
+            task, course, came = known.replay(recording)
             turns = list(render_turns(context, task, course))
         except Exception as error:  # a tracker or a wording meets texts that its world never wrote
             reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
@@ -309,31 +293,36 @@ def imitate_recordings(
             f"there is nothing to imitate in {path}: {len(recordings)} episodes, {len(shown)} turns of won ones, none of them "
             f"usable. {'. '.join(reading.notes())}."
         )
-    return (
-        Demonstrations(
-            [p for p, _ in fitting], [c for _, c in fitting], len(recordings), won, too_long=len(shown) - len(fitting)
-        ),
-        reading.notes(),
-    )
+    prompts, completions = map(list, zip(*fitting, strict=True))
+    too_long = len(shown) - len(fitting)
+    return Demonstrations(prompts, completions, len(recordings), won, too_long=too_long), reading.notes()
 
 
 def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
     """The episodes of a file. Unusable lines are counted in `reading`. In a JSON list, entries count as lines."""
-    if _is_list(path.expanduser()):
-        yield from _read_list(path.expanduser(), reading)
-        return
-    for number, line in _lines(path.expanduser(), reading):
+    for number, data in _read_documents(path.expanduser(), reading):
         try:
-            yield recording_of(number, json.loads(line.decode("utf-8")))
+            yield recording_of(number, json.loads(data.decode("utf-8")) if isinstance(data, bytes) else data)
         except (ValueError, TacitError, RecursionError) as error:
             reading.unusable.append(f"line {number}: {_reason(error)}")
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
-    """(number, text) of every nonempty line. A truncated file is read as far as it goes."""
+def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
+    """(number, bytes) of every nonempty line, or (number, entry) of a file that is one JSON list. A truncated file of lines is
+    read as far as it goes."""
     number = 0
     try:
-        with _open(path) as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(64).removeprefix(codecs.BOM_UTF8)
+            file.seek(0)
+            if start.lstrip().startswith(b"["):
+                try:
+                    entries = json.loads(file.read().decode("utf-8-sig"))
+                except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+                    broken = f"a JSON list that breaks off: {_reason(error)}"
+                    raise TacitError(f"cannot read the recorded episodes {path}: {broken}.") from error
+                yield from enumerate(entries, start=1)
+                return
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
@@ -349,38 +338,9 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
         reading.unusable.append(f"line {number + 1}: the file breaks off here: {error}")
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _is_list(path: Path) -> bool:
-    """Whether the file begins as a JSON list; an unreadable one does not."""
-    try:
-        with _open(path) as file:
-            return file.read(64).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-    except (OSError, EOFError, zlib.error):
-        return False
-
-
-def _read_list(path: Path, reading: Reading) -> Iterator[Recording]:
-    try:
-        with _open(path) as file:
-            entries = json.loads(file.read().decode("utf-8-sig"))
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise TacitError(f"cannot read the recorded episodes {path}: a JSON list that breaks off: {_reason(error)}.") from error
-    for number, data in enumerate(entries, start=1):
-        try:
-            yield recording_of(number, data)
-        except (ValueError, TacitError, RecursionError) as error:
-            reading.unusable.append(f"line {number}: {_reason(error)}")
-
-
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "not UTF-8"
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    return str(error)
+    known = {UnicodeDecodeError: "not UTF-8", RecursionError: "nested too deeply"}
+    return known.get(type(error)) or str(error)
 
 
 def recording_of(line: int, data: Any) -> Recording:
@@ -397,46 +357,34 @@ def recording_of(line: int, data: Any) -> Recording:
         raise TacitError("does not say whether it was won (success: true or false)")
     if not any(isinstance(data.get(name), str) and data[name] for name in ("task", "goal")):
         raise TacitError("names neither a task nor a goal")
-    seen, actions = [], []
+    seen, actions, spoken, wrote = [], [], [], []
     for number, turn in enumerate(turns, start=1):
         saw = turn.get("saw", turn.get("observation")) if isinstance(turn, Mapping) else None
         if not isinstance(saw, str) or not isinstance(turn.get("action"), str):
             raise TacitError(f"turn {number} has no text for what was seen, or for the action")
         if not is_unicode(saw) or not is_unicode(turn["action"]):
             raise TacitError(f"turn {number} has half a character (a lone surrogate) in it")
-        if not turn["action"].strip() and turn.get("valid", True) is not False:
+        said, valid = turn.get("wrote"), turn.get("valid", True) is not False
+        if not turn["action"].strip() and valid:
             raise TacitError(f"turn {number} has an empty action")
         seen.append(saw)
         actions.append(turn["action"])
+        spoken.append(valid)
+        wrote.append(said if not valid and isinstance(said, str) and is_unicode(said) else None)
     last = data.get("saw", data.get("observation"))
-    if not all(
-        is_unicode(text) for text in (last, data.get("goal"), data.get("task"), data.get("family")) if isinstance(text, str)
-    ):
+    task, goal, family = (data.get(name) or "" for name in ("task", "goal", "family"))
+    if not all(is_unicode(text) for text in (last, task, goal, family) if isinstance(text, str)):
         raise TacitError("has half a character (a lone surrogate) in it")
-    return Recording(
-        line,
-        str(data.get("task") or ""),
-        str(data.get("goal") or ""),
-        str(data.get("family") or ""),
-        data["success"],
-        (*seen, last) if isinstance(last, str) else tuple(seen),
-        tuple(actions),
-        tuple(turn.get("valid", True) is not False for turn in turns),
-        tuple(_wrote(turn) for turn in turns),
-    )
-
-
-def _wrote(turn: Mapping[str, Any]) -> str | None:
-    said = turn.get("wrote")
-    return said if turn.get("valid", True) is False and isinstance(said, str) and is_unicode(said) else None
+    shown = (*seen, last) if isinstance(last, str) else tuple(seen)
+    names = (str(task), str(goal), str(family))
+    return Recording(line, *names, data["success"], shown, tuple(actions), tuple(spoken), tuple(wrote))
 
 
 def why_not_usable(recording: Recording, known: Known, context: Context) -> str:
     """Why a won episode cannot be imitated with this prompt; empty if it can."""
     try:
-        task, course, came = _replay_recording(recording, known)
-        for _ in render_turns(context, task, course):
-            pass
+        task, course, came = known.replay(recording)
+        list(render_turns(context, task, course))
     except Exception as error:  # as in `imitate_recordings`
         return f"{type(error).__name__}: {error}"
     return "is said to be won, and played again it is not" if came == "lost" else ""
@@ -473,15 +421,18 @@ class Known:
     def _goals(self) -> GoalClassifier:
         return GoalClassifier((task.goal, task.family) for task in self._by_id.values())
 
-    def happened(self, recording: Recording) -> tuple[Task, list[Interaction]]:
-        """(task, episode): replayed if the replay matches, else as recorded."""
+    def replay(self, recording: Recording, needs_goal: bool = True) -> tuple[Task, list[Interaction], ReplayResult]:
+        """(task, episode, result): the episode is replayed if the replay matches, else as recorded."""
         task = self.find(recording)
         if task is None:
-            return self.make_task(recording), list(recording.as_recorded())
+            if needs_goal and not recording.goal:
+                raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
+            return self.make_task(recording), list(recording.as_recorded()), "unknown"
         try:
-            return task, list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
-        except ReplayMismatch:
-            return task, list(recording.as_recorded())
+            course = list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
+        except ReplayMismatch as difference:
+            return task, list(recording.as_recorded()), difference
+        return task, course, "again" if course[-1].transition.success else "lost"
 
     def make_task(self, recording: Recording) -> Task:
         """A task made from an episode of an unknown task."""
@@ -496,19 +447,6 @@ class Known:
     def close(self) -> None:
         if self._world is not None:
             self._world.close()
-
-
-def _replay_recording(recording: Recording, known: Known) -> tuple[Task, list[Interaction], ReplayResult]:
-    task = known.find(recording)
-    if task is None:
-        if not recording.goal:
-            raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
-        return known.make_task(recording), list(recording.as_recorded()), "unknown"
-    try:
-        course = list(replay_actions(known.live, task, recording.actions, recording.seen, recording.wrote))
-    except ReplayMismatch as difference:
-        return task, list(recording.as_recorded()), difference
-    return task, course, "again" if course[-1].transition.success else "lost"
 
 
 def task_of_recording(recording: Recording, world: str) -> Task:

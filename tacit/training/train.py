@@ -59,12 +59,6 @@ class Progress:
     stopped: str = ""
     """why the run ended early: `callback` or `patience`"""
 
-    def best_before(self, patience: int) -> float | None:
-        """The best success, if the last `patience` RL evaluations did not exceed it; else None."""
-        successes = [e["success"] for e in self.evaluations if e["stage"] == "rl"]
-        best = successes.index(max(successes)) if successes else 0
-        return successes[best] if len(successes) - 1 - best >= patience else None
-
 
 class Trainer:
     """The stages of one run."""
@@ -107,7 +101,13 @@ class Trainer:
             for note in setup.tasks.notes:
                 self.reporter.say(note)
         with self.reporter, ExitStack() as resources:
-            self.collectors = [self._open_collector(setup, resources) for setup in self.setups]
+            self.collectors: list[Collector] = []
+            for setup in self.setups:
+                method, worlds = setup.method, make_worlds(setup.world, setup.settings)
+                for opened in (worlds, *method.companions):
+                    resources.callback(opened.close)
+                limits = (setup.max_tokens, setup.max_steps, setup.name if len(self.setups) > 1 else "", setup.share)
+                self.collectors.append(Collector(method, setup.tasks.training, worlds, *limits))
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
                 self._evaluate_further("untrained", 0)
@@ -117,14 +117,6 @@ class Trainer:
                 self._train_rl()
         self._add_wall_time()
         return self._write_summary()
-
-    def _open_collector(self, setup: WorldSetup, resources: ExitStack) -> Collector:
-        method, worlds = setup.method, make_worlds(setup.world, setup.settings)
-        resources.callback(worlds.close)
-        for companion in method.companions:
-            resources.callback(companion.close)
-        name = setup.name if len(self.setups) > 1 else ""
-        return Collector(method, setup.tasks.training, worlds, setup.max_tokens, setup.max_steps, name, setup.share)
 
     def _notify(self, event: Event) -> None:
         for callback in self._callbacks:
@@ -194,21 +186,19 @@ class Trainer:
         schedule = self.method.schedule
         first = self.progress.step if self.progress.stage == "rl" else 0
         if first == 0:
-            self._copy_weights_to_other_policies()
+            imitated = self.run.checkpoints.newest()
+            if imitated is not None and any(setup.settings.sft.entries for setup in self.setups):
+                for name in self._same_start:  # imitation showed how to write entries
+                    self.other_policies[name].load(imitated.policy)
+                    self.other_policies[name].begin_stage()
             self.policy.begin_stage()
             if any("reference" in setup.method.needs for setup in self.setups):
                 self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
         episodes, max_steps = schedule.groups * schedule.group_size, max(c.max_steps for c in self.collectors)
-        loop = Loop(
-            self.collectors,
-            self.policy,
-            self.settings.seed,
-            schedule.iterations,
-            dict(self.progress.drawn),
-            lambda number: self._show_status(f"rl {number}", episodes, max_steps),
-            bool(self.settings.overlap),
-        )
+        drawn, overlap = dict(self.progress.drawn), bool(self.settings.overlap)
+        loop = Loop(self.collectors, self.policy, self.settings.seed, schedule.iterations, drawn, overlap=overlap)
+        loop.observer = lambda number: self._show_status(f"rl {number}", episodes, max_steps)
         self._stop_without_improvement()
         for step in range(first + 1, schedule.iterations + 1):
             if self.progress.stopped:
@@ -269,9 +259,11 @@ class Trainer:
         patience = self.settings.evaluation.patience
         if not patience or self.progress.stopped:
             return
-        if (best := self.progress.best_before(patience)) is not None:
+        successes = [e["success"] for e in self.progress.evaluations if e["stage"] == "rl"]
+        best = successes.index(max(successes)) if successes else 0
+        if len(successes) - 1 - best >= patience:
             self.progress.stopped = "patience"
-            last = f"no improvement over {best:.1%} in the last {pluralize(patience, 'evaluation')}"
+            last = f"no improvement over {successes[best]:.1%} in the last {pluralize(patience, 'evaluation')}"
             self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
 
     # Evaluation.
@@ -299,9 +291,8 @@ class Trainer:
             return
         for collector, setup in zip(self.collectors, self.setups, strict=True):
             own, prefix = setup.tasks.panel, f"{setup.name}-" if len(self.setups) > 1 else ""
-            panels: list[tuple[str, Panel, TaskCondition]] = [
-                (panel.tasks[0].split, panel, PLAIN) for panel in setup.tasks.further
-            ]
+            further = setup.tasks.further
+            panels: list[tuple[str, Panel, TaskCondition]] = [(panel.tasks[0].split, panel, PLAIN) for panel in further]
             for name, condition in setup.method.conditions.evaluated.items():
                 # The plain condition was already evaluated. An empty bank, for example, has no other.
                 if any(condition(task) != PLAIN for task in own.tasks):
@@ -360,14 +351,8 @@ class Trainer:
     def _save(self) -> None:
         self._add_wall_time()
         state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
-        self.run.checkpoints.save(
-            self.progress.stage,
-            self.progress.step,
-            self.policy,
-            state,
-            beside=self.other_policies,
-            companions=self._companions(),
-        )
+        stage, step = self.progress.stage, self.progress.step
+        self.run.checkpoints.save(stage, step, self.policy, state, beside=self.other_policies, companions=self._companions())
 
     def _restore(self) -> None:
         newest = self.run.checkpoints.newest()
@@ -392,14 +377,6 @@ class Trainer:
             companion.name if alone or len(places) > 1 else f"{self.setups[places[0]].name}/{companion.name}": companion
             for companion, places in companions_of([setup.method for setup in self.setups])
         }
-
-    def _copy_weights_to_other_policies(self) -> None:
-        """If imitation showed how to write entries, the policies that write them start from the imitated weights."""
-        imitated = self.run.checkpoints.newest()
-        if imitated is not None and any(setup.settings.sft.entries for setup in self.setups):
-            for name in self._same_start:
-                self.other_policies[name].load(imitated.policy)
-                self.other_policies[name].begin_stage()
 
     def _save_failure(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
         """Save the batch and the policy that produced a non-finite loss."""
