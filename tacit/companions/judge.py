@@ -57,21 +57,24 @@ class EpisodeJudge(RewardTerm, Companion):
             self._answers = AnswerCache(self.place)
         judged = [trajectory for group in groups for trajectory in group.trajectories]
         before, found = len(self._answers), self._ask(judged, info)
-        fresh = self._answers.since(before)
+        everything = self._answers.since(0)
+        fresh = everything[before:]
+        read, written = sum(a.read for a in fresh), sum(a.written for a in fresh)
+        all_read, all_written = sum(a.read for a in everything), sum(a.written for a in everything)
         self._grades = {}
         for group in groups:
-            read = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
-            usual = float(np.mean(list(read.values()))) if read else 0.0
-            self._grades |= {id(t): read.get(id(t), usual) for t in group.trajectories}
+            known = {id(t): grade for t in group.trajectories if (grade := parse_grade(found[id(t)].text)) is not None}
+            usual = float(np.mean(list(known.values()))) if known else 0.0
+            self._grades |= {id(t): known.get(id(t), usual) for t in group.trajectories}
         unread = sum(parse_grade(found[id(t)].text) is None for t in judged)
         return {
             "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
             "judge_unread": unread / len(judged) if judged else 0.0,
             "judge_asked": float(len(fresh)),
-            "judge_prompt_tokens": float(sum(a.read for a in fresh)),
-            "judge_completion_tokens": float(sum(a.written for a in fresh)),
-            "judge_cost": self._cost(fresh),
-            "judge_cost_so_far": self._cost(self._answers.since(0)),
+            "judge_prompt_tokens": float(read),
+            "judge_completion_tokens": float(written),
+            "judge_cost": self.prices.of(read, written),
+            "judge_cost_so_far": self.prices.of(all_read, all_written),
         }
 
     def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
@@ -79,9 +82,6 @@ class EpisodeJudge(RewardTerm, Companion):
             Rewards.at_the_end(g, self.weight / MAX_GRADE * np.array([self._grades[id(t)] for t in g.trajectories]))
             for g in groups
         ]
-
-    def _cost(self, answers: Sequence[Answer]) -> float:
-        return self.prices.of(sum(a.read for a in answers), sum(a.written for a in answers))
 
     def _ask(self, judged: Sequence[Trajectory], info: IterationInfo) -> dict[int, Answer]:
         """id(trajectory) -> answer."""
@@ -126,11 +126,7 @@ def render_question(rubric: str, trajectory: Trajectory) -> Prompt:
 
 
 def parse_grade(text: str) -> float | None:
-    """The last grade in an answer; None if there is none in 0 … 10.
-
-    >>> grade_of("Slow but right.\\ngrade: 7")
-    7.0
-    """
+    """The last grade in an answer, such as 7.0 in `Slow but right. grade: 7`; None if there is none in 0 … 10."""
     found = _GRADE.findall(text)
     grade = float(found[-1]) if found else -1.0
     return grade if 0 <= grade <= MAX_GRADE else None

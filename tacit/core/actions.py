@@ -19,6 +19,7 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 from tacit.core.chat import Call, Message, Tool, split_thought
@@ -56,9 +57,18 @@ class ActionFormat(Protocol):
         """The completion for `action`, as in a demonstration."""
         ...
 
+    def message(self, action: str, past: bool = False) -> Message:
+        """The assistant's message for `action`: as a demonstration, or as a past turn without a thought."""
+        return Message("assistant", self.write(action))
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """empty if actions are not tool calls"""
+        return ()
+
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(ActionFormat):
     kinds: tuple[str, ...] = ("action",)
     """the tags that hold an action; where there are several, the tag is the first word of the action"""
     thinks: bool = True
@@ -100,6 +110,9 @@ class Tags:
         before = f"<think>{thought}</think>" if self.thinks or thought else ""
         return f"{before}<{kind}>{inside}</{kind}>"
 
+    def message(self, action: str, past: bool = False) -> Message:
+        return Message("assistant", self.write_past(action) if past else self.write(action))
+
     def write_past(self, action: str) -> str:
         """The action in its tag, without a thought, as shown in past turns."""
         kind, _, inside = action.partition(" ")
@@ -109,7 +122,7 @@ class Tags:
 
 
 @dataclass(frozen=True)
-class Bare:
+class Bare(ActionFormat):
     """The action on a line of its own, and nothing else."""
 
     stop: tuple[str, ...] = ("\n",)
@@ -124,7 +137,7 @@ class Bare:
 
 
 @dataclass(frozen=True)
-class Calls:
+class Calls(ActionFormat):
     """A call of one of some tools, each with one argument. How a call is written is the template's business (`message` says
     what is meant, an engine writes it); it is read as JSON or as Qwen's XML, wherever in the answer it stands."""
 
@@ -137,9 +150,7 @@ class Calls:
     summary: str = "Take one action."
     meaning: str = "the action, word for word"
 
-    @property
-    def stop(self) -> tuple[str, ...]:
-        return ("</tool_call>",)
+    stop: tuple[str, ...] = ("</tool_call>",)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -151,14 +162,15 @@ class Calls:
         Parsed(action='go east', valid=True)
         """
         thought, said = split_thought(text)
-        for name, arguments in _calls_in(said):
+        tagged = ((name, dict(_PARAMETER.findall(inside))) for name, inside in _FUNCTION.findall(said))
+        for name, arguments in chain(find_json_calls(said), tagged):
             inside = arguments.get(self.argument)
             if name in self.kinds and isinstance(inside, str) and inside.strip():
                 action = inside.strip() if self.keep_case else inside.strip().lower()
                 return Parsed(f"{name} {action}" if len(self.kinds) > 1 else action, True, thought)
         return Parsed(said.strip()[-_HEARD:], False, thought)
 
-    def message(self, action: str) -> Message:
+    def message(self, action: str, past: bool = False) -> Message:
         """The answer that means `action`; what is none is said as it is."""
         kind, inside = self.kinds[0], action
         if len(self.kinds) > 1:
@@ -173,16 +185,14 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class AfterThought:
+class AfterThought(ActionFormat):
     """Another format, after a thought in the model's own template."""
 
     answer: ActionFormat
     thinks: bool = True
 
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """None: a stop string might occur in the thought."""
-        return ()
+    stop: tuple[str, ...] = ()
+    """none: a stop string might occur in the thought"""
 
     def parse(self, text: str) -> Parsed:
         thought, said = split_thought(text)
@@ -192,19 +202,12 @@ class AfterThought:
     def write(self, action: str, thought: str = "") -> str:
         return self.answer.write(action)
 
+    def message(self, action: str, past: bool = False) -> Message:
+        return self.answer.message(action, past)
 
-def answer_message(form: ActionFormat, action: str, past: bool = False) -> Message:
-    """The assistant's message for `action`: as a demonstration, or as a past turn without a thought."""
-    inner = form.answer if isinstance(form, AfterThought) else form
-    message = getattr(inner, "message", None)
-    if message is not None:
-        return message(action)
-    return Message("assistant", inner.write_past(action) if past and isinstance(inner, Tags) else inner.write(action))
-
-
-def get_tools(form: ActionFormat) -> tuple[Tool, ...]:
-    """The tools of a format; empty if actions are not tool calls."""
-    return getattr(form.answer if isinstance(form, AfterThought) else form, "tools", ())
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self.answer.tools
 
 
 _FUNCTION = re.compile(r"<function=(\w+)>(.*?)</function>", re.DOTALL)
@@ -230,13 +233,6 @@ def find_json_calls(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if isinstance(inside.get("name"), str) and isinstance(arguments, dict):
             yield inside["name"], arguments
         at = text.find("{", end)
-
-
-def _calls_in(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, arguments) of every tool call in the text."""
-    yield from find_json_calls(text)
-    for name, inside_tags in _FUNCTION.findall(text):
-        yield name, dict(_PARAMETER.findall(inside_tags))
 
 
 TAGS, BARE, CALLS = Tags(), Bare(), Calls()

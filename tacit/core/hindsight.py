@@ -3,66 +3,49 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import Group, Observation, StopReason, Trajectory, Transition
+from tacit.core.types import Group, StopReason, Trajectory, Transition
+
+if TYPE_CHECKING:
+    from tacit.core.world import Expert, Tracker
 
 
-class Adviser(Protocol):
-    """An expert that can act from any state, whoever chose the earlier actions."""
-
-    def act(self, observation: Observation) -> str: ...
-
-
-class Measure(Protocol):
-    """The part of a tracker (core/world.py) that is needed here."""
-
-    def start(self, task, observation: Observation): ...
-
-    def update(self, state, action: str, transition: Transition): ...
-
-    def signals(self, before, after) -> Mapping[str, float]: ...
-
-
-def iter_transitions(trajectory: Trajectory) -> Iterator[tuple[str, Transition]]:
-    """(action, transition) of each step."""
-    for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
-        last = step is trajectory.steps[-1]
-        yield step.action, Transition(after, last, last and trajectory.success, effective=step.effective, label=step.label)
-
-
-def tracker_signals(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, float]]:
+def tracker_signals(trajectory: Trajectory, tracker: Tracker) -> list[Mapping[str, float]]:
     """The tracker's signals of each step, whether or not the agent read its state block."""
     if not trajectory.steps:
         return []
     return [tracker.signals(before, after) for before, after in pairwise(tracker_states(trajectory, tracker))]
 
 
-def tracker_states(trajectory: Trajectory, tracker: Measure) -> list[Any]:
+def tracker_states(trajectory: Trajectory, tracker: Tracker) -> list[Any]:
     """The tracker's state before each step and at the end of an episode with at least one step."""
     states = [tracker.start(trajectory.task, trajectory.steps[0].observation)]
-    for action, transition in iter_transitions(trajectory):
-        states.append(tracker.update(states[-1], action, transition))
+    for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
+        last = step is trajectory.steps[-1]
+        transition = Transition(after, last, last and trajectory.success, effective=step.effective, label=step.label)
+        states.append(tracker.update(states[-1], step.action, transition))
     return states
 
 
 def critical_steps(
     trajectory: Trajectory,
-    adviser: Adviser,
-    tracker: Measure,
+    adviser: Expert,
+    tracker: Tracker,
     most: int = 5,
     achieved: Sequence[str] = ("progress.subgoal",),
 ) -> dict[int, str]:
     """Up to `most` critical steps -> what to do there, without repetitions.
 
     Success: steps with one of the `achieved` signals -> the action taken. Failure: steps that had no effect, did not parse or
-    counted as an error -> what the expert would have done, given the same observations.
+    counted as an error -> what `adviser`, an expert that can act from any state, would have done after these observations.
     """
     signals = tracker_signals(trajectory, tracker)
     advised = [adviser.act(step.observation) for step in trajectory.steps]
@@ -81,11 +64,8 @@ def critical_steps(
 
 def most_repeated(trajectory: Trajectory) -> str:
     """The most frequent action, if it was taken more than twice; else empty."""
-    counts: dict[str, int] = {}
-    for step in trajectory.steps:
-        counts[step.action] = counts.get(step.action, 0) + 1
-    action = max(counts, key=lambda a: counts[a], default="")
-    return action if counts.get(action, 0) > 2 else ""
+    most = Counter(step.action for step in trajectory.steps).most_common(1)
+    return most[0][0] if most and most[0][1] > 2 else ""
 
 
 def stop_label(trajectory: Trajectory) -> str:

@@ -323,7 +323,10 @@ class Group:
         return self if len(kept) == len(self.trajectories) else Group(self.task, kept)
 
 
-def flat_steps(groups: Sequence[Group]) -> list[Step]:
+Groups = Sequence[Group]
+
+
+def flat_steps(groups: Groups) -> list[Step]:
     """Every step of every group, in the order batches and credit use."""
     return [step for group in groups for step in group.steps]
 

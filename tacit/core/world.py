@@ -377,8 +377,7 @@ class Environment:
 
     def check_ready(self) -> None:
         """Refused, with the command that would help, where what it requires is not there."""
-        remedy = self.remedy
-        if remedy:
+        if remedy := self.remedy:
             raise TacitError(f"world {self.name!r} is not ready here: it {remedy}.")
 
     @property
@@ -402,13 +401,23 @@ class Environment:
                 raise TacitError(
                     f"tasks({split!r}, {count}, {seed}) of world {self.name!r} gave {found!r}, not a list of Task."
                 )
-            return _checked(found, self.name, split)[:count]
+            tasks = found if isinstance(found, Sequence) else list(found)
         except TacitError:
             raise
         except Exception as error:
             raise TacitError(
                 f"tasks({split!r}, {count}, {seed}) of world {self.name!r} failed: {describe_error(error)}"
             ) from error
+        known: dict[str, Task] = {}
+        for task in tasks:
+            if not isinstance(task, Task):
+                raise TacitError(f"the tasks of world {self.name!r} must be a list of Task, and split {split!r} has {task!r}.")
+            if (other := known.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
+                raise TacitError(
+                    f"two tasks of world {self.name!r}, split {split!r}, have the id {task.id!r} and are not the same: "
+                    f"{other.data} and {task.data}. Records name a task by its id; give each its own."
+                )
+        return tasks[:count]
 
     def panel_size(self, split: str, usual: int = USUAL_PANEL) -> int:
         """How many tasks of a split are measured on where no number is named: all that was published, or `usual`."""
@@ -489,21 +498,6 @@ class Environment:
         return self.experts[name]
 
 
-def _checked(found: Iterable[Task], world: str, split: str) -> Sequence[Task]:
-    """What a world's `tasks` gave, where it is what it should be. Records name a task by its id, so no two may share one."""
-    tasks = found if isinstance(found, Sequence) else list(found)
-    known: dict[str, Task] = {}
-    for task in tasks:
-        if not isinstance(task, Task):
-            raise TacitError(f"the tasks of world {world!r} must be a list of Task, and split {split!r} has {task!r}.")
-        if (other := known.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
-            raise TacitError(
-                f"two tasks of world {world!r}, split {split!r}, have the id {task.id!r} and are not the same: {other.data} "
-                f"and {task.data}. Records name a task by its id; give each its own."
-            )
-    return tasks
-
-
 def _pick_out(
     tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
 ) -> list[Task]:
@@ -529,22 +523,18 @@ _MOST_PER_TASK = 64
 # What a world must return, said in words where it returns anything else.
 
 
-def as_observation(answer: object) -> Observation:
-    """What `reset` returned. Anything but an Observation is explained."""
-    return _observation(answer, "reset must return an Observation(text)")
-
-
 def as_transition(answer: object) -> Transition:
     """What `step` returned, in plain numbers. Anything but a Transition, or one that holds no Observation, is explained."""
     if not isinstance(answer, Transition):
         raise TypeError(f"step must return a Transition(observation, done, success), and returned {_shape(answer)}")
-    seen = _observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
+    seen = as_observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
     if not isinstance(answer.label, str):
         raise TypeError(f"the label of the Transition that step returns must be text, and is {answer.label!r}")
     return replace(answer.in_plain_numbers(), observation=seen)
 
 
-def _observation(answer: object, rule: str) -> Observation:
+def as_observation(answer: object, rule: str = "reset must return an Observation(text)") -> Observation:
+    """What `reset` returned. Anything but an Observation is explained."""
     if not isinstance(answer, Observation):
         raise TypeError(f"{rule}, and returned {_shape(answer)}")
     if not isinstance(answer.text, str):

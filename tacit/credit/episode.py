@@ -16,7 +16,7 @@ import numpy as np
 from tacit.core.credit import Credit, Rewards
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import REFERENCE, SCORING, Policy
-from tacit.core.types import Group, IterationInfo, flat_steps
+from tacit.core.types import Group, Groups, IterationInfo, flat_steps
 
 Std = Literal["population", "sample"] | None
 
@@ -51,11 +51,7 @@ class EpisodeRelative(CreditTerm):
     delta: float = 1e-6
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Policy | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Policy | None = None, info: IterationInfo | None = None
     ) -> Explained:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
@@ -74,11 +70,7 @@ class LeaveOneOut(CreditTerm):
     """RLOO:  A = R − mean of the other trajectories' R, plus the step's local reward. A group of one gets zeros."""
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Policy | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Policy | None = None, info: IterationInfo | None = None
     ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):

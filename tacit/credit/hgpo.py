@@ -18,7 +18,7 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, IterationInfo
+from tacit.core.types import Groups, IterationInfo
 from tacit.credit.embedders import Key, key_texts
 from tacit.credit.episode import Std, standardize, step_scores
 from tacit.credit.partitions import by_history
@@ -54,11 +54,7 @@ class HistoryHierarchy(CreditTerm):
             raise TacitError(f"depth = {self.depth} must be at least 1.")
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Encoder | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Encoder | None = None, info: IterationInfo | None = None
     ) -> Explained:
         began = time.perf_counter()
         steps, first, depths, returns = [], [], [], []

@@ -21,7 +21,7 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, IterationInfo, Step
+from tacit.core.types import Groups, IterationInfo, Step
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameKey, by_key
 from tacit.credit.step_relative import explain_credit, partition_metrics
@@ -99,11 +99,7 @@ class ActionPeers(CreditTerm):
         return self.partition.needs
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Encoder | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Encoder | None = None, info: IterationInfo | None = None
     ) -> Explained:
         began = time.perf_counter()
         clusters = self.partition(groups, policy)

@@ -11,7 +11,7 @@ import numpy as np
 from tacit.core.credit import Credit, Rewards
 from tacit.core.method import Column, CreditTerm
 from tacit.core.protocols import VALUES, Critic, Policy
-from tacit.core.types import Group, IterationInfo, flat_steps
+from tacit.core.types import Group, Groups, IterationInfo, flat_steps
 from tacit.credit.episode import Std, standardize
 
 
@@ -24,11 +24,7 @@ class Returns(Column):
     per: ClassVar[Literal["token", "row"]] = "row"
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Policy | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Policy | None = None, info: IterationInfo | None = None
     ) -> np.ndarray:
         return np.concatenate([reward.returns_N(self.gamma) for reward in rewards]) if rewards else np.zeros(0)
 
@@ -46,11 +42,7 @@ class StepReturns(CreditTerm):
     delta: float = 1e-6
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Policy | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Policy | None = None, info: IterationInfo | None = None
     ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 from tacit.core.credit import Credit, Rewards
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, IterationInfo
+from tacit.core.types import Group, Groups, IterationInfo
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameKey
 
@@ -86,11 +86,7 @@ class StepRelative(CreditTerm):
         return self.partition.needs
 
     def __call__(
-        self,
-        groups: Sequence[Group],
-        rewards: Sequence[Rewards],
-        policy: Encoder | None = None,
-        info: IterationInfo | None = None,
+        self, groups: Groups, rewards: Sequence[Rewards], policy: Encoder | None = None, info: IterationInfo | None = None
     ) -> Explained:
         began = time.perf_counter()
         clusters = self.partition(groups, policy)

@@ -43,7 +43,7 @@ _STOP_S = 5.0
 # a client that waits for our agent's action. Their parsers and rubrics work unchanged; tools are not passed on.
 
 
-class VerbatimFormat:
+class VerbatimFormat(ActionFormat):
     """The whole completion is the action."""
 
     stop: tuple[str, ...] = ()

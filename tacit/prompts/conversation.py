@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tacit.core.actions import ActionFormat, AfterThought, answer_message, get_tools
+from tacit.core.actions import ActionFormat, AfterThought
 from tacit.core.chat import Exchange, Message, split_thought
 from tacit.core.hindsight import Lesson
 from tacit.core.types import ActionStyle, Observation, Prompt
@@ -25,7 +25,7 @@ def render_observation(
     wording: Wording, form: ActionFormat, number: int, observation: Observation, admissible: bool, before: Exchange | None
 ) -> str:
     """The observation as a message. If the last answer called no known tool, the message starts by saying so."""
-    seen, tools = wording.message(number, observation, admissible), get_tools(form)
+    seen, tools = wording.message(number, observation, admissible), form.tools
     if before is None or not tools or before.answer.call is not None:
         return seen
     # The world only sees an unknown action, so it cannot explain the failed tool call.
@@ -44,7 +44,7 @@ def build_exchange(
 ) -> Exchange:
     """A past turn, without its admissible actions. `wrote`: the raw answer if it was no valid action. It is shown verbatim, so
     that the model does not learn to copy a call it never made."""
-    said = answer_message(form, action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
+    said = form.message(action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
     return Exchange(render_observation(wording, form, number, observation, False, before), said)
 
 

@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tacit.core.actions import ActionFormat, get_tools
+from tacit.core.actions import ActionFormat
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Wording, tell_now
-from tacit.prompts.conversation import (
-    build_exchange,
-    build_format,
-    frame_note,
-    render_observation,
-    render_request,
-)
+from tacit.prompts.conversation import build_exchange, build_format, frame_note, render_observation, render_request
 
 
 @dataclass(frozen=True)
@@ -52,32 +46,21 @@ class _HistoryReader(PromptReader):
         self._observation = observation
         context, wording, number = self._context, self._context.wording, len(self._past) + 1
         first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
-        past = tuple(self._past[first:])
+        past, form, conversation, alone = tuple(self._past[first:]), context.format, None, ""
         if context.chat:
-            return self._message(past, tuple(self._exchanges[first:]))
-        now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
+            conversation = Conversation(tuple(self._exchanges[first:]), form.tools, context.thinking)
+            now = render_observation(wording, form, number, observation, context.admissible, self._before)
+        else:
+            now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
         return Prompt(
             task=self._task,
             task_note=self._note,
             history=past,
             now=now,
-            request=wording.request(context.style),
+            request=render_request(wording, context.style) if context.chat else wording.request(context.style),
             separator=wording.separator,
             now_alone=alone,
-        )
-
-    def _message(self, past: tuple[str, ...], exchanges: tuple[Exchange, ...]) -> Prompt:
-        context, wording = self._context, self._context.wording
-        return Prompt(
-            task=self._task,
-            task_note=self._note,
-            history=past,
-            now=render_observation(
-                wording, context.format, len(self._past) + 1, self._observation, context.admissible, self._before
-            ),
-            request=render_request(wording, context.style),
-            separator=wording.separator,
-            conversation=Conversation(exchanges, get_tools(context.format), context.thinking),
+            conversation=conversation,
         )
 
     @property

@@ -135,7 +135,7 @@ class _AskingReader(PromptReader):
         return _Hearing(self, question, self._context.ask(question, self._task) if question else None)
 
     def hear(self, question: str, told: SearchResult, otherwise: str) -> Transition:
-        """Store the answer for the next prompts. The transition repeats the last state of the world."""
+        """Store the answer for the next prompts. The transition repeats the world's last state."""
         answer = told.text or otherwise
         self._note = frame_note(f"{question}\n{answer}")
         found = {} if told.entry is None else {ENTRY: float(told.entry)}

@@ -77,17 +77,8 @@ class PromptSettings:
                 f"history = {said}: a constant context shows the turn before (1) or none (0). For more, leave "
                 f"the state block out: `--method grpo --history {said}`."
             )
-        return StateBlock(
-            world.wording(self.wording),
-            world.tracker_of(self.block),
-            block,
-            turns == 1,
-            self.admissible,
-            self.style,
-            self.bound,
-            self._uses_chat(),
-            self.thinking,
-        )
+        told = (self.admissible, self.style, self.bound, self._uses_chat(), self.thinking)
+        return StateBlock(world.wording(self.wording), world.tracker_of(self.block), block, turns == 1, *told)
 
     def _uses_chat(self) -> bool:
         chat = self.chat or self.style == "tools"

@@ -16,19 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit.core.actions import ActionFormat, get_tools
+from tacit.core.actions import ActionFormat
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Tracker, Wording, tell_now
-from tacit.prompts.conversation import (
-    build_exchange,
-    build_format,
-    frame_note,
-    render_observation,
-    render_request,
-)
+from tacit.prompts.conversation import build_exchange, build_format, frame_note, render_observation, render_request
 
 
 @dataclass(frozen=True)
@@ -75,14 +69,13 @@ class _StateBlockReader(PromptReader):
         self._observation = observation
         past = (self._before,) if context.one_step and self._before else ()
         block = self.block = context.tracker.render(self._state) if context.block else ""
+        form, number, conversation, alone = context.format, self._turns + 1, None, ""
         if context.chat:
-            now, alone = (
-                render_observation(wording, context.format, self._turns + 1, observation, context.admissible, self._exchange),
-                "",
-            )
+            talked = (self._exchange,) if past and self._exchange else ()
+            conversation = Conversation(talked, form.tools, context.thinking)
+            now = render_observation(wording, form, number, observation, context.admissible, self._exchange)
         else:
-            now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
-        talked = (self._exchange,) if past and self._exchange else ()
+            now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
 
         def below(told: str) -> str:
             return wording.separator.join(part for part in (block, told) if part)
@@ -94,9 +87,16 @@ class _StateBlockReader(PromptReader):
             request=render_request(wording, context.style),
             separator=wording.separator,
             now_alone=below(alone) if alone else "",
-            conversation=Conversation(talked, get_tools(context.format), context.thinking) if context.chat else None,
+            conversation=conversation,
         )
-        self._check(prompt, block)
+        if (size := len(prompt.text)) > context.bound:
+            parts = {"task": self._statement, "turn before": "".join(prompt.history), "state block": block}
+            shares = ", ".join(f"{name} {len(text)}" for name, text in parts.items())
+            raise TacitError(
+                f"the prompt of turn {number} of task {self._task.id!r} has {size} characters, more than the bound of "
+                f"{context.bound} ({shares}, observation {len(observation.text)}). Raise the bound (--bound) if this world "
+                f"says that much in one turn; if the block has grown with the episode, its tracker's `render` is at fault."
+            )
         return prompt.with_notes(task_note=self._note)
 
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
@@ -108,14 +108,3 @@ class _StateBlockReader(PromptReader):
         self._before = context.wording.turn(self._turns, self._observation, action)
         before, self._state = self._state, context.tracker.update(self._state, action, transition)
         return context.tracker.signals(before, self._state)
-
-    def _check(self, prompt: Prompt, block: str) -> None:
-        size, bound = len(prompt.text), self._context.bound
-        if size > bound:
-            parts = {"task": self._statement, "turn before": "".join(prompt.history), "state block": block}
-            shares = ", ".join(f"{name} {len(text)}" for name, text in parts.items())
-            raise TacitError(
-                f"the prompt of turn {self._turns + 1} of task {self._task.id!r} has {size} characters, more than the bound of "
-                f"{bound} ({shares}, observation {len(self._observation.text)}). Raise the bound (--bound) if this world says "
-                f"that much in one turn; if the block has grown with the episode, its tracker's `render` is at fault."
-            )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tacit.core.actions import ActionFormat, answer_message, get_tools
+from tacit.core.actions import ActionFormat
 from tacit.core.chat import Conversation
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
@@ -28,7 +28,7 @@ def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: To
     chat = prompt.chat
     if chat is None:
         return tokenizer.encode_completion(form.write(action))
-    return _chat_tokenizer(tokenizer).encode_answer(chat, answer_message(form, action))
+    return _chat_tokenizer(tokenizer).encode_answer(chat, form.message(action))
 
 
 def encode_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[np.ndarray]:
@@ -58,7 +58,7 @@ def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
     if not context.chat:
         return
     form = context.format
-    chat = Conversation(tools=get_tools(form), thinking=context.thinking)
+    chat = Conversation(tools=form.tools, thinking=context.thinking)
     prompt = Prompt("Look around.", "A room.", conversation=chat)
     encode_prompt(prompt, tokenizer)
     if chat.tools:

@@ -13,7 +13,7 @@ from scripted import ScriptedPolicy
 from templates import ALL, CHATML, NO_SYSTEM, THINKING, TOOLS, talking_model, talking_tokenizer
 
 import tacit
-from tacit.core.actions import CALLS, answer_message
+from tacit.core.actions import CALLS
 from tacit.core.chat import Call, Chat, Conversation, Exchange, Message, Tool
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson
@@ -227,7 +227,7 @@ def test_several_kinds_of_action_are_several_tools():
     assert [tool.name for tool in calls.tools] == ["search", "answer"]
     assert calls.message("search author of Emma").call == Call("search", {"action": "author of Emma"})
     assert calls.parse(calls.write("answer Jane Austen")).action == "answer Jane Austen"
-    assert calls.message("mumble") == Message("assistant", "mumble") and answer_message(calls, "search x").call.name == "search"
+    assert calls.message("mumble") == Message("assistant", "mumble") and calls.message("search x").call.name == "search"
 
 
 def test_a_model_without_a_template_is_refused_before_anything_is_played():

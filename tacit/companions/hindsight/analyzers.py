@@ -181,12 +181,6 @@ class Analysis:
     read: int = 0
     """question tokens"""
 
-    def add_cost(self, earlier: Analysis) -> Analysis:
-        """This analysis, with the cost of an earlier attempt added."""
-        return replace(
-            self, asked=self.asked + earlier.asked, written=self.written + earlier.written, read=self.read + earlier.read
-        )
-
 
 class Analyzer(ABC):
     """Finds what each episode teaches."""
@@ -214,15 +208,14 @@ class RuleAnalyzer(Analyzer):
         return cls(world.hindsight, most)
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
-        found = [self._analyze(trajectory) for trajectory in trajectories]
+        found = []
+        for trajectory in trajectories:
+            try:
+                skills = self.rule(trajectory)
+                found.append(Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most]))))
+            except Exception as error:  # a user's rule: costs one episode its skill
+                found.append(Analysis(problem=f"{type(error).__name__}: {error}"))
         return lambda: found
-
-    def _analyze(self, trajectory: Trajectory) -> Analysis:
-        try:
-            skills = self.rule(trajectory)
-            return Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most])))
-        except Exception as error:  # a user's rule: costs one episode its skill
-            return Analysis(problem=f"{type(error).__name__}: {error}")
 
 
 @dataclass
@@ -262,10 +255,19 @@ class ModelAnalyzer(Analyzer):
         asked = self.model() if self.model else policy
         if self._answers is None:
             self._answers = AnswerCache(self.kept)
-        if getattr(asked, "elsewhere", False):
-            return _run_in_thread(lambda: self._analyze(trajectories, asked, info))
-        found = self._analyze(trajectories, asked, info)
-        return lambda: found
+        future: Future[list[Analysis]] = Future()
+
+        def analyze() -> None:
+            try:
+                future.set_result(self._analyze(trajectories, asked, info))
+            except BaseException as error:  # raised by future.result
+                future.set_exception(error)
+
+        if getattr(asked, "elsewhere", False):  # a daemon does not delay the exit of a stopped run
+            Thread(target=analyze, name="hindsight", daemon=True).start()
+        else:
+            analyze()
+        return future.result
 
     def _analyze(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo) -> list[Analysis]:
         found = [Analysis(problem="not asked")] * len(trajectories)
@@ -274,8 +276,9 @@ class ModelAnalyzer(Analyzer):
             if left:
                 answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
                 for i, after in zip(left, answers, strict=True):
-                    skills = after.skills or found[i].skills
-                    found[i] = replace(after, skills=skills).add_cost(found[i])
+                    old = found[i]
+                    cost = (old.asked + after.asked, old.written + after.written, old.read + after.read)
+                    found[i] = Analysis(after.skills or old.skills, after.problem, *cost)
         return found
 
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
@@ -334,17 +337,3 @@ class ModelAnalyzer(Analyzer):
                     if completion.text.strip():  # after a broken connection, ask again another time
                         self._answers.add(key, answer)
         return fresh
-
-
-def _run_in_thread(work: Callable[[], list[Analysis]]) -> Callable[[], list[Analysis]]:
-    """Run `work` in a daemon thread, which does not delay the exit of a stopped run. Returns a function that waits for it."""
-    future: Future[list[Analysis]] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # raised by future.result
-            future.set_exception(error)
-
-    Thread(target=run, name="hindsight", daemon=True).start()
-    return future.result

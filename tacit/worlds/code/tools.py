@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tacit.core.actions import Parsed, find_json_calls
+from tacit.core.actions import ActionFormat, Parsed, find_json_calls
 from tacit.core.chat import Call, Message, Tool, split_thought
 from tacit.sandbox.client import AT
 
@@ -138,7 +138,7 @@ def _checked(name: str, arguments: Mapping[str, Any]) -> Call:
 
 
 @dataclass(frozen=True)
-class FunctionTags:
+class FunctionTags(ActionFormat):
     """A thought, then exactly one `<function=…>` call."""
 
     stop: tuple[str, ...] = ("</function>",)
@@ -167,7 +167,7 @@ class FunctionTags:
         inside = "".join(f"\n<parameter={name}>{_outer(value)}</parameter>" for name, value in call.arguments.items())
         return f"{thought}\n\n" * bool(thought) + f"<function={call.name}>{inside}\n</function>"
 
-    def message(self, action: str) -> Message:
+    def message(self, action: str, past: bool = False) -> Message:
         """As a past turn."""
         with contextlib.suppress(CallError):
             return Message("assistant", self.write(action))
@@ -200,7 +200,7 @@ def _schema(parameters: Mapping[str, Any], required: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class ToolCalls:
+class ToolCalls(ActionFormat):
     """Calls in the model's own template."""
 
     stop: tuple[str, ...] = ("</tool_call>",)
@@ -226,7 +226,7 @@ class ToolCalls:
             return Parsed(tagged.action, tagged.valid, thought)
         return Parsed(NO_CALL + said.strip()[-60:], False, thought)
 
-    def message(self, action: str) -> Message:
+    def message(self, action: str, past: bool = False) -> Message:
         with contextlib.suppress(CallError):
             return Message("assistant", "", read_line(action))
         known = action.partition(" ")[0] in TOOLS
@@ -242,7 +242,7 @@ class ToolCalls:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Lines(ActionFormat):
     """The line form itself."""
 
     stop: tuple[str, ...] = ("\n",)
