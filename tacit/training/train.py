@@ -104,8 +104,8 @@ class Trainer:
             self.collectors: list[Collector] = []
             for setup in self.setups:
                 method, worlds = setup.method, make_worlds(setup.world, setup.settings)
-                for opened in (worlds, *method.companions):
-                    resources.callback(opened.close)
+                for close in (worlds.close, *(companion.close for companion in method.companions)):
+                    resources.callback(close)
                 limits = (setup.max_tokens, setup.max_steps, setup.name if len(self.setups) > 1 else "", setup.share)
                 self.collectors.append(Collector(method, setup.tasks.training, worlds, *limits))
             if self.progress.stage == "" and self.settings.evaluation.untrained:

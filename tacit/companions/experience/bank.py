@@ -228,6 +228,8 @@ class Bank:
         self._changes = self._change_count()
         self._by_hand: set[int] = set()
         """removed by hand before the last `clear` or `restore_from`"""
+        self._retired: list[int] = []
+        """retired since the last `drop_retired_calls`"""
         self._meta = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
         try:
             if not self._base.execute("SELECT * FROM meta").fetchone():

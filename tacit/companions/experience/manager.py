@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Entry, EntryRejected, Origin, Usage, validate_text
 from tacit.companions.experience.extractor import Distilled, Extractor, Style, find_cut, render_critic_prompt, strip_thinking
@@ -263,7 +263,7 @@ class ExperienceManager:
 
 def merge_origins(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
     """The common world and family of entries that were merged; empty where they differ."""
-    made = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
+    made: dict[str, Any] = {"step": step, "operation": "merge", "made_from": tuple(gone), "call": None}
     if len({origin.world for origin in origins}) > 1:
         return Origin(**made)
     family = origins[0].family if len({origin.family for origin in origins}) == 1 else ""
