@@ -93,6 +93,7 @@ def _serve(pipe: Connection, make: Callable[[], World]) -> None:
     # not SIG_IGN, which programs started by a world would inherit.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     worlds = SlotWorlds(make)
+    worlds.start()
     pipe.send(READY)
     while True:
         try:
@@ -200,7 +201,8 @@ class WorkerPool:
         calls: list[Call] = []
         for slot, action in actions:
             record = self._slots[slot]
-            calls.append((slot, ("replay", (record.task, list(record.actions), action)) if record.stale else ("step", action)))
+            replay = ("replay", (record.task, list(record.actions), action))
+            calls.append((slot, replay if record.stale else ("step", action)))
             record.stale = False
             record.actions.append(action)
         return calls
@@ -208,17 +210,11 @@ class WorkerPool:
     def _call(self, calls: list[Call]) -> list[Any]:
         """All results, in the order of the calls. Results of other slots are kept for `collect`."""
         self._enqueue(calls)
-        wanted = {slot for slot, _ in calls}
-        results: dict[int, Any] = {}
-        others: list[tuple[int, Any]] = []
-        while len(results) < len(wanted):
-            for slot, result in self.collect(wait=True):
-                if slot in wanted:
-                    results[slot] = result
-                else:
-                    others.append((slot, result))
-        self._results += others
-        return [results[slot] for slot, _ in calls]
+        wanted, found = {slot for slot, _ in calls}, dict[int, Any]()
+        while not wanted <= found.keys():
+            found.update(self.collect(wait=True))
+        self._results += [(slot, result) for slot, result in found.items() if slot not in wanted]
+        return [found[slot] for slot, _ in calls]
 
     def _enqueue(self, calls: Sequence[Call]) -> None:
         for worker in range(len(self._workers)):
@@ -242,13 +238,19 @@ class WorkerPool:
                 self._results.append((slot, result))
                 self._queued[worker] = rest
                 self._in_flight[worker] -= 1
-                if isinstance(result, _WorkerLost):
-                    for other in range(worker, len(self._slots), len(self._workers)):
-                        self._slots[other].stale = other != slot
-                    self._queued[worker] = self._as_replays(rest)
-                    self._replace(worker)
-                else:
+                if not isinstance(result, _WorkerLost):
                     self._send(worker)
+                    continue
+                for other in range(worker, len(self._slots), len(self._workers)):
+                    self._slots[other].stale = other != slot
+                self._queued[worker] = []
+                for waiting, (kind, argument) in rest:  # what was never answered: rebuild its world first
+                    record = self._slots[waiting]
+                    record.stale = False
+                    if kind != "reset":
+                        kind, argument = "replay", (record.task, record.actions[:-1], record.actions[-1])
+                    self._queued[worker].append((waiting, (kind, argument)))
+                self._replace(worker)
 
     def _receive(self, worker: int) -> Any:
         """The next result, or PENDING. Starting (imports) has its own timeout and does not count as the world's time."""
@@ -279,18 +281,6 @@ class WorkerPool:
         self._starting.add(worker)
         self._since_s[worker], self._in_flight[worker] = time.monotonic(), 0
         self._send(worker)
-
-    def _as_replays(self, calls: Sequence[Call]) -> list[Call]:
-        """Calls the dead worker never answered, as calls that rebuild their world first."""
-        replays: list[Call] = []
-        for slot, (kind, argument) in calls:
-            record = self._slots[slot]
-            record.stale = False
-            if kind != "reset":
-                argument = (record.task, record.actions[:-1], record.actions[-1])
-                kind = "replay"
-            replays.append((slot, (kind, argument)))
-        return replays
 
 
 SETTING = "--workers-at"
@@ -352,15 +342,10 @@ class RayWorker:
         self._ray.kill(self._actor)
 
 
-class _WorldActor:
+class _WorldActor(SlotWorlds):
     def __init__(self, make: Callable[[], World]) -> None:
-        self._worlds = SlotWorlds(make)
+        super().__init__(make)
+        self.start()
 
     def ready(self) -> str:
         return READY
-
-    def call(self, slot: int, what: tuple[str, Any]) -> Any:
-        return self._worlds.call(slot, what)
-
-    def close(self) -> None:
-        self._worlds.close()

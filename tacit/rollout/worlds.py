@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.errors import TacitError, describe_error
@@ -90,21 +89,62 @@ class _SyncSteps:
         return self._results
 
 
-def _reset(task: Task, world: World) -> Observation:
-    return as_observation(world.reset(task))
+class SlotWorlds:
+    """One world per slot, reused from episode to episode; one that fails is closed and replaced. With a timeout, SIGALRM
+    interrupts one that hangs, on platforms that have it."""
+
+    def __init__(self, make: Callable[[], World], timeout_s: float | None = None) -> None:
+        self._make, self._limit_s = make, timeout_s
+        self._worlds: dict[int, World] = {}
+
+    def start(self) -> None:
+        with contextlib.suppress(AlarmTimeout), raise_after(self._limit_s and max(START_S, self._limit_s)):
+            start_simulator(self._make)  # which may take longer than a world
+
+    def call(self, slot: int, what: tuple[str, Any]) -> Any:
+        """`reset` with a task, `step` with an action, or `replay` with (task, past actions, action)."""
+        try:
+            with raise_after(self._limit_s):
+                kind, argument = what
+                if slot not in self._worlds:
+                    self._worlds[slot] = self._make()
+                world = self._worlds[slot]
+                if kind == "reset":
+                    return as_observation(world.reset(argument))
+                if kind == "replay":
+                    task, past_actions, argument = argument
+                    world.reset(task)
+                    for past in past_actions:
+                        world.step(past)
+                return as_transition(world.step(argument))
+        except AlarmTimeout:
+            failure = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._limit_s:g} s")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # including sys.exit() in a world
+            failure = WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
+        self._drop(slot)
+        return failure
+
+    def close(self) -> None:
+        for slot in list(self._worlds):
+            self._drop(slot)
+        with contextlib.suppress(AlarmTimeout), raise_after(self._limit_s):
+            close_simulator(self._make)
+
+    def _drop(self, slot: int) -> None:
+        world = self._worlds.pop(slot, None)
+        if world is not None:
+            with contextlib.suppress(Exception, SystemExit, AlarmTimeout), raise_after(self._limit_s):
+                world.close()
 
 
-def _step(action: str, world: World) -> Transition:
-    return as_transition(world.step(action))
-
-
-class InProcessPool:
-    """Worlds in this process, stepped one after another. SIGALRM interrupts one that hangs, on platforms that have it."""
+class InProcessPool(SlotWorlds):
+    """Worlds in this process, stepped one after another."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
-        self._make, self._timeout_s = make, timeout_s
-        self._worlds: list[World | None] = []
-        self._tasks: list[Task] = []
+        super().__init__(make, timeout_s)
+        self._timeout_s, self._tasks = timeout_s, list[Task]()
         self._running: tuple[Task, float] | None = None
         """the task whose world is computing, and since when"""
 
@@ -116,47 +156,18 @@ class InProcessPool:
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         self._tasks = list(tasks)
-        self._worlds += [None] * (len(tasks) - len(self._worlds))
-        # Starting a simulator has its own, longer timeout.
-        with contextlib.suppress(AlarmTimeout), raise_after(max(START_S, self._timeout_s)):
-            start_simulator(self._make)
-        return [self._guard(slot, partial(_reset, task)) for slot, task in enumerate(tasks)]
+        self.start()
+        return [self.call(slot, ("reset", task)) for slot, task in enumerate(tasks)]
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        return [self._guard(slot, partial(_step, action)) for slot, action in actions]
+        return [self.call(slot, ("step", action)) for slot, action in actions]
 
-    def close(self) -> None:
-        for slot in range(len(self._worlds)):
-            self._drop(slot)
-        self._worlds = []
-        with contextlib.suppress(AlarmTimeout), raise_after(self._timeout_s):
-            close_simulator(self._make)
-
-    def _guard(self, slot: int, call: Callable[[World], T]) -> T | WorldFailure:
-        """A world is reused from episode to episode; one that failed is replaced."""
+    def call(self, slot: int, what: tuple[str, Any]) -> Any:
         self._running = (self._tasks[slot], time.monotonic())
         try:
-            with raise_after(self._timeout_s):
-                if (world := self._worlds[slot]) is None:
-                    world = self._worlds[slot] = self._make()
-                return call(world)
-        except AlarmTimeout:
-            failure = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # including sys.exit() in a world
-            failure = WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
+            return super().call(slot, what)
         finally:
             self._running = None
-        self._drop(slot)
-        return failure
-
-    def _drop(self, slot: int) -> None:
-        """Close a failed world, which may be in any state; the next episode gets a new one."""
-        world, self._worlds[slot] = self._worlds[slot], None
-        if world is not None:
-            with contextlib.suppress(Exception, SystemExit, AlarmTimeout), raise_after(self._timeout_s):
-                world.close()
 
 
 class TimedWorld:
@@ -203,9 +214,9 @@ class AlarmTimeout(BaseException):
 
 
 @contextlib.contextmanager
-def raise_after(seconds: float) -> Iterator[None]:
-    """Raise AlarmTimeout in this block after `seconds`. No effect off the main thread or without SIGALRM."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+def raise_after(seconds: float | None) -> Iterator[None]:
+    """Raise AlarmTimeout in this block after `seconds`. No effect off the main thread, without SIGALRM or with None."""
+    if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
 
@@ -258,42 +269,6 @@ class WorkerLauncher(Protocol[W]):
 
     def start(self, make: Callable[[], World]) -> W: ...
     def wait(self, workers: Sequence[W], limit_s: float) -> None: ...
-
-
-class SlotWorlds:
-    """What a worker runs: one world per slot."""
-
-    def __init__(self, make: Callable[[], World]) -> None:
-        self._make = make
-        self._worlds: dict[int, World] = {}
-        start_simulator(make)
-
-    def call(self, slot: int, what: tuple[str, Any]) -> Any:
-        try:
-            kind, argument = what
-            if slot not in self._worlds:
-                self._worlds[slot] = self._make()
-            world = self._worlds[slot]
-            if kind == "reset":
-                return as_observation(world.reset(argument))
-            if kind == "replay":
-                task, past_actions, argument = argument
-                world.reset(task)
-                for past in past_actions:
-                    world.step(past)
-            return as_transition(world.step(argument))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            with contextlib.suppress(Exception, SystemExit):
-                self._worlds.pop(slot).close()
-            return WorldFailure(StopReason.WORLD_ERROR, describe_error(error))
-
-    def close(self) -> None:
-        for world in self._worlds.values():
-            with contextlib.suppress(Exception, SystemExit):
-                world.close()
-        close_simulator(self._make)
 
 
 def describe_crashes(played: Sequence[Trajectory]) -> str:
