@@ -1,15 +1,12 @@
-"""One chat completion over HTTP: the `openai` client, and what its errors mean here.
+"""One chat completion or batch of vectors over HTTP: the `openai` client, and what its errors mean here.
 
-What can go wrong falls in three kinds, and only the first is the model's own doing:
-
-    Broken        the server answered, but with nothing to read: not JSON, no choices, a prompt it refuses (400, 413, 422), or a
+    BrokenAnswer  the server answered, but with nothing to read: not JSON, no choices, a prompt it refuses (400, 413, 422), or a
                   failure of its own that outlasts every retry. One turn is lost; whoever asked goes on.
     TacitError    it will never answer: a wrong key, a wrong address, a model it does not have, nobody listening. Work stops.
     Passing       too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
 
-An endpoint that has answered once is trusted to answer again, and one that has not is not: a first request that fails is asked
-again for a few seconds, whatever Retry-After says, one that times out not at all, and then work stops. `trouble` says at any
-time what is being retried.
+An endpoint that has never answered is not trusted to: its first request is asked again for a few seconds, whatever Retry-After
+says, one that times out not at all, and then work stops. `trouble` says at any time what is being retried.
 """
 
 from __future__ import annotations
@@ -45,21 +42,14 @@ def text_of(message: Mapping[str, Any]) -> str | None:
         parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
         content = "".join(part for part in parts if isinstance(part, str)) if parts else None
     told = whole(content) if isinstance(content, str) else None
-    return told or _refusal(message) or _unread_calls(message) or told
-
-
-def _refusal(message: Mapping[str, Any]) -> str:
-    refusal = message.get("refusal")
-    return whole(refusal) if isinstance(refusal, str) else ""
-
-
-def _unread_calls(message: Mapping[str, Any]) -> str:
+    if told or (isinstance(refusal := message.get("refusal"), str) and refusal):
+        return told or whole(refusal)
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or calls_of(message):
-        return ""
+        return told
     functions = [call.get("function") for call in calls if isinstance(call, Mapping)]
     arguments = [function.get("arguments") for function in functions if isinstance(function, Mapping)]
-    return whole("\n".join(text if isinstance(text, str) else json.dumps(text) for text in arguments))
+    return whole("\n".join(text if isinstance(text, str) else json.dumps(text) for text in arguments)) or told
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
@@ -185,7 +175,11 @@ class ChatClient:
                 pause_s = trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S)
                 if not self._answered:
                     pause_s = min(pause_s, FIRST_WAIT_S - waited_s)
-                if tried > (most := self._retries(trouble)) or pause_s <= 0:
+                most = self.retries
+                if not self._answered:
+                    asked = math.ceil(FIRST_WAIT_S / trouble.wait_s) if trouble.wait_s else FIRST_RETRIES
+                    most = 0 if trouble.timed_out and not trouble.wait_s else min(asked, most)
+                if tried > most or pause_s <= 0:
                     raise self._given_up(trouble, tried) from trouble
                 with self._lock:
                     self.trouble = f"{trouble}; asked again after {pause_s:.2g} s, {tried} of {most} times"
@@ -239,13 +233,6 @@ class ChatClient:
     def _late(self) -> Passing:
         return Passing(f"no answer within {self.timeout_s:g} s", timed_out=True)
 
-    def _retries(self, trouble: Passing) -> int:
-        if self._answered:
-            return self.retries
-        if trouble.wait_s:
-            return min(math.ceil(FIRST_WAIT_S / trouble.wait_s), self.retries)
-        return 0 if trouble.timed_out else min(FIRST_RETRIES, self.retries)
-
     def _given_up(self, trouble: Passing, tried: int) -> Exception:
         if trouble.nobody:
             return TacitError(f"nobody answers at {self.url}: {trouble}. Is the server running?")
@@ -269,15 +256,17 @@ class ChatClient:
         return TacitError(f"none of the first {PATIENCE} answers of {self.url} could be used. The last: {unusable}")
 
 
-def read_answer(raw: bytes) -> Answer:
-    """What a chat completion says. Raises Broken, with the reason, where it says nothing.
-
-    A thought that was cut off, a call that cannot be read and a refusal are the model's own answers, bad as they are.
-    """
+def _read_json(raw: bytes) -> Any:
     try:
-        document = json.loads(raw)
+        return json.loads(raw)
     except ValueError as error:
         raise BrokenAnswer(f"the answer is not JSON: {raw[:80]!r}") from error
+
+
+def read_answer(raw: bytes) -> Answer:
+    """What a chat completion says. A thought that was cut off, a call that cannot be read and a refusal are the model's own
+    answers, bad as they are."""
+    document = _read_json(raw)
     try:
         choice = document["choices"][0]
         calls, thought, text = calls_of(choice["message"]), thought_of(choice["message"]), text_of(choice["message"])
@@ -306,59 +295,49 @@ def _asked_to_wait(headers: Mapping[str, str]) -> float:
     return seconds if 0 < seconds <= 60 else 0.0
 
 
-# Texts as vectors from an OpenAI-compatible endpoint: `POST {url}/embeddings`.
-#
-# Asked as the chat client asks, with its pauses and its words for what goes wrong; but where no vector comes there is nothing
-# to go on with, so whatever outlasts the retries is an error.
-
 BATCH = 32
 """texts in one request; what servers take by default"""
 
 
-class EmbeddingClient:
-    """N texts -> [N, D]. Asked for one vector when it is made: a wrong key, address or model is found out at once."""
+class EmbeddingClient(ChatClient):
+    """N texts -> [N, D], by `POST {url}/embeddings`. Asked for one vector when it is made: a wrong key, address or model is
+    found out at once. Where no vector comes there is nothing to go on with: whatever outlasts the retries is an error."""
+
+    slow: ClassVar[str] = "is the model still loading?"
 
     def __init__(self, url: str, model: str, key_variable: str = DEFAULT_KEY_VARIABLE, retries: int = 6) -> None:
         if not url.startswith(("http://", "https://")):
             raise TacitError(f"--embedding-url {url!r} must begin with http:// or https://, such as http://localhost:8000/v1.")
         if not model:
             raise TacitError("an endpoint serves models by name: add --encoder NAME.")
-        self._client = _Client(url.rstrip("/").removesuffix("/embeddings"), model, key_variable, retries=retries)
+        super().__init__(url.rstrip("/").removesuffix("/embeddings"), model, key_variable, retries=retries)
         self._dimensions = 0
         self(["any text"])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        found = [self._client.vectors(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
+        found = [self._vectors(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
         for vectors_ND in found:
             self._dimensions = self._dimensions or vectors_ND.shape[1]
             if vectors_ND.shape[1] != self._dimensions:
                 raise TacitError(
-                    f"{self._client.url} sends vectors of {vectors_ND.shape[1]} dimensions now, and sent {self._dimensions} "
-                    f"before: is {self._client.model!r} another model now?"
+                    f"{self.url} sends vectors of {vectors_ND.shape[1]} dimensions now, and sent {self._dimensions} "
+                    f"before: is {self.model!r} another model now?"
                 )
         return np.concatenate(found) if found else np.zeros((0, self._dimensions), np.float32)
 
-
-class _Client(ChatClient):
-    slow: ClassVar[str] = "is the model still loading?"
-
-    def vectors(self, texts: Sequence[str]) -> np.ndarray:
+    def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         send = self._api.embeddings.with_streaming_response.create
         try:
             return self._send_with_retries(send, body, lambda raw: read_vectors(raw, len(texts)))
         except BrokenAnswer as unusable:
-            raise TacitError(
-                f"{self.url} sends no vectors for {len(texts)} texts (model {self.model!r}): {unusable}"
-            ) from unusable
+            what = f"{self.url} sends no vectors for {len(texts)} texts (model {self.model!r}): {unusable}"
+            raise TacitError(what) from unusable
 
 
 def read_vectors(raw: bytes, count: int) -> np.ndarray:
-    """[count, D], by the index that each has in the answer. Raises Broken, with the reason, where they are not all there."""
-    try:
-        document = json.loads(raw)
-    except ValueError as error:
-        raise BrokenAnswer(f"the answer is not JSON: {raw[:80]!r}") from error
+    """[count, D], by the index that each has in the answer."""
+    document = _read_json(raw)
     try:
         told = {item["index"]: item["embedding"] for item in document["data"]}
         vectors_ND = np.array([told[i] for i in range(count)], np.float32)

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from tacit.core.chat import Chat, Message
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import Request, Sampling, run_requests
 from tacit.core.types import Completion, Finish, HiddenState, Trajectory
 from tacit.engines.endpoint.client import BrokenAnswer, ChatClient, spoken, wire
 
@@ -71,12 +71,7 @@ class ChatPolicy(ByteTokens):
         return EndpointScheduler(partial(self._answer, sampling), self._concurrency)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
-        answers: dict[int, Completion] = {}
-        with contextlib.closing(self.open_scheduler(sampling)) as scheduler:
-            request_ids = [scheduler.submit(request) for request in requests]
-            while finished := scheduler.wait():
-                answers.update(finished)
-        return [answers[request_id] for request_id in request_ids]
+        return run_requests(self.open_scheduler(sampling), requests)
 
     def check_answers(self) -> None:
         """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""

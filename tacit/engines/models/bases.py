@@ -1,8 +1,8 @@
 """Packaged bases: tiny policies that can already read our worlds, to start from (`--model tiny-base`).
 
-A base is a directory of `bases/`: a transformers checkpoint in bfloat16 and `base.json`, which says how it was made, from how
-much text, how well it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. `tiny-base-1` is the first
-there was, of three worlds and without notes: figures made with it are repeated with it. No torch is imported here.
+A base is a directory of `bases/`: a transformers checkpoint in bfloat16 and `base.json`, which says how it was made, how well
+it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. `tiny-base-1` is the first there was, of three
+worlds and without notes: figures made with it are repeated with it. No torch is imported here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def base_path(name: str) -> Path:
     place = FOLDER / name
     manifest = read_manifest(place)
     for file, expected in manifest["files"].items():
-        if not (place / file).is_file() or _sha256(place / file) != expected:
+        if not (place / file).is_file() or hash_file(place / file) != expected:
             raise TacitError(
                 f"the packaged base {name!r} is damaged: {place / file} is not what {MANIFEST} says. Reinstall tacit."
             )
@@ -50,14 +50,13 @@ def base_named(model: str) -> str:
     if model in BASES:
         return model
     place = Path(model).expanduser()
-    return next((name for name in BASES if _is_copy(place, FOLDER / name)), "")
-
-
-def _is_copy(place: Path, base: Path) -> bool:
-    files = read_manifest(base)["files"]
-    # Sizes first: nobody's gigabytes are read to find out that they are no tiny model.
-    alike = all((place / name).is_file() and (place / name).stat().st_size == (base / name).stat().st_size for name in files)
-    return alike and all(_sha256(place / name) == expected for name, expected in files.items())
+    for name in BASES:
+        files, base = read_manifest(FOLDER / name)["files"], FOLDER / name
+        # Sizes first: nobody's gigabytes are read to find out that they are no tiny model.
+        alike = all((place / f).is_file() and (place / f).stat().st_size == (base / f).stat().st_size for f in files)
+        if alike and all(hash_file(place / f) == expected for f, expected in files.items()):
+            return name
+    return ""
 
 
 def is_small(model: str) -> bool:
@@ -117,49 +116,38 @@ def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
         model.save_pretrained(destination)
     AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(destination)
     (destination / "generation_config.json").unlink(missing_ok=True)
-    files = {file.name: _sha256(file) for file in sorted(destination.iterdir()) if file.name != MANIFEST}
-    total = hash_files(files)
+    files = {file.name: hash_file(file) for file in sorted(destination.iterdir()) if file.name != MANIFEST}
+    total = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
     parameters = sum(p.numel() for p in model.parameters())
     manifest = {**about, "parameters": parameters, "hash": total, "files": files}
     (destination / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return total
 
 
-def hash_files(files: Mapping[str, str]) -> str:
-    """One hash for a base, of its files' names and hashes."""
-    return hashlib.sha256(json.dumps(dict(files), sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-# What makes a base the same base: its tensors, its sizes and its tokens, whatever the files they came in.
-#
-# A LoRA adapter means nothing without the very weights it was trained on. The fingerprint is a hash of every tensor (name,
-# format, shape, bytes), of what config.json says about the computation, and of the tokenizer. How the tensors are spread over
-# files, where the directory lies and which library wrote it do not matter. No torch is imported here.
-
 UNRELATED = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures"})
 """entries of config.json that do not change what is computed"""
 TOKEN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json")
 TOKEN_SETTINGS = ("chat_template", "add_bos_token", "add_eos_token", "bos_token", "eos_token", "pad_token")
 """entries of tokenizer_config.json that change what is read"""
-MAX_HEADER = 100_000_000
-"""bytes of the header of a safetensors file, as the format allows"""
+MAX_HEADER, PIECE = 100_000_000, 1 << 22
+"""bytes of the header of a safetensors file, as the format allows; bytes hashed at once"""
 MATRICES = ("vocab_size", "hidden_size", "intermediate_size")
 """settings of a config.json; a model has a matrix of each size and its neighbor"""
-PIECE = 1 << 22
-"""bytes hashed at once"""
 
 
 def fingerprint(directory: Path) -> str:
-    """A sha256 of the model in a checkpoint directory, as 64 hexadecimal digits."""
+    """A sha256 of the model in a checkpoint directory: of every tensor (name, format, shape, bytes), of what config.json says
+    about the computation, and of the tokenizer, whatever the files they came in. A LoRA adapter means nothing without these
+    weights."""
     try:
-        total = hashlib.sha256()
-        for line in _lines(directory):
-            total.update(f"{line}\n".encode())
-        return total.hexdigest()
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        lines = [json.dumps({key: value for key, value in config.items() if key not in UNRELATED}, sort_keys=True)]
+        lines += sorted(_weights(directory))
+        lines += [f"{name} {hash_file(directory / name)}" for name in TOKEN_FILES if (directory / name).is_file()]
+        settings = directory / "tokenizer_config.json"
+        said = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+        lines.append(json.dumps({key: said[key] for key in TOKEN_SETTINGS if said.get(key) is not None}, sort_keys=True))
+        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TacitError(f"cannot take the fingerprint of the model in {directory}: {error}. Its files are damaged.") from error
 
@@ -206,37 +194,22 @@ def checkpoint_directory(source: str) -> Path:
     return Path(file).parent
 
 
-def _lines(directory: Path) -> Iterator[str]:
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    yield json.dumps({key: value for key, value in config.items() if key not in UNRELATED}, sort_keys=True)
-    yield from sorted(_weights(directory))
-    for name in TOKEN_FILES:
-        if (directory / name).is_file():
-            yield f"{name} {hash_file(directory / name)}"
-    settings = directory / "tokenizer_config.json"
-    said = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-    yield json.dumps({key: said[key] for key in TOKEN_SETTINGS if said.get(key) is not None}, sort_keys=True)
-
-
 def _weights(directory: Path) -> Iterator[str]:
+    """`name format shape hash` of each tensor. A safetensors file is a length, a JSON header with offsets, and then the
+    bytes."""
     files = sorted(directory.glob("*.safetensors"))
     for file in files:
-        yield from _tensors(file)
+        with file.open("rb") as opened:
+            start, header = _read_header(opened)
+            for name, entry in header.items():
+                first, last = entry["data_offsets"]
+                opened.seek(start + first)
+                yield f"{name} {entry['dtype']} {entry['shape']} {_hash(opened, last - first)}"
     if not files:  # an older format, which only torch can open: the files as they are
         others = sorted(directory.glob("*.bin"))
         if not others:
             raise OSError("it has no weights (*.safetensors)")
         yield from (f"{file.name} {hash_file(file)}" for file in others)
-
-
-def _tensors(file: Path) -> Iterator[str]:
-    """`name format shape hash` of each. The file is a length, a JSON header with offsets, and then the bytes."""
-    with file.open("rb") as opened:
-        start, header = _read_header(opened)
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            opened.seek(start + first)
-            yield f"{name} {entry['dtype']} {entry['shape']} {_hash(opened, last - first)}"
 
 
 def _read_header(opened: Any) -> tuple[int, dict[str, Any]]:
@@ -323,7 +296,7 @@ def _may_backtrack(pattern: str) -> bool:
 
 def hash_file(file: Path) -> str:
     with file.open("rb") as opened:
-        return _hash(opened, file.stat().st_size)
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _hash(opened: Any, size: int) -> str:

