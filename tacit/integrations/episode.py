@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from tacit.core.errors import TacitError, unknown
 from tacit.core.trust import trust_names
-from tacit.core.types import Observation, Task
+from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, Numbered, World, as_observation, as_transition
 from tacit.worlds import get_environment
 
@@ -45,14 +45,9 @@ class Episode:
     """Plays one task after another. The same task number is the same task everywhere."""
 
     def __init__(
-        self,
-        world: str | Environment,
-        split: str = "train",
-        tasks: int = 0,
-        families: Sequence[str] = (),
-        max_steps: int = 0,
-        pays: Pays = "",
-    ) -> None:
+        self, world: str | Environment, split: str = "train", tasks: int = 0, families: Sequence[str] = (), max_steps: int = 0,
+        pays: Pays = ""
+    ) -> None:  # fmt: skip
         if isinstance(world, str):
             trust_names(world)
         self.environment = get_environment(world) if isinstance(world, str) else world
@@ -94,16 +89,8 @@ class Episode:
         score = 1.0 if transition.success else transition.score
         at_the_end = {"success": float(transition.success), "score": score}
         reward = transition.reward if self.pays == "steps" else at_the_end[self.pays] if self._over else 0.0
-        return Turn(
-            transition.observation,
-            reward,
-            transition.done,
-            truncated,
-            transition.success,
-            score,
-            transition.effective,
-            transition.label,
-        )
+        t = transition
+        return Turn(t.observation, reward, t.done, truncated, t.success, score, t.effective, t.label)
 
     def describe(self, turn: Turn | None, observation: Observation) -> dict[str, Any]:
         """The `info` of a step: task, valid actions, score."""
@@ -170,6 +157,15 @@ def make_environment(name: str, summary: str, make: Callable[[], World], goal: s
         "step_rewards": True,
     }
     return Environment(name=name, summary=summary, max_steps=max_steps, make=make, **{**fields, **more})
+
+
+def make_transition(
+    observation: Observation, done: bool, won: bool, score: float, reward: float, info: Mapping[str, Any], label: str
+) -> Transition:
+    """A step of another library's environment, whose sum of rewards is its score unless `info` had one."""
+    effective = bool(info.get("effective", True))
+    score = 1.0 if won else clip_score(score)
+    return Transition(observation, done=done, success=won, score=score, reward=reward, effective=effective, label=label)
 
 
 def clip_score(total: float) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, tell_now
-from tacit.integrations.episode import Episode, Pays, Turn, clip_score, make_environment
+from tacit.integrations.episode import Episode, Pays, Turn, make_environment, make_transition
 from tacit.worlds import WORLDS
 
 try:
@@ -50,17 +50,9 @@ class TacitEnv(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
 
     def __init__(
-        self,
-        world: str | Environment,
-        split: str = "train",
-        tasks: int = 0,
-        families: Sequence[str] = (),
-        max_steps: int = 0,
-        pays: Pays = "",
-        goal_in_text: bool = True,
-        wording: str = "",
-        render_mode: str | None = None,
-    ) -> None:
+        self, world: str | Environment, split: str = "train", tasks: int = 0, families: Sequence[str] = (), max_steps: int = 0,
+        pays: Pays = "", goal_in_text: bool = True, wording: str = "", render_mode: str | None = None
+    ) -> None:  # fmt: skip
         """`goal_in_text`: start the first observation with the goal, which is also in `info`. `wording`: render observations in
         one of the world's wordings (`terse`), as our agents read them."""
         self.episode = Episode(world, split, tasks, families, max_steps, pays)
@@ -91,9 +83,9 @@ class TacitEnv(gymnasium.Env[str, str]):
         self.episode.close()
 
     def _tell(self, observation: Observation, before: str = "") -> str:
-        text = (
-            tell_now(self._wording, self.episode.steps + 1, observation, False, False)[0] if self._wording else observation.text
-        )
+        text = observation.text
+        if self._wording:
+            text = tell_now(self._wording, self.episode.steps + 1, observation, False, False)[0]
         self._shown = (before + text)[:LONGEST]
         return self._shown
 
@@ -131,15 +123,8 @@ class GymnasiumWorld:
         named = [bool(info[key]) for key in _WON if key in info]
         won = terminated and (named[0] if named else self._total > 0)
         score = info["score"] if isinstance(info.get("score"), float) else self._total
-        return Transition(
-            _observation(seen, info),
-            done=terminated or truncated,
-            success=won,
-            score=1.0 if won else clip_score(score),
-            reward=float(reward),
-            effective=bool(info.get("effective", True)),
-            label=str(info.get("label", "")) or ("truncated" if truncated else ""),
-        )
+        label = str(info.get("label", "")) or ("truncated" if truncated else "")
+        return make_transition(_observation(seen, info), terminated or truncated, won, score, float(reward), info, label)
 
     def close(self) -> None:
         if self._env is not None:

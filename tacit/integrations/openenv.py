@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.integrations.episode import Episode, Pays, clip_score, make_environment
+from tacit.integrations.episode import Episode, Pays, make_environment, make_transition
 
 try:
     from openenv.core import GenericEnvClient
@@ -93,14 +93,9 @@ class ServedWorld(OpenEnvironment[TextAction, TextObservation, State]):
 
 
 def openenv_app(
-    world: str | Environment,
-    split: str = "train",
-    tasks: int = 0,
-    families: Sequence[str] = (),
-    max_steps: int = 0,
-    pays: Pays = "",
-    sessions: int = SESSIONS,
-) -> Any:
+    world: str | Environment, split: str = "train", tasks: int = 0, families: Sequence[str] = (), max_steps: int = 0,
+    pays: Pays = "", sessions: int = SESSIONS
+) -> Any:  # fmt: skip
     """A FastAPI application that serves one of our worlds. Checks the arguments and makes the tasks now."""
     first = Episode(world, split, tasks, families, max_steps, pays)
     return create_fastapi_app(partial(ServedWorld, first.clone), TextAction, TextObservation, max_concurrent_envs=sessions)
@@ -128,15 +123,8 @@ class OpenEnvWorld:
         reward, done, seen = float(result.reward or 0.0), bool(result.done), result.observation
         self._total += reward
         won = done and bool(seen.get("success", self._total > 0))
-        return Transition(
-            self._observation(seen),
-            done=done,
-            success=won,
-            score=1.0 if won else clip_score(float(seen.get("score", self._total))),
-            reward=reward,
-            effective=bool(seen.get("effective", True)),
-            label=str(seen.get("label", "")),
-        )
+        score, label = float(seen.get("score", self._total)), str(seen.get("label", ""))
+        return make_transition(self._observation(seen), done, won, score, reward, seen, label)
 
     def close(self) -> None:
         client, self._client = self._client, None

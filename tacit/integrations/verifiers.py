@@ -240,19 +240,10 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
     """One of our worlds, with prompts and action format of one of its wordings."""
 
     def __init__(
-        self,
-        world: str | Environment,
-        split: str = "train",
-        tasks: int = 0,
-        eval_split: str = "",
-        eval_tasks: int = 0,
-        wording: str = "full",
-        style: ActionStyle = "tags",
-        admissible: bool = True,
-        max_steps: int = 0,
-        pays: Pays = "success",
-        **more: Any,
-    ) -> None:
+        self, world: str | Environment, split: str = "train", tasks: int = 0, eval_split: str = "", eval_tasks: int = 0,
+        wording: str = "full", style: ActionStyle = "tags", admissible: bool = True, max_steps: int = 0,
+        pays: Pays = "success", **more: Any
+    ) -> None:  # fmt: skip
         """`more` goes to verifiers. The default reward is success: a rubric scores the whole rollout."""
         self._train = Episode(world, split, tasks, (), max_steps, pays)
         self._environment = self._train.environment
@@ -273,9 +264,7 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         observation = await asyncio.to_thread(episode.begin, int(info["number"]))
         state[PLAYED] = {"reward": 0.0, "success": 0.0, "score": 0.0, "turns": 0.0, "invalid": 0.0}
         assert episode.task is not None
-        now = tell_now(self._wording, 1, observation, self._admissible, past=False)[0]
-        told = (self._wording.task(episode.task), now, self._wording.request(self._style))
-        state["prompt"] = [*state["prompt"][:-1], UserMessage(content=self._wording.separator.join(filter(None, told)))]
+        state["prompt"] = [*state["prompt"][:-1], self._tell(1, observation, self._wording.task(episode.task))]
         return state
 
     async def env_response(self, messages: Any, state: Any, **more: Any) -> Any:
@@ -286,12 +275,15 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         played["turns"] += 1.0
         played["invalid"] += float(not parsed.valid)
         played.update(success=float(turn.success), score=turn.score)
-        now = tell_now(self._wording, episode.steps + 1, turn.observation, self._admissible, past=True)[0]
         if turn.is_over:
             state["final_env_response"] = [UserMessage(content=turn.observation.text)]
             return state["final_env_response"]
-        told = (now, self._wording.request(self._style))
-        return [UserMessage(content=self._wording.separator.join(filter(None, told)))]
+        return [self._tell(episode.steps + 1, turn.observation)]
+
+    def _tell(self, number: int, observation: Observation, *before: str) -> Any:
+        now = tell_now(self._wording, number, observation, self._admissible, past=number > 1)[0]
+        told = (*before, now, self._wording.request(self._style))
+        return UserMessage(content=self._wording.separator.join(filter(None, told)))
 
     @vf.cleanup
     async def close_episode(self, state: Any) -> None:

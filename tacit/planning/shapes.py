@@ -249,10 +249,7 @@ class Efficiency:
         return self.prefill * width / (width + self.prefill_half)
 
 
-SAMPLERS = {
-    "local": Efficiency(),
-    "vllm": Efficiency(cache=0.6, layer_s=30e-6, row_s=38e-6),
-}
+SAMPLERS = {"local": Efficiency(), "vllm": Efficiency(cache=0.6, layer_s=30e-6, row_s=38e-6)}
 """who samples: the local engine, or vLLM with log-probabilities, which took 11.0 and 45.6 ms for a step of 256 and 1,024 rows
 (135M) and 11.5 ms for 256 (1.5B) on the same card: some 40 µs a row, whatever the model"""
 

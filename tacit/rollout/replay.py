@@ -21,18 +21,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import (
-    PLAIN,
-    Completion,
-    Condition,
-    Observation,
-    Prompt,
-    Step,
-    StopReason,
-    Task,
-    Trajectory,
-    Transition,
-)
+from tacit.core.types import PLAIN, Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Expert, World, as_observation, as_transition
 from tacit.rollout.encoding import encode_prompt, fit_prompt
 

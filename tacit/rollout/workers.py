@@ -21,17 +21,7 @@ from tacit.core.errors import TacitError
 from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.worlds import (
-    PENDING,
-    READY,
-    Call,
-    SlotWorlds,
-    SlowWorld,
-    Worker,
-    WorkerExited,
-    WorkerLauncher,
-    WorldFailure,
-)
+from tacit.rollout.worlds import PENDING, READY, Call, SlotWorlds, SlowWorld, Worker, WorkerExited, WorkerLauncher, WorldFailure
 
 # Spawned, not forked: torch's threads do not survive a fork.
 _SPAWN = multiprocessing.get_context("spawn")

@@ -161,11 +161,7 @@ def _build(directory: Path, texts: Sequence[str], sizes: TinySettings, seed: int
 
     bpe = train_tokenizer(texts, sizes.vocab)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token=END,
-        pad_token=PAD,
-        model_max_length=sizes.context,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=bpe, eos_token=END, pad_token=PAD, model_max_length=sizes.context, clean_up_tokenization_spaces=False
     )
     config = LlamaConfig(
         vocab_size=bpe.get_vocab_size(),

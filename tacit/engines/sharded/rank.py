@@ -37,14 +37,7 @@ from tacit.engines.sharded.rank_training import (
     tokens_per_micro_batch,
 )
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.engines.sharded.shards import (
-    State,
-    read_layout,
-    read_pickled_layout,
-    read_pickled_shards,
-    read_shards,
-    write_shards,
-)
+from tacit.engines.sharded.shards import State, read_layout, read_pickled_layout, read_pickled_shards, read_shards, write_shards
 
 TensorSpecs = list[tuple[str, tuple[int, ...], str]]
 """name, shape and number format of the tensors that come, in their order"""

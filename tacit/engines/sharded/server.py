@@ -360,12 +360,7 @@ class Server:
         self._ask(what, *arguments, limit_s=self.timeout_s, meanwhile=meanwhile)
 
     def _ask(
-        self,
-        what: str,
-        *arguments: Any,
-        limit_s: float,
-        setting: str = "timeout_s",
-        meanwhile: Callable[[], str] | None = None,
+        self, what: str, *arguments: Any, limit_s: float, setting: str = "timeout_s", meanwhile: Callable[[], str] | None = None
     ) -> None:
         self._send(what, *arguments)
         if meanwhile is not None and (wrong := meanwhile()):
