@@ -40,7 +40,7 @@ from tacit.prompts.state_block import StateBlock
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.worlds import get_environment
 
-# Questions that the prompt answers. They use only a world's punctuation.
+# Questions that the prompt answers, with a world's punctuation only:
 #
 # at? countertop 1                                   what a field of the state block says
 # first unchecked? cabinet 3                         its first entry, ranges (`cabinet 3-7`) read out
@@ -64,11 +64,8 @@ _NUMBERS = re.compile(r" ?\d+")
 def make_questions(rng: Random, text: str, observation: Observation, more: Asker | None) -> list[Question]:
     """Questions about the text and the valid actions, in random order."""
     fields = dict(_FIELD.findall(text))
-    asked: list[Question] = []
-    if fields:
-        asked += _about_fields(rng, fields)
-    asked += _about_places(rng, text.rpartition("\n")[2])
-    asked += _about_actions(rng, observation.actions)
+    asked = _about_fields(rng, fields) if fields else []
+    asked += _about_places(rng, text.rpartition("\n")[2]) + _about_actions(rng, observation.actions)
     if more is not None:
         asked += more(rng, observation)
     rng.shuffle(asked)
@@ -101,12 +98,9 @@ def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
     name = rng.choice(sorted(lists))
     found = lists[name]
     spot = rng.randrange(len(found) - 1)
-    asked.append((f"first {name}", found[0]))
-    asked.append((f"next {name} after {found[spot]}", found[spot + 1]))
-    other = rng.choice(sorted(lists))
-    item = rng.choice(lists[other])
-    asked.append((f"{item} in {name}", "yes" if item in found else "no"))
-    return asked
+    asked += [(f"first {name}", found[0]), (f"next {name} after {found[spot]}", found[spot + 1])]
+    item = rng.choice(lists[rng.choice(sorted(lists))])
+    return [*asked, (f"{item} in {name}", "yes" if item in found else "no")]
 
 
 def _about_places(rng: Random, now: str) -> list[Question]:
@@ -217,9 +211,11 @@ def _episode(world: Environment, task: Task, context: Context, rng: Random, noti
             yield Document(add_note(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")
         elif turn.action in possible:
             yield Document(text, turn.action, "action")
-        asked = make_questions(rng, text, turn.observation, world.questions)
+        asked = make_questions(rng, text, turn.observation, world.questions)[:MAX_QUESTIONS]
         if asked:
-            yield _make_question_document(text, asked[:MAX_QUESTIONS])
+            *earlier, (last, answer) = asked
+            lines = [text, *(f"{question}? {told}" for question, told in earlier), f"{last}?"]
+            yield Document("\n".join(lines), answer, "questions")
         met |= dict.fromkeys(possible)
         if not turn.transition.observation.actions:
             break
@@ -247,12 +243,6 @@ def random_action(rng: Random, observation: Observation, bold: bool) -> str:
     for action in observation.actions:
         by_verb.setdefault(action.partition(" ")[0], []).append(action)
     return rng.choice(by_verb[rng.choice(sorted(by_verb))])
-
-
-def _make_question_document(text: str, asked: Sequence[Question]) -> Document:
-    *earlier, last = asked
-    lines = [text, *(f"{question}? {answer}" for question, answer in earlier), f"{last[0]}?"]
-    return Document("\n".join(lines), last[1], "questions")
 
 
 EPISODES_PER_SHARD = 500
@@ -296,12 +286,10 @@ def make_corpus(worlds: Mapping[str, int], tokenizer: Path, end: int, limit: int
             shards = list(pool.map(_shard, *zip(*plans, strict=True)))
     else:
         shards = [_shard(*plan) for plan in plans]
-    lengths = np.concatenate([lengths for _, lengths, _ in shards])
-    counts = Counter[str]()
-    for _, _, counted in shards:
-        counts.update(counted)
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return Corpus(np.concatenate([tokens for tokens, _, _ in shards]), starts, dict(sorted(counts.items())))
+    tokens, lengths, counted = zip(*shards, strict=True)
+    counts = sum(counted, Counter[str]())
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])
+    return Corpus(np.concatenate(tokens), starts, dict(sorted(counts.items())))
 
 
 def iterate_batches(corpus: Corpus, rows: int, steps: int, seed: int, first: int = 0) -> Iterator[Sequence[np.ndarray]]:

@@ -41,11 +41,9 @@ class PretrainingSettings:
 
 
 def pretrain(
-    learn: Callable[[Sequence[np.ndarray], float], Any],
-    corpus: Corpus,
-    settings: PretrainingSettings,
-    report: Callable[[int, Any], None],
-) -> None:
+    learn: Callable[[Sequence[np.ndarray], float], Any], corpus: Corpus, settings: PretrainingSettings,
+    report: Callable[[int, Any], None]
+) -> None:  # fmt: skip
     """`learn(documents, lr)` takes one step and returns its loss; `report` gets the step number and the loss."""
     for step, rows in enumerate(iterate_batches(corpus, settings.rows, settings.steps, settings.seed)):
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
@@ -159,9 +157,5 @@ def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
     with TemporaryDirectory() as place:
         policy.save(Path(place) / "trained", optimizer=False)
         checkpoint = next(Path(place).glob("**/config.json")).parent
-
-        def pack(path: Path) -> None:
-            pack_base(checkpoint, path, about)
-
-        write_directory(plan.destination, pack)
+        write_directory(plan.destination, lambda path: pack_base(checkpoint, path, about))
     return reads

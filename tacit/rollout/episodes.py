@@ -73,20 +73,10 @@ class EpisodePlan:
 
 
 def rollout_groups(
-    tasks: Sequence[Task],
-    size: int,
-    seed: int,
-    conditions: Conditions,
-    context: Context,
-    worlds: WorldPool,
-    policy: SamplingPolicy,
-    sampling: Sampling,
-    max_steps: int,
-    hidden: HiddenState | None = None,
-    *,
-    lockstep: bool = False,
-    observer: RolloutObserver = NO_OBSERVER,
-) -> list[Group]:
+    tasks: Sequence[Task], size: int, seed: int, conditions: Conditions, context: Context, worlds: WorldPool,
+    policy: SamplingPolicy, sampling: Sampling, max_steps: int, hidden: HiddenState | None = None, *, lockstep: bool = False,
+    observer: RolloutObserver = NO_OBSERVER
+) -> list[Group]:  # fmt: skip
     """Play `size` episodes of each task. Member m of task i is seeded with derive(seed, i, m), whatever the batch."""
     plans = []
     conditions = conditions.with_actor(policy)
@@ -100,17 +90,9 @@ def rollout_groups(
 
 
 def rollout(
-    plans: Sequence[EpisodePlan],
-    context: Context,
-    worlds: WorldPool,
-    policy: SamplingPolicy,
-    sampling: Sampling,
-    max_steps: int,
-    hidden: HiddenState | None = None,
-    *,
-    lockstep: bool = False,
-    observer: RolloutObserver = NO_OBSERVER,
-) -> list[Trajectory]:
+    plans: Sequence[EpisodePlan], context: Context, worlds: WorldPool, policy: SamplingPolicy, sampling: Sampling,
+    max_steps: int, hidden: HiddenState | None = None, *, lockstep: bool = False, observer: RolloutObserver = NO_OBSERVER
+) -> list[Trajectory]:  # fmt: skip
     """Play all plans to their end. `lockstep`: one turn of all episodes at a time, even if the sampler has a scheduler."""
     form = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*form.stop, *sampling.stop))))
@@ -243,21 +225,12 @@ class _Episode:
             signals = {**result.signals, **self.reader.record(act.action, result, invalid_text)}
         if self.stop is not None:
             return
-        step = Step(
-            observation=self.observation,
-            prompt=self.prompt,
-            prompt_tokens=self.tokens,
-            completion=completion,
-            action=act.action,
-            valid=act.valid,
-            effective=result.effective,
-            label=result.label,
-            signals=signals,
-            reward=result.reward,
-            thought=act.thought,
-            answer=result.answer,
-        )
-        self.steps.append(step)
+        self.steps.append(
+            Step(
+                self.observation, self.prompt, self.tokens, completion, act.action, valid=act.valid, effective=result.effective,
+                label=result.label, signals=signals, reward=result.reward, thought=act.thought, answer=result.answer
+            )
+        )  # fmt: skip
         self.observation = result.observation
         self.success, self.score = result.success, max(result.score, float(result.success))
         if result.done or self.success:
@@ -276,16 +249,9 @@ class _Episode:
     def trajectory(self) -> Trajectory:
         assert self.stop is not None
         return Trajectory(
-            task=self.plan.task,
-            steps=tuple(self.steps),
-            success=self.success,
-            score=self.score,
-            stop=self.stop,
-            final=self.observation,
-            condition=self.plan.condition,
-            detail=self.detail,
-            seed=self.plan.seed,
-        )
+            self.plan.task, tuple(self.steps), self.success, self.score, self.stop, final=self.observation,
+            condition=self.plan.condition, detail=self.detail, seed=self.plan.seed
+        )  # fmt: skip
 
 
 SLOW_WORLD_S = 3.0

@@ -42,8 +42,9 @@ def text_of(message: Mapping[str, Any]) -> str | None:
         parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
         content = "".join(part for part in parts if isinstance(part, str)) if parts else None
     told = whole(content) if isinstance(content, str) else None
-    if told or (isinstance(refusal := message.get("refusal"), str) and refusal):
-        return told or whole(refusal)
+    refusal = message.get("refusal")
+    if told or (isinstance(refusal, str) and refusal):
+        return told or whole(str(refusal))
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or calls_of(message):
         return told

@@ -104,8 +104,8 @@ def read_manifest(place: Path) -> dict[str, Any]:
     return manifest
 
 
-def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
-    """A trained checkpoint as a base: weights in bfloat16, and a manifest that begins with `about`. Returns its hash."""
+def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> None:
+    """A trained checkpoint as a base: weights in bfloat16, and a manifest that begins with `about`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -121,7 +121,6 @@ def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
     parameters = sum(p.numel() for p in model.parameters())
     manifest = {**about, "parameters": parameters, "hash": total, "files": files}
     (destination / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    return total
 
 
 UNRELATED = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "architectures"})

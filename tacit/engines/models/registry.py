@@ -100,8 +100,8 @@ def prepare_model(
     parts = destination.with_name(f"{destination.name}.parts")
     try:
         with _workplace(parts) as work:
-            there = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
-            if (free := shutil.disk_usage(parts).free) + there < packed.room * GB:
+            fetched = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
+            if (free := shutil.disk_usage(parts).free) + fetched < packed.room * GB:
                 raise TacitError(
                     f"{packed.title} needs about {packed.room:g} GB while it is made, and the disk of {parts.parent} has "
                     f"{free / GB:.1f} free; make room, or name a directory on another disk."
