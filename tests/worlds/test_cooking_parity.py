@@ -42,7 +42,7 @@ def data_of(game: Any) -> tuple[dict[str, Any], set[str]]:
             house[names[1]]["exits"][WAYS[fact]] = [names[0], doors.get((names[1], names[0]), "")]
         elif fact == "at" and kinds[0] == "P":
             start = names[1]
-        elif fact == "at" and names[0] in FURNITURE:
+        elif fact == "at" and any(names[0] in there for there in FURNITURE.values()):
             house[names[1]]["furniture"].append(names[0])
         elif fact in ("at", "on", "in") and kinds[0] in ("o", "f"):
             places[names[0]] = "carried" if kinds[1] == "I" else f"floor {names[1]}" if fact == "at" else names[1]

@@ -51,7 +51,6 @@ unseen           16:9971628ae8bc11bb 128:1f5d84b8cb0a8941 256:bc6558bae9aab813 5
 published_train  16:8dba921207b86c4c 128:74133d37179e0cb2 256:16771f08e60b2f65 512:7b6bedd268b55e6a
 valid_seen       16:98d1887b768a725e 128:76f52842355f1432 140:3975d5a97cdb5737
 """)
-"""split -> number of tasks -> panel hash"""
 
 
 PLANS = 80

@@ -23,7 +23,7 @@ from typing import Any
 from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
-from tacit.worlds.cooking.world import COOKED, CUTS, FOODS, RAW, UNCUT, Food, build_house
+from tacit.worlds.cooking.world import COOKED, CUTS, FOODS, RAW, UNCUT, build_house
 
 NAME = "cooking"
 SPLITS = ("train", "test", "hard")
@@ -99,6 +99,7 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
 def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furniture: Sequence[str]) -> tuple[Ingredient, ...]:
     """A recipe of the split: different foods that this house can have, in alphabetical order."""
     methods = [m for m in COOKED if m != "grilled" or "BBQ" in furniture]
+    cuts = (*CUTS.values(), *(() if cut else (UNCUT,)))
     says_cook = cook or rng.random() < SAYS_COOK
     foods = [
         food
@@ -109,29 +110,21 @@ def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furn
     ]
     while True:
         chosen = sorted(rng.sample(foods, size), key=lambda food: food.name)
-        recipe = tuple((food.name, rng.choice(methods) if says_cook else RAW, _draw_cutting(rng, food, cut)) for food in chosen)
+        recipe = tuple(
+            (food.name, rng.choice(methods) if says_cook else RAW, rng.choice(cuts) if food.cuttable else UNCUT)
+            for food in chosen
+        )
         if split_of(recipe) == split:
             return recipe
-
-
-def _draw_cutting(rng: Random, food: Food, cut: bool) -> str:
-    if not food.cuttable:
-        return UNCUT
-    return rng.choice((*CUTS.values(), *(() if cut else (UNCUT,))))
 
 
 def _lookalikes(rng: Random, name: str, items: list[list[str]], recipe: tuple[Ingredient, ...]) -> list[str]:
     """Up to two foods that share a word with this one (red apple: red onion, green apple), placed next to it."""
     taken = {item[0] for item in items} | {ingredient[0] for ingredient in recipe}
-    first, last = name.split()[0], name.split()[-1]
-    found: list[str] = []
-    for alike in (
-        [f for f in FOODS if f.split()[0] == first and f not in taken],
-        [f for f in FOODS if f.split()[-1] == last and f not in taken],
-    ):
-        candidates = [f for f in alike if f not in found]
-        if candidates and len(name.split()) > 1:
-            found.append(rng.choice(candidates))
+    words, found = name.split(), list[str]()
+    for end in (0, -1) if len(words) > 1 else ():
+        alike = [f for f in FOODS if f.split()[end] == words[end] and f not in taken and f not in found]
+        found += [rng.choice(alike)] if alike else []
     return found
 
 
@@ -140,4 +133,3 @@ train  16:71112a93f14fe34e 128:2f8e620503771b10 256:a135883ec72d43ef 512:6878ea2
 test   16:d24f95f8041bac45 128:fb2e835f4871eb6a 256:d1d24d3323b36d03 512:d06a8943b8516309 1000:450ba95f56a6ca77
 hard   16:6753d3df6fab3815 128:8d192095aed6f32c 256:93b08bf73da918ff 512:9135eb0a4aa15669 1000:9951415060be21b4
 """)
-"""split -> number of tasks -> panel hash"""

@@ -23,6 +23,7 @@ from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL
 
 SUFFIXES = (".z8", ".ulx")
 SPLIT = "games"
+_INFOS = ("feedback", "description", "inventory", "admissible_commands", "won", "lost", "score", "max_score")
 
 
 class TextWorldWorld:
@@ -37,13 +38,15 @@ class TextWorldWorld:
         path = Path(str(task.data.get("path", "")))
         if path.suffix not in SUFFIXES or not path.is_file():
             raise TacitError(f"there is no TextWorld game {str(path)!r}; make one with `tw-make tw-cooking --output …`.")
-        textworld = _textworld()
+        try:
+            import textworld
+        except ImportError as error:
+            raise TacitError(f"TextWorld games need the `textworld` package: {install_command('textworld')}.") from error
         _check_image(path)
         try:
             if self._path != str(path):
                 self.close()
-                wanted = ("feedback", "description", "inventory", "admissible_commands", "won", "lost", "score", "max_score")
-                infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
+                infos = textworld.EnvInfos(**dict.fromkeys(_INFOS, True))
                 self._env, self._path = textworld.start(str(path), request_infos=infos), str(path)
             self._state = self._env.reset()
         except Exception as error:  # whatever the package makes of a game it cannot load
@@ -117,21 +120,18 @@ def textworld_environment(path: str | Path) -> Environment:
 
 
 def game_tasks(path: str | Path) -> list[Task]:
-    """One task per game file, in the order of their names."""
-    source = Path(path)
+    """One task per game file, in the order of their names, with the objective that `tw-make` wrote next to it, if it did."""
+    source, tasks = Path(path), []
     files = sorted(p for p in source.iterdir() if p.suffix in SUFFIXES) if source.is_dir() else [source]
     if not files or not files[0].is_file():
         raise TacitError(f"there are no TextWorld games ({', '.join(SUFFIXES)}) at {str(path)!r}.")
-    return [Task("textworld", f"textworld/{p.stem}", SPLIT, SPLIT, 0, _objective(p), {"path": str(p)}) for p in files]
-
-
-def _objective(game: Path) -> str:
-    """The objective that `tw-make` wrote next to the game, if it did."""
-    try:
-        objective = json.loads(game.with_suffix(".json").read_text())["objective"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "Play the game to a good end."
-    return " ".join(str(objective).split())
+    for game in files:
+        try:
+            goal = " ".join(str(json.loads(game.with_suffix(".json").read_text())["objective"]).split())
+        except (OSError, ValueError, KeyError, TypeError):
+            goal = "Play the game to a good end."
+        tasks.append(Task("textworld", f"textworld/{game.stem}", SPLIT, SPLIT, 0, goal, {"path": str(game)}))
+    return tasks
 
 
 def _check_image(path: Path) -> None:
@@ -147,14 +147,6 @@ def _check_image(path: Path) -> None:
         is_valid = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
     if not is_valid:
         raise TacitError(f"TextWorld cannot play {str(path)!r}: it is truncated or not a {path.suffix} game.")
-
-
-def _textworld() -> Any:
-    try:
-        import textworld
-    except ImportError as error:
-        raise TacitError(f"TextWorld games need the `textworld` package: {install_command('textworld')}.") from error
-    return textworld
 
 
 def _text(text: str | None) -> str:

@@ -56,14 +56,6 @@ class Food:
     drinkable: bool = False
 
 
-@dataclass(frozen=True)
-class Furniture:
-    room: str
-    container: bool = False
-    """can be closed and holds items inside; otherwise they are on top"""
-    holds: bool = True
-
-
 def _foods() -> dict[str, Food]:
     def several(names: str, places: str, **properties) -> list[Food]:
         return [Food(name, tuple(places.split(", ")), **properties) for name in names.split(", ")]
@@ -89,19 +81,16 @@ def _foods() -> dict[str, Food]:
 FOODS = _foods()
 MEAL = Food("meal", ())
 FURNITURE = {
-    "fridge": Furniture("kitchen", container=True),
-    "oven": Furniture("kitchen", container=True),
-    "table": Furniture("kitchen"),
-    "counter": Furniture("kitchen"),
-    "stove": Furniture("kitchen"),
-    "shelf": Furniture("pantry"),
-    "sofa": Furniture("livingroom"),
-    "bed": Furniture("bedroom"),
-    "toilet": Furniture("bathroom"),
-    "BBQ": Furniture("backyard", holds=False),
-    "patio table": Furniture("backyard"),
-    "patio chair": Furniture("backyard"),
+    "kitchen": ("fridge", "oven", "table", "counter", "stove"),
+    "pantry": ("shelf",),
+    "livingroom": ("sofa",),
+    "bedroom": ("bed",),
+    "bathroom": ("toilet",),
+    "backyard": ("BBQ", "patio table", "patio chair"),
+    "corridor": (),
 }
+CONTAINERS, HOLDS_NOTHING = ("fridge", "oven"), ("BBQ",)
+"""furniture that can be closed and holds items inside, and that holds none; on all other furniture they are on top"""
 NEIGHBOURS = {
     "kitchen": ("livingroom", "backyard", "corridor", "pantry"),
     "pantry": ("kitchen",),
@@ -116,8 +105,6 @@ DOORS = {
     frozenset(("kitchen", "backyard")): ("sliding patio door", "screen door"),
     frozenset(("corridor", "backyard")): ("patio door", "wooden door"),
 }
-
-
 FLOOR, CARRIED, GONE = "floor", "carried", "gone"
 MAX_STEPS = 40
 BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
@@ -201,8 +188,8 @@ class Game:
 
     def stores(self) -> list[str]:
         """The furniture of this room whose items are within reach."""
-        things = [(name, FURNITURE[name]) for name in self.here]
-        return [name for name, thing in things if thing.holds and (not thing.container or name in self.opened)]
+        open_here = (name for name in self.here if name not in CONTAINERS or name in self.opened)
+        return [name for name in open_here if name not in HOLDS_NOTHING]
 
     def within_reach(self, name: str) -> bool:
         return self.where.get(name, GONE) in (CARRIED, f"{FLOOR} {self.room}", *self.stores())
@@ -220,16 +207,15 @@ class Game:
         """The current room and the inventory."""
         lines = [f"-= {self.room.capitalize()} =-", self._entrance[self.room]]
         for name in self.here:
-            thing, inside = FURNITURE[name], self.content.get(name)
-            if thing.container and name not in self.opened:
+            container = name in CONTAINERS
+            if container and name not in self.opened:
                 lines.append(f"You see a closed {name}.")
                 continue
-            seen = f"You see {f'an open {name}' if thing.container else with_article(name)}."
-            if inside:
-                seen += f" {'In' if thing.container else 'On'} the {name} you see {self.list_items(inside)}."
-            elif thing.holds:
-                seen += f" The {name} is empty."
-            lines.append(seen)
+            lines.append(f"You see {f'an open {name}' if container else with_article(name)}.")
+            if inside := self.content.get(name):
+                lines[-1] += f" {'In' if container else 'On'} the {name} you see {self.list_items(inside)}."
+            elif name not in HOLDS_NOTHING:
+                lines[-1] += f" The {name} is empty."
         if on_floor := self.content.get(f"{FLOOR} {self.room}"):
             lines.append(f"On the floor you see {self.list_items(on_floor)}.")
         for way, (_, door) in self.exits[self.room].items():
@@ -250,7 +236,7 @@ class Game:
         carried (it may still be refused), and no `examine` for what is carried (it is not refused)."""
         commands = ["inventory", "look", *(f"examine {name}" for name in self.here)]
         commands += [f"go {way}" for way, (_, door) in self.exits[self.room].items() if not door or door in self.opened]
-        for name in (*(name for name in self.here if FURNITURE[name].container), *self.doors()):
+        for name in (*(name for name in self.here if name in CONTAINERS), *self.doors()):
             commands.append(f"close {name}" if name in self.opened else f"open {name}")
         stores = self.stores()
         for place in (*stores, f"{FLOOR} {self.room}"):
@@ -259,7 +245,7 @@ class Game:
                 commands += (f"examine {item}", f"take {item}{origin}")
         for item in self.carried:
             commands.append(f"drop {item}")
-            commands += [f"insert {item} into {s}" if FURNITURE[s].container else f"put {item} on {s}" for s in stores]
+            commands += [f"insert {item} into {s}" if s in CONTAINERS else f"put {item} on {s}" for s in stores]
             food = self.food(item)
             if food is None:
                 continue
@@ -287,7 +273,7 @@ def _describe_item(name: str, cooking: str, cutting: str) -> str:
 
 
 _UNSEEN, _UNKNOWN, _INEDIBLE = "You can't see any such thing.", "That's not a command I recognise.", "That's plainly inedible."
-_CANONICAL = {name.lower(): name for name in FURNITURE}
+_CANONICAL = {name.lower(): name for names in FURNITURE.values() for name in names}
 
 
 class _Refused(Exception):
@@ -371,8 +357,7 @@ class CookingWorld(World):
         name = _CANONICAL.get(name, name)
         if name not in game.doors():
             _refuse_if(name not in game.here and not game.within_reach(name), _UNSEEN)
-            openable = name in FURNITURE and FURNITURE[name].container
-            _refuse_if(not openable, "That's not something you can open or close.")
+            _refuse_if(name not in CONTAINERS, "That's not something you can open or close.")
         return name
 
     def _open(self, game: Game, name: str) -> str:
@@ -402,8 +387,7 @@ class CookingWorld(World):
         return f"You pick up the {name} from the floor." if on_floor else f"You take the {name} from the {at}."
 
     def _check_carried(self, game: Game, name: str) -> None:
-        thing = _CANONICAL.get(name, name)
-        known = thing in FOODS or thing in FURNITURE or thing in ("cookbook", "knife", "meal")
+        known = name in FOODS or name in ("cookbook", "knife", "meal")
         _refuse_if(not known or not game.within_reach(name), _UNSEEN)
         _refuse_if(game.where[name] != CARRIED, f"You need to take the {name} first.")
 
@@ -417,10 +401,9 @@ class CookingWorld(World):
         place = _CANONICAL.get(place, place)
         self._check_carried(game, name)
         _refuse_if(place not in game.here, _UNSEEN)
-        thing = FURNITURE[place]
-        wrong = not thing.holds or thing.container != (preposition == " into ")
+        wrong = place in HOLDS_NOTHING or (place in CONTAINERS) != (preposition == " into ")
         _refuse_if(wrong, f"You can't put things{preposition}the {place}.")
-        _refuse_if(thing.container and place not in game.opened, f"The {place} is closed.")
+        _refuse_if(place in CONTAINERS and place not in game.opened, f"The {place} is closed.")
         game.move(name, place)
         return f"You put the {name}{preposition}the {place}."
 
@@ -533,7 +516,7 @@ def build_house(rng: Random, size: int) -> dict[str, Any]:
         exits[other][DIRECTIONS[direction]] = [room, door]
     house: dict[str, Any] = {}
     for room in rooms:
-        furniture = [name for name, thing in FURNITURE.items() if thing.room == room]
+        furniture = list(FURNITURE[room])
         rng.shuffle(furniture)
         house[room] = {"exits": dict(sorted(exits[room].items())), "furniture": furniture}
     return house

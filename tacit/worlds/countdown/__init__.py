@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from random import Random
-
-from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight
+from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight, questions
 from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.countdown.world import (
-    MAX_STEPS,
-    CountdownWorld,
-    FullWording,
-    Operation,
-    TerseWording,
-    evaluate,
-    parse_observation,
-)  # fmt: skip
+from tacit.worlds.countdown.world import MAX_STEPS, CountdownWorld, FullWording, TerseWording
 
 
 def example_texts(seed: int) -> list[str]:
@@ -27,17 +16,6 @@ def example_texts(seed: int) -> list[str]:
         for task in tasks("train", 200, seed)
         for text in (*texts_of_play(world, [task], Solver, wordings, present=False), "rollback", "reset")
     ]
-
-
-def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """Pretraining questions about the pool: `82 - 28? 54`."""
-    pool = parse_observation(observation.text).pool
-    if len(pool) < 2:
-        return []
-    first, second = rng.sample(pool, 2)
-    operation = Operation(rng.choice("+-*/"), first, second)
-    made = evaluate(operation)
-    return [(f"{first} {operation.operator} {second}", "none" if made is None else str(made))]
 
 
 ENVIRONMENT = Environment(

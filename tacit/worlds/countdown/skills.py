@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from random import Random
 
 from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated, stop_label
 from tacit.core.types import Observation, Task, Trajectory, Transition
 from tacit.core.world import Alphabet, ByReading
-from tacit.worlds.countdown.world import STUCK, Operation, operations, parse_action, parse_observation, replace_pair
+from tacit.worlds.countdown.world import STUCK, Operation, evaluate, operations, parse_action, parse_observation, replace_pair
 
 
 class Solver(ByReading):
@@ -160,3 +161,14 @@ def hindsight(trajectory: Trajectory) -> Skills:
 def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `stuck` or `timeout` (ReuseRL Table 9), else the stop reason."""
     return STUCK if trajectory.end_label == STUCK else stop_label(trajectory)
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """Pretraining questions about the pool: `82 - 28? 54`."""
+    pool = parse_observation(observation.text).pool
+    if len(pool) < 2:
+        return []
+    first, second = rng.sample(pool, 2)
+    operator = rng.choice("+-*/")
+    made = evaluate(Operation(operator, first, second))
+    return [(f"{first} {operator} {second}", "none" if made is None else str(made))]

@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-from random import Random
-
-from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.sokoban.expert import Solver
-from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, SokobanTracker, failure, hindsight
+from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, SokobanTracker, failure, hindsight, place, questions
 from tacit.worlds.sokoban.tasks import FAMILIES, MANY, NAME, PANELS, SIZES, SPLITS, tasks
-from tacit.worlds.sokoban.world import (
-    DIRECTIONS,
-    MAX_STEPS,
-    FullWording,
-    SokobanWorld,
-    TerseWording,
-    parse_observation,
-    read_position,
-)  # fmt: skip
-
-_NAMES = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
-
-
-def place(action: str, observation: Observation) -> str:
-    """The whole position if something moved: walking back reaches the same place only if no box was pushed."""
-    shown = parse_observation(observation.text)
-    return "" if shown.refused else "/".join(shown.rows)
-
-
-def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """Pretraining questions about the neighboring cells: `what is up? wall`."""
-    layout, at = read_position(observation.text)
-    direction = rng.choice(list(DIRECTIONS))
-    ahead = layout.beside[direction][at.agent]
-    symbol = "".join(parse_observation(observation.text).rows)[ahead] if ahead >= 0 else "W"
-    return [(f"what is {direction}", _NAMES[symbol])]
-
+from tacit.worlds.sokoban.world import MAX_STEPS, FullWording, SokobanWorld, TerseWording
 
 ENVIRONMENT = Environment(
     name=NAME,

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from random import Random
 
 from tacit.core.hindsight import RuleTracker, Skills, critical_steps, stop_label
 from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet
 from tacit.worlds.sokoban.expert import best_moves, find_solution, is_deadlocked, is_small, pushes_left
-from tacit.worlds.sokoban.world import DIRECTIONS, Position, parse_direction, read_position
+from tacit.worlds.sokoban.world import DIRECTIONS, Position, parse_direction, parse_observation, read_position
 
 
 @dataclass(frozen=True)
@@ -148,3 +149,19 @@ def failure(trajectory: Trajectory) -> str:
     """Why an episode failed: `deadlock` if the final position is unsolvable, else `timeout`, or the stop reason."""
     lost = trajectory.stop is StopReason.STEP_LIMIT and is_deadlocked(*read_position(trajectory.final.text))
     return "deadlock" if lost else stop_label(trajectory)
+
+
+def place(action: str, observation: Observation) -> str:
+    """The whole position if something moved: walking back reaches the same place only if no box was pushed."""
+    shown = parse_observation(observation.text)
+    return "" if shown.refused else "/".join(shown.rows)
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """Pretraining questions about the neighboring cells: `what is up? wall`."""
+    layout, at = read_position(observation.text)
+    direction = rng.choice(list(DIRECTIONS))
+    ahead = layout.beside[direction][at.agent]
+    symbol = "".join(parse_observation(observation.text).rows)[ahead] if ahead >= 0 else "W"
+    names = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
+    return [(f"what is {direction}", names[symbol])]

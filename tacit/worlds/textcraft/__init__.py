@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from random import Random
-
-from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.textcraft.expert import Crafter
-from tacit.worlds.textcraft.recipes import display_name, parse_observation
-from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, CraftTracker, failure, hindsight
+from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, CraftTracker, failure, hindsight, questions
 from tacit.worlds.textcraft.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
 from tacit.worlds.textcraft.world import MAX_STEPS, FullWording, TerseWording, TextCraftWorld
-
-
-def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
-    """Pretraining questions about the inventory: `how many ash boards? 4`."""
-    held = parse_observation(observation.text).held
-    if not held:
-        return []
-    item = rng.choice(list(held))
-    return [(f"how many {display_name(item)}", str(held[item]))]
-
 
 ENVIRONMENT = Environment(
     name=NAME,

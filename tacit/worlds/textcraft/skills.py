@@ -19,12 +19,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from random import Random
 
 from tacit.core.hindsight import RuleTracker, Skills, critical_steps, tracker_signals, tracker_states
 from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet
 from tacit.worlds.textcraft.expert import Crafter, plan
-from tacit.worlds.textcraft.recipes import Book, Craft, Get, Refused, format_amounts, parse_command, parse_observation
+from tacit.worlds.textcraft.recipes import (
+    Book,
+    Craft,
+    Get,
+    Refused,
+    display_name,
+    format_amounts,
+    parse_command,
+    parse_observation,
+)
 from tacit.worlds.textcraft.world import open_task
 
 
@@ -156,3 +166,10 @@ def hindsight(trajectory: Trajectory) -> Skills:
     if label == "unreadable":
         missing = f"write get N ITEM or craft N ITEM using N ITEM, nothing else; {missing}"
     return Skills(missing, steps, f"{trajectory.task.goal}: failed, {label}.")
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """Pretraining questions about the inventory: `how many ash boards? 4`."""
+    held = parse_observation(observation.text).held
+    chosen = [rng.choice(list(held))] if held else []
+    return [(f"how many {display_name(item)}", str(held[item])) for item in chosen]

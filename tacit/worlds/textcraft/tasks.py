@@ -142,4 +142,3 @@ hard             16:0a392b20d2459739 128:2467f3fc1546246c 256:63e780e5d7614ced 5
 published_train  16:745d1adbae0ad8ba 128:4229bb10b583aa54 256:726e6b043be9db05 328:882d6a0922990e17
 published_test   16:0d4f6c2a95d060ab 91:f2c6ded37498c819
 """)
-"""split -> number of tasks -> panel hash"""
