@@ -202,22 +202,14 @@ class Explorer(ByReading):
 
     def __init__(self, task: Task) -> None:
         self._goal = read_goal(task.goal)
-        self._useless: set[str] = set()
-        """objects of the goal's kind that proved unusable"""
-        self._refusing: set[tuple[str, str]] = set()
-        """(receptacle kind, object kind) pairs that do not fit"""
-        self._receptacles: set[str] = set()
-        """all known receptacles"""
-        self._contents: dict[str, set[str]] = {}
-        """receptacle -> its contents when last seen; missing if never looked into"""
-        self._closed: dict[str, bool] = {}
-        """for receptacles the agent has faced"""
-        self._lamps: dict[str, str] = {}
-        """lamp -> a receptacle from which it can be used"""
-        self._treated: dict[str, set[str]] = {verb: set() for verb in APPLIANCES}
-        """verb -> the things it was done to"""
-        self._origin: dict[str, str] = {}
-        """thing -> the receptacle it was last taken from"""
+        self._useless: set[str] = set()  # objects of the goal's kind that proved unusable
+        self._refusing: set[tuple[str, str]] = set()  # (receptacle kind, object kind) pairs that do not fit
+        self._receptacles: set[str] = set()  # all known receptacles
+        self._contents: dict[str, set[str]] = {}  # receptacle -> its contents when last seen; missing if never looked into
+        self._closed: dict[str, bool] = {}  # for receptacles the agent has faced
+        self._lamps: dict[str, str] = {}  # lamp -> a receptacle from which it can be used
+        self._treated: dict[str, set[str]] = {verb: set() for verb in APPLIANCES}  # verb -> the things it was done to
+        self._origin: dict[str, str] = {}  # thing -> the receptacle it was last taken from
         self._held = ""
         self._facing: list[str] = []
         self._actions: tuple[str, ...] = ()
@@ -380,8 +372,7 @@ _SHOWN = re.compile(r"^(\w+ \d+)(?: open)?: (?!\+)(.*)$")
 _KINDS = tuple(dict.fromkeys(kind for places in PLACES.values() for kind in places))
 
 
-_MOST = 40
-"""the most receptacles of one kind in a house"""
+_MOST = 40  # the most receptacles of one kind in a house
 
 
 def act_on_prompt(prompt: str) -> str:
@@ -419,11 +410,9 @@ class _Page:
         self.closed = self.now.removesuffix(" closed") if self.now.endswith(" closed") else ""
         """the receptacle that the observation shows to be closed"""
         named = _PLACE.search(self.last)
-        self.last_place = (named[1] or named[2]) if named else ""
-        """the place named by the last action"""
+        self.last_place = (named[1] or named[2]) if named else ""  # the place named by the last action
         shown = _SHOWN.match(self.now)
-        self.shown = shown[1] if shown else ""
-        """the visible receptacle"""
+        self.shown = shown[1] if shown else ""  # the visible receptacle
         self.things = shown[2].split(", ") if shown else []
 
     def names(self, *fields: str) -> list[str]:

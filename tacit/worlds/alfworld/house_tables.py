@@ -76,8 +76,7 @@ _ABLE = {
     "toggleable": "desklamp",
     "vessel": f"{_CROCKERY} box pan pot",
 }
-_STANDING = "desklamp houseplant television"
-"""objects that cannot be taken"""
+_STANDING = "desklamp houseplant television"  # objects that cannot be taken
 
 CAPACITY: Mapping[str, int] = {
     **dict.fromkeys(["coffeemachine", "handtowelholder", "stoveburner", "toiletpaperhanger", "towelholder"], 1),
@@ -94,12 +93,10 @@ CAPACITY: Mapping[str, int] = {
 OPENABLE: Mapping[str, float] = {"cabinet": 0.85, "drawer": 0.85, "fridge": 1.0, "microwave": 1.0, "safe": 0.85}
 """the chance that one of these has a door (all start closed); the others stand open"""
 
-SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")
-"""kinds of which two neighbours may be faced at once"""
+SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")  # kinds of which two neighbours may be faced at once
 
 LAMP = "desklamp"
-SMALL = frozenset(f"{_CUTLERY} ladle pen pencil creditcard keychain".split())
-"""what may be seen lying in a vessel"""
+SMALL = frozenset(f"{_CUTLERY} ladle pen pencil creditcard keychain".split())  # what may be seen lying in a vessel
 
 _PUT = frozenset(FITS) - {"bathtubbasin", "handtowelholder", "laundryhamper", "sinkbasin", "towelholder", "tvstand"}
 TARGETS: Mapping[str, frozenset[str]] = {
@@ -147,8 +144,7 @@ def traits(kind: str) -> frozenset[str]:
     return frozenset(found if kind in _STANDING.split() else found | {"pickupable"})
 
 
-SELDOM = 0.5
-"""weight of a place that a thing fits but that its row does not name"""
+SELDOM = 0.5  # weight of a place that a thing fits but that its row does not name
 
 
 @dataclass(frozen=True)
@@ -193,10 +189,8 @@ ROOMS: Mapping[str, Room] = {name: _room(**tables) for name, tables in _TABLES["
 # Common knowledge of houses, for experts.
 
 PLACES: Mapping[str, Mapping[str, float]] = {thing: _weights(listed) for thing, listed in _TABLES["likelihood"].items()}
-OPENED_KINDS = frozenset(OPENABLE)
-"""usually closed, so that looking inside takes one more step"""
-UNLIKELY = 0.5
-"""for places that the table does not list"""
+OPENED_KINDS = frozenset(OPENABLE)  # usually closed, so that looking inside takes one more step
+UNLIKELY = 0.5  # for places that the table does not list
 _ANYWHERE: Mapping[str, float] = {
     place: sum(row.get(place, UNLIKELY) for row in PLACES.values()) / len(PLACES)
     for place in sorted({place for row in PLACES.values() for place in row})

@@ -248,10 +248,8 @@ class Loaded(NamedTuple):
     """What came out of a file or directory."""
 
     tasks: tuple[Task, ...]
-    failures: tuple[str, ...] = ()
-    """`file: reason` for each game that could not be read"""
-    left_out: int = 0
-    """games that are unsolvable or of unpublished types"""
+    failures: tuple[str, ...] = ()  # `file: reason` for each game that could not be read
+    left_out: int = 0  # games that are unsolvable or of unpublished types
 
     @property
     def report(self) -> str:

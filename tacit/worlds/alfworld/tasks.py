@@ -53,12 +53,9 @@ valid_seen       16:98d1887b768a725e 128:76f52842355f1432 140:3975d5a97cdb5737
 """)
 
 
-PLANS = 80
-"""floor plans per room"""
-KEPT_BACK = 4
-"""one plan in so many is held out for the unseen split"""
-SHARED_PLACE = 0.2
-"""probability that two neighbors of a kind in SIDE_BY_SIDE share a location"""
+PLANS = 80  # floor plans per room
+KEPT_BACK = 4  # one plan in so many is held out for the unseen split
+SHARED_PLACE = 0.2  # probability that two neighbors of a kind in SIDE_BY_SIDE share a location
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +65,7 @@ class FloorPlan:
     room: str
     number: int
     receptacles: tuple[Receptacle, ...]
-    of_kind: Mapping[str, tuple[int, ...]]
-    """receptacle kind -> indices"""
+    of_kind: Mapping[str, tuple[int, ...]]  # receptacle kind -> indices
 
     @property
     def unseen(self) -> bool:
@@ -107,17 +103,12 @@ def draw_count(rng: Random, amount: Amount) -> int:
 
 HOUSE_SPLITS = ("train", "seen", "unseen")
 
-SEEN_SHARE = 8
-"""one (training plan, goal) in so many belongs to `seen`"""
-MOST_SOUGHT = 4
-"""the most copies of the goal object"""
-COOL_IN_FRIDGE = 0.1
-"""probability that an object in the fridge starts cool"""
-IN_VESSEL = 0.05
-"""probability that a dish shows a small object next to it as its contents"""
+SEEN_SHARE = 8  # one (training plan, goal) in so many belongs to `seen`
+MOST_SOUGHT = 4  # the most copies of the goal object
+COOL_IN_FRIDGE = 0.1  # probability that an object in the fridge starts cool
+IN_VESSEL = 0.05  # probability that a dish shows a small object next to it as its contents
 
-_WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]
-"""receptacle kinds, and their cumulative weights"""
+_WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]  # receptacle kinds, and their cumulative weights
 
 
 def house_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> tuple[Task, ...]:

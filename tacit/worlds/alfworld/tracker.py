@@ -106,8 +106,7 @@ SUBGOALS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(APPLIANCES, (*_SEARCHED, *_TREATED, *_PLACED)),
 }
 """family -> its subgoals before `done`, in order; pick2 goes through them twice"""
-HINTS = 4
-"""how many receptacle kinds are hinted at in a search"""
+HINTS = 4  # how many receptacle kinds are hinted at in a search
 
 
 @dataclass(frozen=True)
@@ -119,31 +118,22 @@ class Progress:
     """
 
     goal: Goal
-    receptacles: tuple[str, ...]
-    """all known receptacles, in the order the room lists them"""
+    receptacles: tuple[str, ...]  # all known receptacles, in the order the room lists them
     facing: tuple[str, ...] = ()
     holding: str = ""
     seen: Mapping[str, str] = field(default_factory=dict)
     """goal objects (and lamps of the target kind) -> the receptacle each was last seen in"""
-    treated: frozenset[str] = frozenset()
-    """objects that were cleaned, heated or cooled as the goal asks"""
+    treated: frozenset[str] = frozenset()  # objects that were cleaned, heated or cooled as the goal asks
     visited: tuple[str, ...] = ()
-    checked: tuple[str, ...] = ()
-    """receptacles whose contents were seen, the latest last"""
+    checked: tuple[str, ...] = ()  # receptacles whose contents were seen, the latest last
     opened: frozenset[str] = frozenset()
-    destination: str = ""
-    """pick2: where the first object was placed and the second has to go"""
+    destination: str = ""  # pick2: where the first object was placed and the second has to go
     subgoal: str = "find_object"
-    best: int = 0
-    """the most subgoals achieved at any time: each is rewarded once"""
-    recent: tuple[str, ...] = ()
-    """the latest actions since the last progress"""
-    rewarded: frozenset[str] = frozenset()
-    """other events that were rewarded, once per object"""
-    progress: tuple[str, ...] = ()
-    """events of PROGRESS in the last step"""
-    errors: tuple[str, ...] = ()
-    """events of ERRORS in the last step"""
+    best: int = 0  # the most subgoals achieved at any time: each is rewarded once
+    recent: tuple[str, ...] = ()  # the latest actions since the last progress
+    rewarded: frozenset[str] = frozenset()  # other events that were rewarded, once per object
+    progress: tuple[str, ...] = ()  # events of PROGRESS in the last step
+    errors: tuple[str, ...] = ()  # events of ERRORS in the last step
 
     @property
     def achieved(self) -> int:
@@ -288,8 +278,7 @@ ERRORS: Mapping[str, float] = {
     "wrong_destination": 0.3, "revisited": 0.1, "reopened": 0.1, "wandered": 0.15,
 }  # fmt: skip
 _REMEMBERED_ACTIONS = 2
-_FIELD, _LIST = 70, 160
-"""maximum characters of a field and of a list of places"""
+_FIELD, _LIST = 70, 160  # maximum characters of a field and of a list of places
 
 
 class AlfworldTracker:

@@ -46,12 +46,9 @@ TRAITS = frozenset((*ABILITIES, "vessel", *STATES))
 class Receptacle:
     """Furniture or an appliance: a place to go to, open, and put objects in."""
 
-    name: str
-    """`cabinet 3`"""
-    kind: str
-    """`cabinet`"""
-    location: int | None
-    """where the agent stands to face it; None if unreachable"""
+    name: str  # `cabinet 3`
+    kind: str  # `cabinet`
+    location: int | None  # where the agent stands to face it; None if unreachable
     openable: bool = False
     opened: bool = False
 
@@ -60,18 +57,12 @@ class Receptacle:
 class Thing:
     """An object."""
 
-    name: str
-    """`apple 2`"""
-    kind: str
-    """`apple`"""
-    traits: frozenset[str] = frozenset()
-    """words of TRAITS"""
-    receptacles: tuple[int, ...] = ()
-    """indices of the receptacles it is in"""
-    locations: tuple[int, ...] = ()
-    """where it can be reached with a knife: the locations of those receptacles"""
-    holds: tuple[int, ...] = ()
-    """for a vessel: indices of the things shown inside it; no action changes them"""
+    name: str  # `apple 2`
+    kind: str  # `apple`
+    traits: frozenset[str] = frozenset()  # words of TRAITS
+    receptacles: tuple[int, ...] = ()  # indices of the receptacles it is in
+    locations: tuple[int, ...] = ()  # where it can be reached with a knife: the locations of those receptacles
+    holds: tuple[int, ...] = ()  # for a vessel: indices of the things shown inside it; no action changes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +86,10 @@ class Game:
 
     receptacles: tuple[Receptacle, ...]
     things: tuple[Thing, ...]
-    fits: frozenset[tuple[str, str]]
-    """(receptacle kind, object kind) pairs that may be put together"""
-    start: int
-    """the location the agent starts at"""
+    fits: frozenset[tuple[str, str]]  # (receptacle kind, object kind) pairs that may be put together
+    start: int  # the location the agent starts at
     goal: Goal
-    sentence: str
-    """the goal in words: `put a hot tomato in fridge.`"""
+    sentence: str  # the goal in words: `put a hot tomato in fridge.`
 
     def __post_init__(self) -> None:
         names = Counter([*(r.name for r in self.receptacles), *(t.name for t in self.things)])
@@ -214,18 +202,15 @@ class Household:
         self.location = game.start
         self.held: int | None = None
         self.opened = [r.opened for r in game.receptacles]
-        self.contents: list[list[int]] = [[] for _ in game.receptacles]
-        """things in each receptacle, in listing order"""
+        self.contents: list[list[int]] = [[] for _ in game.receptacles]  # things in each receptacle, in listing order
         for i, thing in enumerate(game.things):
             for r in thing.receptacles:
                 self.contents[r].append(i)
         self.reachable = [set(thing.locations) for thing in game.things]
         """the locations at which a knife reaches each thing"""
-        self.taken_out: set[tuple[int, int]] = set()
-        """(thing, receptacle): taken out of it and not put back"""
+        self.taken_out: set[tuple[int, int]] = set()  # (thing, receptacle): taken out of it and not put back
         self.clean, self.hot, self.cool, self.sliced, self.toggled = map(self._with_trait, STATES)
-        self.treated = {"clean": self.clean, "heat": self.hot, "cool": self.cool}
-        """verb -> the things it was done to"""
+        self.treated = {"clean": self.clean, "heat": self.hot, "cool": self.cool}  # verb -> the things it was done to
 
         self._receptacle = {r.name: i for i, r in enumerate(game.receptacles)}
         self._thing = {t.name: i for i, t in enumerate(game.things)}
@@ -233,8 +218,7 @@ class Household:
         self._here: dict[int | None, list[int]] = {}
         for i, receptacle in enumerate(game.receptacles):
             self._here.setdefault(receptacle.location, []).append(i)
-        self._going: dict[int, list[str]] = {}
-        """the `go to` commands by location, as they are most of every list"""
+        self._going: dict[int, list[str]] = {}  # the `go to` commands by location, as they are most of every list
         self._portable, self._lamps = self._with_trait("pickupable"), self._with_trait("toggleable")
         # A goal that asks for a state also asks for the ability: an object that starts cool but is not coolable does not count.
         goal = game.goal
@@ -275,8 +259,7 @@ class Household:
         return feedback
 
     def _refresh(self) -> None:
-        self.commands = self._list_commands()
-        """the admissible commands, sorted"""
+        self.commands = self._list_commands()  # the admissible commands, sorted
         family = self.game.goal.family
         if family == "look":
             lit = any(i in self.toggled and self._faces(i) for i in self._goal_lamps)

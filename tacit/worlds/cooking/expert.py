@@ -22,8 +22,7 @@ class Explorer(ByReading):
     def __init__(self, task: Task | None = None) -> None:
         self._house = Explored()
         self._recipe: Recipe | None = None
-        self._prepared = False
-        """the meal exists: nothing else is needed"""
+        self._prepared = False  # the meal exists: nothing else is needed
 
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)

@@ -29,11 +29,9 @@ NAME = "cooking"
 SPLITS = ("train", "test", "hard")
 FAMILIES = ("simple", "hard")
 GOAL = "You are hungry. Find the cookbook in the kitchen, follow its recipe, prepare the meal and eat it."
-SAYS_COOK = 0.65
-"""probability that the cookbook mentions cooking if the ingredient starts cooked"""
+SAYS_COOK = 0.65  # probability that the cookbook mentions cooking if the ingredient starts cooked
 
-Ingredient = tuple[str, str, str]
-"""food, cooking, cutting"""
+Ingredient = tuple[str, str, str]  # food, cooking, cutting
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
@@ -70,8 +68,7 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
     house = build_house(rng, 6 if family == "hard" else 1)
     furniture = [name for room in house.values() for name in room["furniture"]]
     recipe = _draw_recipe(rng, 2 if family == "hard" else 1, cook, cut, split, furniture)
-    items: list[list[str]] = []
-    """name, where, cooking, cutting"""
+    items: list[list[str]] = []  # name, where, cooking, cutting
     for name, cooking, cutting in recipe:
         where = rng.choice([place for place in FOODS[name].places if place in furniture])
         items.append([name, where, RAW if cook else cooking, UNCUT if cut else cutting])

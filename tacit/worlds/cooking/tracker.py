@@ -29,8 +29,7 @@ from tacit.worlds.cooking.skills import skill
 from tacit.worlds.cooking.world import BURNED, COOKED, COOKING_VERBS, CUTS, DIRECTIONS, HEAT, RAW, UNCUT
 
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
-_ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)
-"""TextWorld's own games may name a room in several words"""
+_ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)  # TextWorld's own games may name a room in several words
 _FURNITURE = re.compile(r"You see an? (?:(open|closed) )?([\w ]+?)\.(?: (?:In|On) the [\w ]+ you see (.+)\.)?(?: The .+)?")
 _EXIT = re.compile(r"There is an? (?:(open|closed) )?([\w -]+) to the (\w+)\.")
 _LISTED = re.compile(r"(On the floor you see|You are carrying:) (.+)\.")
@@ -100,16 +99,12 @@ class Recipe(NamedTuple):
 class Scene:
     """An observation: the answer, the room and the inventory."""
 
-    answer: str
-    """to the last command"""
+    answer: str  # to the last command
     room: str
-    places: dict[str, list[Item]] = field(default_factory=dict)
-    """furniture (or `floor`) -> visible items"""
-    closed: set[str] = field(default_factory=set)
-    """closed containers and doors"""
+    places: dict[str, list[Item]] = field(default_factory=dict)  # furniture (or `floor`) -> visible items
+    closed: set[str] = field(default_factory=set)  # closed containers and doors
     opened: set[str] = field(default_factory=set)
-    exits: dict[str, str] = field(default_factory=dict)
-    """direction -> door, empty without one"""
+    exits: dict[str, str] = field(default_factory=dict)  # direction -> door, empty without one
     carried: dict[str, Item] = field(default_factory=dict)
 
     def place_of(self, name: str) -> str | None:
@@ -233,12 +228,9 @@ def _answer(scene: Scene) -> str:
 class Explored:
     """The explored part of the house: each room as last seen, and the known connections."""
 
-    here: str = ""
-    """the current room"""
-    scenes: Mapping[str, Scene] = field(default_factory=dict)
-    """each room as last seen, in order of the first visit"""
-    ways: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """room -> direction -> room, for walked connections"""
+    here: str = ""  # the current room
+    scenes: Mapping[str, Scene] = field(default_factory=dict)  # each room as last seen, in order of the first visit
+    ways: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # room -> direction -> room, for walked connections
 
     @property
     def scene(self) -> Scene:
@@ -288,13 +280,10 @@ class CookingState:
     house: Explored
     opened: frozenset[str] = frozenset()
     recipe: Recipe | None = None
-    achieved: frozenset[str] = frozenset()
-    """subgoals reached so far"""
-    left: tuple[str, ...] = ()
-    """remaining steps of the recipe, given the inventory"""
+    achieved: frozenset[str] = frozenset()  # subgoals reached so far
+    left: tuple[str, ...] = ()  # remaining steps of the recipe, given the inventory
     phase: str = "find_recipe"
-    came_from: str = ""
-    """the previous room, if the last step led into a known room"""
+    came_from: str = ""  # the previous room, if the last step led into a known room
     fault: str = ""
 
 
@@ -413,5 +402,4 @@ class NoPlacesTracker(CookingTracker):
         return "\n".join(line for line in super().render(state).split("\n") if not line.startswith("to search: "))
 
 
-FORMS: Mapping[str, Tracker] = {"text": TextTracker(), "no_places": NoPlacesTracker()}
-"""in addition to `full`"""
+FORMS: Mapping[str, Tracker] = {"text": TextTracker(), "no_places": NoPlacesTracker()}  # in addition to `full`

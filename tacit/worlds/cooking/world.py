@@ -30,29 +30,23 @@ from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import World
 
 RAW, BURNED, UNCUT = "raw", "burned", "uncut"
-HEAT = {"stove": "fried", "oven": "roasted", "BBQ": "grilled"}
-"""source of heat -> state of the cooked food"""
+HEAT = {"stove": "fried", "oven": "roasted", "BBQ": "grilled"}  # source of heat -> state of the cooked food
 COOKED = tuple(HEAT.values())
 CUTS = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 COOKING_VERBS = {"fried": "fry", "roasted": "roast", "grilled": "grill"}
 CUTTING_VERBS = {done: verb for verb, done in CUTS.items()}
-DIRECTIONS = {"north": "south", "south": "north", "east": "west", "west": "east"}
-"""direction -> its opposite"""
+DIRECTIONS = {"north": "south", "south": "north", "east": "west", "west": "east"}  # direction -> its opposite
 
 
 @dataclass(frozen=True)
 class Food:
     name: str
-    places: tuple[str, ...]
-    """furniture it may start in or on"""
+    places: tuple[str, ...]  # furniture it may start in or on
     cookable: bool = True
-    needs_cooking: bool = False
-    """inedible while raw: no recipe wants it raw"""
+    needs_cooking: bool = False  # inedible while raw: no recipe wants it raw
     cuttable: bool = True
-    edible: bool = True
-    """after cooking, if it needs cooking"""
-    uncountable: bool = False
-    """`some salt` instead of `a carrot`"""
+    edible: bool = True  # after cooking, if it needs cooking
+    uncountable: bool = False  # `some salt` instead of `a carrot`
     drinkable: bool = False
 
 
@@ -140,8 +134,7 @@ class Game:
         self.furniture: dict[str, tuple[str, ...]] = {room: tuple(spec["furniture"]) for room, spec in house.items()}
         self.recipe: list[tuple[str, str, str]] = [(food, cook, cut) for food, cook, cut in data["recipe"]]
         self.ingredients = [food for food, _, _ in self.recipe]
-        self.opened: set[str] = set()
-        """containers and doors"""
+        self.opened: set[str] = set()  # containers and doors
         self.where: dict[str, str] = {"meal": GONE}
         self.carried: list[str] = []
         self.content: dict[str, list[str]] = {CARRIED: self.carried}
@@ -155,8 +148,7 @@ class Game:
         self._entrance = {
             room: _ENTRANCES[(data["flavour"] + i) % len(_ENTRANCES)].format(room=room) for i, room in enumerate(house)
         }
-        self.reached: set[tuple[str, str]] = set()
-        """scored subgoals: (verb, food)"""
+        self.reached: set[tuple[str, str]] = set()  # scored subgoals: (verb, food)
         cuts = sum(self.cutting[food] != cutting for food, _, cutting in self.recipe)
         self.max_points = 2 + len(self.recipe) * (1 + bool(data["cook"])) + cuts
 

@@ -64,13 +64,10 @@ SHOWN_OPENINGS = 4
 
 @dataclass(frozen=True)
 class SearchState:
-    numbers: int
-    """how many numbers the puzzle began with"""
+    numbers: int  # how many numbers the puzzle began with
     pool: tuple[int, ...]
-    met: frozenset[tuple[int, ...]]
-    """every pool seen so far, sorted"""
-    openings: tuple[str, ...] = ()
-    """the latest distinct first operations, oldest first"""
+    met: frozenset[tuple[int, ...]]  # every pool seen so far, sorted
+    openings: tuple[str, ...] = ()  # the latest distinct first operations, oldest first
     undone: int = 0
     phase: str = "search"
     fault: str = ""

@@ -26,8 +26,7 @@ from tacit.core.world import Brief, Numbered, World
 
 OPERATORS = "+-*/"
 MAX_STEPS = 30
-MAX_DIGITS = 12
-"""longer numbers are unparsable; four numbers up to 100 never produce one"""
+MAX_DIGITS = 12  # longer numbers are unparsable; four numbers up to 100 never produce one
 STUCK = "stuck"
 _OPERATION = re.compile(rf"\s*op\(\s*([-+*/])\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*\)\s*", re.I)
 _OBSERVATION = re.compile(r"numbers: ([0-9 ]+) \| target: ([0-9]+)(?: \| refused: (.*))?", re.S)
@@ -124,8 +123,7 @@ class CountdownWorld(World):
         if len(pool) < 2 or min(pool) < 1 or target < 1:
             raise TacitError(f"task {task.id!r} needs two or more positive numbers and a positive target, got {task.data}.")
         self._target = target
-        self._pools = [pool]
-        """the present pool is the last; rollback returns to the one before it"""
+        self._pools = [pool]  # the present pool is the last; rollback returns to the one before it
         return self._observe()
 
     def step(self, action: str) -> Transition:

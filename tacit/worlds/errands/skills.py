@@ -54,8 +54,7 @@ PHASES = ("search", "found", "done")
 @dataclass(frozen=True)
 class ErrandState:
     wanted: str
-    opened: tuple[str, ...] = ()
-    """doors, each once, in order"""
+    opened: tuple[str, ...] = ()  # doors, each once, in order
     phase: str = "search"
     fault: str = ""
 

@@ -31,8 +31,7 @@ PLACES = (
     *("pool", "desk", "sofa", "bed", "table", "shelf", "dresser", "armchair"),
 )
 """where things are wanted"""
-HOME = 0
-"""the town of `train` and `test`"""
+HOME = 0  # the town of `train` and `test`
 
 
 @lru_cache(maxsize=4096)

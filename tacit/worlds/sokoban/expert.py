@@ -20,11 +20,9 @@ from tacit.core.world import ByReading
 from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Position, bits, read_position
 
 _OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
-SMALL_BOXES, SMALL_CELLS = 2, 64
-"""largest rooms for exhaustive search"""
+SMALL_BOXES, SMALL_CELLS = 2, 64  # largest rooms for exhaustive search
 MOST_EXPANDED, WEIGHT = 30_000, 3.0
-KEPT = 128
-"""cached rooms"""
+KEPT = 128  # cached rooms
 
 
 @lru_cache(maxsize=KEPT)
@@ -76,8 +74,7 @@ def pushes_left(layout: Layout, boxes: int) -> float:
     """A lower bound: the smallest sum of box-target distances over all assignments, ignoring other boxes and the agent's
     position. Infinite if some box cannot reach a target."""
     distances, targets = _distances(layout), list(bits(layout.targets))
-    cheapest: dict[int, float] = {0: 0.0}
-    """set of targets in use -> cheapest assignment of the boxes so far"""
+    cheapest: dict[int, float] = {0: 0.0}  # set of targets in use -> cheapest assignment of the boxes so far
     for box in bits(boxes):
         further: dict[int, float] = {}
         for used, cost in cheapest.items():

@@ -31,8 +31,7 @@ from tacit.worlds.sokoban.world import DIRECTIONS, Position, parse_direction, pa
 class PushState:
     at: Position
     met: frozenset[Position]
-    distance: float
-    """lower bound of the pushes left"""
+    distance: float  # lower bound of the pushes left
     nearest: float
     placed: int
     most_placed: int
@@ -101,8 +100,7 @@ HANDBOOK = {
     ),
     "two_boxes": "decide first which box goes to which target, and do not let one box stand in the way of the other",
 }
-MOST = 5
-"""maximum critical steps of an episode"""
+MOST = 5  # maximum critical steps of an episode
 
 
 class _Adviser:

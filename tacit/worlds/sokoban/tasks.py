@@ -49,14 +49,12 @@ SIZES = {"boxoban_test": 1000, "boxoban_hard": 3332}
 BOXOBAN_VARIABLE = "BOXOBAN_LEVELS"
 FAMILIES, MANY = {1: "one_box", 2: "two_boxes"}, "many_boxes"
 SIZE = 6
-WALLED = 0.3
-"""share of the inner cells that are walls"""
+WALLED = 0.3  # share of the inner cells that are walls
 MOVES = {1: range(3, 17), 2: range(5, 21)}
 HARD_MOVES = range(14, 25)
 SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}
 """twentieths of all rooms"""
-DERIVED_SEEDS = 1 << 32
-"""seeds from here on are derived, not typed by a person"""
+DERIVED_SEEDS = 1 << 32  # seeds from here on are derived, not typed by a person
 GOAL = "Push every box onto a target."
 
 

@@ -31,11 +31,9 @@ from tacit.core.world import Brief, Numbered, World
 
 SYMBOLS = WALL, BOX, TARGET, AGENT, FLOOR, PLACED, AGENT_ON_TARGET = "W", "A", "C", "@", ".", "*", "+"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-LARGEST, MOST_BOXES = 30, 10
-"""limits on rows or columns and on boxes"""
+LARGEST, MOST_BOXES = 30, 10  # limits on rows or columns and on boxes
 STEP_REWARD, BOX_REWARD, SOLVED_REWARD = -0.1, 1.0, 10.0
-MAX_STEPS = 30
-"""as in Complementary RL"""
+MAX_STEPS = 30  # as in Complementary RL
 
 
 class Position(NamedTuple):

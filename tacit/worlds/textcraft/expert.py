@@ -15,8 +15,7 @@ from tacit.worlds.textcraft.world import open_task
 @dataclass
 class Plan:
     book: Book
-    stock: dict[str, int]
-    """item -> what is there of it after the commands so far"""
+    stock: dict[str, int]  # item -> what is there of it after the commands so far
     gets: dict[str, int] = field(default_factory=dict)
     crafts: list[tuple[Recipe, tuple[str, ...]]] = field(default_factory=list)
     """uses of recipes, with an item for each ingredient, in a feasible order"""

@@ -44,8 +44,7 @@ def display_name(item: str) -> str:
 class Ingredient:
     name: str
     count: int
-    generic: bool = False
-    """any item of the kind `name`"""
+    generic: bool = False  # any item of the kind `name`
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,7 @@ class Recipe:
     makes: str
     count: int
     ingredients: tuple[Ingredient, ...]
-    kind: str = ""
-    """the kind (tag) that generic ingredients refer to"""
+    kind: str = ""  # the kind (tag) that generic ingredients refer to
 
     @property
     def text(self) -> str:
@@ -73,13 +71,10 @@ class Book:
     Depth is 0 for raw items, else one more than the deepest ingredient, minimized over recipes.
     """
 
-    recipes: Mapping[str, tuple[Recipe, ...]]
-    """item -> recipes for it"""
-    of_kind: Mapping[str, tuple[Recipe, ...]]
-    """kind -> recipes for any item of that kind"""
+    recipes: Mapping[str, tuple[Recipe, ...]]  # item -> recipes for it
+    of_kind: Mapping[str, tuple[Recipe, ...]]  # kind -> recipes for any item of that kind
     kind_of: Mapping[str, str]
-    items: frozenset[str]
-    """everything that can be held"""
+    items: frozenset[str]  # everything that can be held
     kinds: frozenset[str]
 
     def recipes_for(self, name: str) -> tuple[Recipe, ...]:
@@ -196,8 +191,7 @@ def make_book(recipes: Iterable[Recipe]) -> Book:
     kind_of: dict[str, str] = {}
     items: set[str] = set()
     kinds: set[str] = set()
-    below: dict[str, set[str]] = {}
-    """item -> all its direct and indirect ingredients"""
+    below: dict[str, set[str]] = {}  # item -> all its direct and indirect ingredients
     for recipe in recipes:
         for part in recipe.ingredients:
             (kinds if part.generic else items).add(part.name)
@@ -243,10 +237,8 @@ def make_book(recipes: Iterable[Recipe]) -> Book:
 #     Crafted 4 minecraft:oak_planks
 #     Current inventory: 1 oak logs, 4 oak planks
 
-MAX_DIGITS = 100
-"""longer numbers are refused"""
-MAX_ECHO = 300
-"""maximum characters of a command that are echoed; the package echoes all of it"""
+MAX_DIGITS = 100  # longer numbers are refused
+MAX_ECHO = 300  # maximum characters of a command that are echoed; the package echoes all of it
 OPENING = "Crafting commands:\n"
 NOTHING = "nothing"
 
@@ -262,12 +254,10 @@ class Refused(Exception):
 
 
 class Craft(NamedTuple):
-    makes: str
-    """the item, or the kind where `is_kind`"""
+    makes: str  # the item, or the kind where `is_kind`
     is_kind: bool
     number: int
-    ingredients: tuple[tuple[str, int], ...]
-    """(item, count); the item is empty for a kind, which cannot be held"""
+    ingredients: tuple[tuple[str, int], ...]  # (item, count); the item is empty for a kind, which cannot be held
 
 
 class Get(NamedTuple):
@@ -278,8 +268,7 @@ class Get(NamedTuple):
 
 class ParsedObservation(NamedTuple):
     answer: str
-    held: dict[str, int]
-    """item -> count, in the order of acquisition"""
+    held: dict[str, int]  # item -> count, in the order of acquisition
 
     @property
     def refused(self) -> bool:

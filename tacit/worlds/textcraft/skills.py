@@ -43,12 +43,9 @@ class CraftState:
     book: Book
     goal: str
     to_get: Mapping[str, int]
-    to_make: Mapping[str, int]
-    """item -> how many will be crafted, in a feasible order"""
-    left: int
-    """commands of the current plan"""
-    nearest: int
-    """the fewest of any plan so far"""
+    to_make: Mapping[str, int]  # item -> how many will be crafted, in a feasible order
+    left: int  # commands of the current plan
+    nearest: int  # the fewest of any plan so far
     phase: str = "gather"
     fault: str = ""
 

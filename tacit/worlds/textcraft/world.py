@@ -40,8 +40,7 @@ from tacit.worlds.textcraft.recipes import (
     truncate_echo,
 )  # fmt: skip
 
-MAX_STEPS = 50
-"""the longest of the published goals takes 48 commands"""
+MAX_STEPS = 50  # the longest of the published goals takes 48 commands
 
 
 class TextCraftWorld(World):
@@ -50,8 +49,7 @@ class TextCraftWorld(World):
     def reset(self, task: Task) -> Observation:
         book, goal, commands = open_task(task)
         self._book, self._goal, self._held = book, goal, dict[str, int]()
-        self._on_the_way = book.items_towards(goal)
-        """items under whose name all recipes below them are accepted"""
+        self._on_the_way = book.items_towards(goal)  # items under whose name all recipes below them are accepted
         recipes = [book.by_text[command] for command in commands]
         parts = [part for recipe in recipes for part in recipe.ingredients]
         raw = (f"get {part.count} {display_name(part.name)}" for part in parts if book.is_raw(part.name))
