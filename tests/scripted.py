@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tacit.companions.experience.extractor import ExtractorSettings
-from tacit.core.resources import NoResources
+from tacit.core.resources import Resources
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds.countdown.skills import solve
 
@@ -147,7 +147,7 @@ def group_extractor(told: dict) -> dict:
     return {**rest, "extractor": ExtractorSettings(**own)}
 
 
-class Kit(NoResources):
+class Kit(Resources):
     """Tools of a run that is none: whatever policy is asked for is this one, and directories are in `place`."""
 
     def __init__(self, policy, place: Path) -> None:

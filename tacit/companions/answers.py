@@ -22,14 +22,12 @@ class Answer:
     """answer tokens"""
 
 
-class AnswerCache:
-    """One JSON line per answer, appended as it arrives. `directory` None keeps them in memory."""
+class AnswerCache(dict[str, Answer]):
+    """Key -> answer, oldest first. One JSON line per answer, appended as it arrives. `directory` None keeps them in memory."""
 
     def __init__(self, directory: Path | None = None) -> None:
+        super().__init__()
         self._file = directory / FILE if directory else None
-        self._known: dict[str, Answer] = {}
-        self._whole = True
-        """the file ends with a newline"""
         try:
             if directory is not None:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -40,29 +38,14 @@ class AnswerCache:
             try:
                 record = json.loads(line)
                 key = record.pop("key")
-                self._known[key] = Answer(**record)
+                self[key] = Answer(**record)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # a partial line of a killed write
         self._whole = not text or text.endswith("\n")
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
-    def __getitem__(self, key: str) -> Answer:
-        return self._known[key]
-
-    def since(self, number: int) -> Sequence[Answer]:
-        """All but the first `number`."""
-        return list(self._known.values())[number:]
-
-    def get(self, key: str) -> Answer | None:
-        return self._known.get(key)
+        """the file ends with a newline"""
 
     def add(self, key: str, answer: Answer) -> None:
-        self._known[key] = answer
+        self[key] = answer
         if self._file is None:
             return
         line = json.dumps({"key": key, **asdict(answer)}, ensure_ascii=False) + "\n"

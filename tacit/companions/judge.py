@@ -57,7 +57,7 @@ class EpisodeJudge(RewardTerm, Companion):
             self._answers = AnswerCache(self.place)
         judged = [trajectory for group in groups for trajectory in group.trajectories]
         before, found = len(self._answers), self._ask(judged, info)
-        everything = self._answers.since(0)
+        everything = list(self._answers.values())
         fresh = everything[before:]
         read, written = sum(a.read for a in fresh), sum(a.written for a in fresh)
         all_read, all_written = sum(a.read for a in everything), sum(a.written for a in everything)

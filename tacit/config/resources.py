@@ -20,7 +20,7 @@ from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import LEARNING, ModelSource, Policy
-from tacit.core.resources import Base, Encode, Thing
+from tacit.core.resources import Base, Encode, Resources, Thing
 from tacit.core.seeds import derive
 from tacit.core.trust import check_endpoint
 from tacit.core.world import Environment
@@ -141,7 +141,7 @@ def encoder_of_bank(embedder: str) -> Encode:
     return load_encoder(model, url)
 
 
-class RunResources:
+class RunResources(Resources):
     def __init__(self, recipe: Recipe, worlds: Sequence[Environment]) -> None:
         self.recipe, self._worlds = recipe, worlds
         self._encoders: dict[tuple[str, ...], Any] = {}

@@ -151,6 +151,8 @@ def _same_group(a: Group, b: Group) -> None:
 
 Per = Literal["token", "row", "prompt"]
 """what a column has one entry for"""
+RAGGED = ("prompts", "completions", "behaviour", "advantages")
+"""columns with an array for each row"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,10 +235,7 @@ class Batch:
             return [row for column in columns for row in column]
 
         return cls(
-            prompts=joined(b.prompts for b in batches),
-            completions=joined(b.completions for b in batches),
-            behaviour=joined(b.behaviour for b in batches),
-            advantages=joined(b.advantages for b in batches),
+            **{name: joined(getattr(b, name) for b in batches) for name in RAGGED},
             group=_columns(b.group + groups[i] for i, b in enumerate(batches)),
             trajectory=_columns(b.trajectory + trajectories[i] for i, b in enumerate(batches)),
             step=_columns(b.step for b in batches),
@@ -265,13 +264,8 @@ class Batch:
 
         return replace(
             self,
-            prompts=pick(self.prompts),
-            completions=pick(self.completions),
-            behaviour=pick(self.behaviour),
-            advantages=pick(self.advantages),
-            group=self.group[rows],
-            trajectory=self.trajectory[rows],
-            step=self.step[rows],
+            **{name: pick(getattr(self, name)) for name in RAGGED},
+            **{name: getattr(self, name)[rows] for name in ("group", "trajectory", "step")},
             tokens={name: pick(column) for name, column in self.tokens.items()},
             rows={name: column[rows] for name, column in self.rows.items()},
             contexts={name: pick(column) for name, column in self.contexts.items()},

@@ -44,16 +44,12 @@ def describe_error(error: BaseException) -> str:
     """`KeyError: 'lamp' (my_world.py, line 12)`: what was raised, and which line of the user's own code it came from, if any
     did."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [(path.name, line) for path, line in frames if _is_users(path)]
-    return f"{what} ({own[-1][0]}, line {own[-1][1]})" if own else what
-
-
-def _is_users(path: Path) -> bool:
-    """No file of this package, nor of Python or an installed one."""
     known = sysconfig.get_paths()
     others = [Path(__file__).parents[1], *(Path(known[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
-    return path.suffix == ".py" and not any(path.is_relative_to(other) for other in others)
+    frames = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    python = [(path, line) for path, line in frames if path.suffix == ".py"]
+    own = [(path.name, line) for path, line in python if not any(path.is_relative_to(other) for other in others)]
+    return f"{what} ({own[-1][0]}, line {own[-1][1]})" if own else what
 
 
 class OutOfGPUMemory(TacitError):

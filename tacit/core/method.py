@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, overload
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -159,26 +159,21 @@ def credit_terms(
     return [term.weigh(own, rest, policy, info) for term, own, rest in zip(terms, found, others, strict=True)]
 
 
-@dataclass(frozen=True, eq=False)
-class Explained(Sequence[Credit]):
-    """Credits, one per group, and how they came about."""
+class Explained(list[Credit]):
+    """Credits, one per group, and how they came about.
 
-    credits: Sequence[Credit]
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """numbers for the run's metrics"""
-    marks: Sequence[Mapping[str, Sequence[Any] | np.ndarray]] = ()
-    """per group, named columns with one entry per step (a number, or what JSON can hold; None: nothing), recorded beside its
-    trajectories"""
+    `metrics` are numbers for the run's metrics. `marks` are, per group, named columns with one entry per step (a number, or
+    what JSON can hold; None: nothing), recorded beside its trajectories.
+    """
 
-    def __len__(self) -> int:
-        return len(self.credits)
-
-    @overload
-    def __getitem__(self, index: int) -> Credit: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Credit]: ...
-    def __getitem__(self, index: int | slice) -> Credit | Sequence[Credit]:
-        return self.credits[index]
+    def __init__(
+        self,
+        credits: Iterable[Credit],
+        metrics: Mapping[str, float] = MappingProxyType({}),
+        marks: Sequence[Mapping[str, Sequence[Any] | np.ndarray]] = (),
+    ) -> None:
+        super().__init__(credits)
+        self.metrics, self.marks = metrics, marks
 
 
 class Column(MethodPiece, ABC):
@@ -336,8 +331,7 @@ class Method:
             names = [each.name for each in getattr(self, piece)]
             if len(set(names)) < len(names):
                 raise TacitError(f"method {self.name!r} has two {piece} of the same name among {names}.")
-        missing = self._read_by_losses - DURING_UPDATES - {column.name for column in self.columns}
-        if missing:
+        if missing := self._read_by_losses - DURING_UPDATES - {column.name for column in self.columns}:
             raise TacitError(
                 f"method {self.name!r} has losses that need {sorted(missing)}, which neither an engine nor its columns provide."
             )

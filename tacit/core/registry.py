@@ -50,7 +50,9 @@ def import_object(
     except TacitError:
         raise
     except (Exception, SystemExit) as error:  # a script may call sys.exit()
-        raise TacitError(f"cannot import the {kind} {name!r}: {_describe_import_error(error)}.") from error
+        # an import that failed says enough by itself
+        reason = str(error) if isinstance(error, ImportError | SyntaxError) else describe_error(error)
+        raise TacitError(f"cannot import the {kind} {name!r}: {reason}.") from error
     if not hasattr(module, attribute):
         there = [own for own, value in vars(module).items() if not own.startswith("_") and fits(value)]
         raise TacitError(
@@ -60,13 +62,6 @@ def import_object(
     if not fits(found):
         raise TacitError(f"{name!r} is no {kind}: it must be {must_be}.")
     return found
-
-
-def _describe_import_error(error: BaseException) -> str:
-    """The error, and where in the user's code it came up; an import that failed says enough by itself."""
-    if isinstance(error, ImportError | SyntaxError):
-        return str(error)
-    return describe_error(error)
 
 
 def _import_file(kind: str, path: Path) -> ModuleType:
@@ -148,14 +143,11 @@ class Registry:
             ours = name in self.own.values() or re.fullmatch(self.unlisted, name) is not None
             return import_object(self.kind, name, self.names, self.fits, self.must_be, ours)
         point = self.plugins[name]
+        package = point.dist.name if point.dist is not None else "an installed package"
         try:
             found = point.load()
         except (Exception, SystemExit) as error:
-            raise TacitError(f"cannot load the {self.kind} {name!r} of {_package(point)}: {describe_error(error)}.") from error
+            raise TacitError(f"cannot load the {self.kind} {name!r} of {package}: {describe_error(error)}.") from error
         if not self.fits(found):
-            raise TacitError(f"{name!r} of {_package(point)} ({point.value}) is no {self.kind}: it must be {self.must_be}.")
+            raise TacitError(f"{name!r} of {package} ({point.value}) is no {self.kind}: it must be {self.must_be}.")
         return found
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else "an installed package"

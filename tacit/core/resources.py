@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,74 +33,46 @@ class Base:
     """by embedder: what `tacit calibrate` found for this model, in this world and context; None: nobody has looked yet"""
 
 
-class Resources(Protocol):
+class Resources:
+    """The tools of a method. This class is for building one only to look at it: every tool can be asked for, and none used."""
+
     def sentences(self, model: str) -> Encode:
         """A frozen sentence encoder: a directory or a hub id."""
-        ...
+        return lambda texts: _refuse(f"the sentence encoder {model!r}")
 
     def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
         """An embedding model behind an OpenAI-compatible endpoint; the key is in that environment variable."""
-        ...
+        return self.sentences(model)
 
     def policy(self, name: str) -> Callable[[], Policy]:
         """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
-        ...
+        return lambda: _refuse(f"the policy {name!r}")
 
     def helper(self, name: str) -> Callable[[], Policy]:
         """As `policy`, but only asked and never trained: it need only sample, and is in no checkpoint."""
-        ...
+        return self.policy(name)
 
     def directory(self, name: str) -> Path:
         """A place of its own in the run directory, for what must outlive a kill between two checkpoints."""
-        ...
+        return Path(name)
 
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
         """One for all the worlds of a run, made for the first that asks. `like` is what it is made from: a world that would
         have it otherwise is refused."""
-        ...
-
-    def check_learns(self, name: str, remedy: str) -> None:
-        """Refuse, before anything is loaded, an engine that cannot train the policy of this name (an endpoint)."""
-        ...
-
-    def check_layer(self, layer: int) -> None:
-        """Have it said, once the model is loaded, if it has no such layer."""
-        ...
-
-
-@dataclass(frozen=True)
-class NoResources:
-    """For building a method only to look at it: every tool can be asked for, and none can be used."""
-
-    def sentences(self, model: str) -> Encode:
-        return lambda texts: self._refuse(f"the sentence encoder {model!r}")
-
-    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
-        return self.sentences(model)
-
-    def policy(self, name: str) -> Callable[[], Policy]:
-        return lambda: self._refuse(f"the policy {name!r}")
-
-    def helper(self, name: str) -> Callable[[], Policy]:
-        return self.policy(name)
-
-    def directory(self, name: str) -> Path:
-        return Path(name)
-
-    def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
         return make()
 
     def check_learns(self, name: str, remedy: str) -> None:
-        pass
+        """Refuse, before anything is loaded, an engine that cannot train the policy of this name (an endpoint)."""
 
     def check_layer(self, layer: int) -> None:
-        pass
-
-    def _refuse(self, what: str) -> Any:
-        raise TacitError(f"{what} was not loaded: this method was built without tools.")
+        """Have it said, once the model is loaded, if it has no such layer."""
 
 
-NO_RESOURCES = NoResources()
+def _refuse(what: str) -> Any:
+    raise TacitError(f"{what} was not loaded: this method was built without tools.")
+
+
+NO_RESOURCES = Resources()
 
 
 # What tokens cost.

@@ -32,8 +32,8 @@ from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transit
 class Wording(ABC):
     """The words in which an agent reads a world. Contexts decide what is shown, wordings how it is put."""
 
-    version: str = ""
-    """raised whenever the words change (empty is "1"); a skill module keeps the version it was trained with"""
+    version: str = "1"
+    """raised whenever the words change; a skill module keeps the version it was trained with"""
     separator: str = "\n\n"
     """between the sections of a prompt"""
     formats: Mapping[ActionStyle, ActionFormat] = MappingProxyType({})
@@ -182,10 +182,6 @@ def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
     if style not in formats:
         raise unknown(f"style of the wording {type(wording).__name__}", style, formats)
     return formats[style]
-
-
-def version_of(wording: Wording) -> str:
-    return wording.version or "1"
 
 
 def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:

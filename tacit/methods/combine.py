@@ -13,12 +13,12 @@ A default equal to GRPO's does not count as a preference, not even the leading m
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
-from tacit.core.composition import Part, check_places, compose
+from tacit.core.composition import check_places, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
 from tacit.core.resources import NO_RESOURCES, Base, Resources
@@ -67,20 +67,16 @@ class CombinedMethod(GRPO):
     def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
         wished = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.made_of.items()}
         check_places(wished)
-        self._check_seen(wished)
-        for name, value in self.undecided().items():
-            flag = f"--{name.replace('_', '-')}"
-            raise TacitError(f"{self.name!r}: {name} would be {value}; set it with {flag}.")
-        changes = {name: member.changes(world, resources) for name, member in self.members().items()}
-        return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
-
-    def _check_seen(self, wished: Mapping[str, Sequence[Part]]) -> None:
-        """Refuse a method whose rewards or credit no loss would read."""
         for blind in (name for name, cls in self.made_of.items() if cls.ignores_rewards):
             for other, parts in wished.items():
                 if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):
                     lost = "the other's changes to rewards or credit would have no effect"
                     raise TacitError(f"{blind!r} and {other!r} cannot be combined: {blind} ignores rewards, so {lost}.")
+        for name, value in self.undecided().items():
+            flag = f"--{name.replace('_', '-')}"
+            raise TacitError(f"{self.name!r}: {name} would be {value}; set it with {flag}.")
+        changes = {name: member.changes(world, resources) for name, member in self.members().items()}
+        return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         if self.undecided():  # `build` refuses them, after its other checks
@@ -99,8 +95,12 @@ class CombinedMethod(GRPO):
     def _decided(self, said: frozenset[str]) -> list[str]:
         """Notes on settings for which another method has a different default."""
         notes = []
-        for path, chosen in _chosen_leaves(type(self)):
-            value = _leaf(self, path)
+        paths, usual = list[Path](), type(self)()
+        for field in fields(self):
+            inner = TABLES.get(field.name)
+            paths += [(field.name, own.name) for own in fields(inner)] if inner else [(field.name,)]
+        for path in paths:
+            value, chosen = _leaf(self, path), _leaf(usual, path)
             others = {n: v for n, v in _wanted(path, self.made_of).items() if v != value}
             if path[-1] not in said and others and value == chosen:
                 notes.append(f"{path[-1]} = {value} ({', '.join(f'{own} in {name}' for name, own in others.items())})")
@@ -146,16 +146,6 @@ def _leaf(settings: Any, path: Path) -> Any:
     for name in path:
         settings = getattr(settings, name, MISSING)
     return settings
-
-
-def _chosen_leaves(cls: type[GRPO]) -> Iterator[tuple[Path, Any]]:
-    """Every setting of a combined class with its default."""
-    for field in fields(cls):
-        name, default = field.name, field.default_factory() if field.default_factory is not MISSING else field.default
-        if dataclasses.is_dataclass(default) and name in TABLES:
-            yield from (((name, f.name), getattr(default, f.name)) for f in fields(default))
-        else:
-            yield (name,), default
 
 
 def _combined_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
-from tacit.core.world import FULL_BLOCK, Environment, version_of
+from tacit.core.world import FULL_BLOCK, Environment
 from tacit.engines.models.bases import (
     BASES,
     check_adapter,
@@ -205,7 +205,7 @@ class Module:
     def check_wording(self, world: Environment) -> None:
         """Compare versions. `make_context` reports an unknown wording."""
         name = self.context["wording"]
-        if name in world.wordings and self.wording != (here := version_of(world.wordings[name])):
+        if name in world.wordings and self.wording != (here := world.wordings[name].version):
             raise TacitError(
                 f"module {self.path} was trained with version {self.wording!r} of wording {name!r}, but world {self.world!r} "
                 f"has version {here!r} here. Train the module again, or use the version of tacit that has its wording "
@@ -415,4 +415,4 @@ def tracker_version(context: Context) -> str | None:
 
 def wording_version(context: Context) -> str:
     assert context.wording is not None, "describe_context refuses contexts without a wording"
-    return version_of(context.wording)
+    return context.wording.version

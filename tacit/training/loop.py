@@ -297,10 +297,8 @@ def _mean(values: Iterable[Any]) -> float:
 
 
 def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_weights: bool = True) -> None:
-    """Refuse `overlap` if rollouts read what a companion learns meanwhile, or if the sampler cannot keep its weights.
-
-    A companion that only reads finished episodes is fine: it observes before the update, as without overlap.
-    """
+    """Refuse `overlap` if rollouts read what a companion learns meanwhile (one that only reads finished episodes is fine), or
+    if the sampler cannot keep its weights."""
     if not settings.overlap:
         return
     for method in methods:
@@ -321,6 +319,5 @@ def check_overlap_policy(settings: TrainSettings, policy: Policy) -> None:
     """As `check_overlap`, for a loaded policy."""
     if settings.overlap:
         check_overlap(settings, (), isinstance(policy, PinnedSampler))
-        assert isinstance(policy, PinnedSampler)
-        with policy.pin_weights():  # raises if something is missing
+        with policy.pin_weights():  # type: ignore[attr-defined]  # raises if something is missing
             pass

@@ -55,8 +55,7 @@ class PlainReporter:
     def now(self, text: str) -> None:
         self.say(text)
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
 class HeartbeatReporter:

@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from tacit.core.errors import TacitError
 from tacit.core.tasks import GoalClassifier
 from tacit.core.types import Task
-from tacit.core.world import version_of
 from tacit.engines.models.bases import fingerprint, hash_file
 from tacit.modules import Agent, Module, find_modules
 from tacit.modules.module import UNIFIED, Base, hash_manifest
@@ -193,7 +192,7 @@ def in_errands(module: Path, place: Path) -> Path:
         "families": [ERRANDS.families[0]],
         "tracker": ERRANDS.tracker.version,
     }
-    data["wording"] = version_of(ERRANDS.wordings[data["context"]["wording"]])
+    data["wording"] = ERRANDS.wordings[data["context"]["wording"]].version
     file.write_text(json.dumps({**data, "sha256": hash_manifest(data)}))
     return place
 

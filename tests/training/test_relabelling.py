@@ -77,11 +77,7 @@ def test_numbers_and_records_say_where_policy_and_expert_part():
     found = relabel(WORLD, played_by(policy))
     same = [step.action == said for step, said in found.turns]
     assert 0 < sum(same) < len(same)
-    assert found.metrics() == {
-        "relabel_agreement": pytest.approx(np.mean(same)),
-        "relabel_success": found.won / len(TASKS),
-        "relabel_turns": len(same),
-    }
+    assert found.agreement == pytest.approx(np.mean(same))
     turns = [turn for record in found.records() for turn in record["turns"]]
     assert [turn["action"] == turn["expert"] for turn in turns] == same
     assert f"{len(same)} turns of {len(TASKS)} episodes ({found.won} won)" in str(found)

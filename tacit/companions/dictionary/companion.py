@@ -79,13 +79,19 @@ class SkillDictionary(Companion):
         self.dictionary = found.dictionary
         self.history.add(found)
         changed = len(set(before.merged) ^ set(found.dictionary.merged))
-        metrics = self._sizes() | {"dictionary_changed": changed} | self._readings(found, max(map(len, corpus)))
+        segments = found.segments / found.sequences
+        metrics = {
+            **self._sizes(),
+            "dictionary_changed": changed,
+            "description_length": found.description_length,
+            "success_skills": found.skills / found.sequences,
+            "success_segments": segments,
+            "phrase_length": found.skills / found.segments,
+        }
+        if max(map(len, corpus)) <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound
+            settings = segments, self.dictionary, found.sequences, self.horizon
+            metrics |= {"mdl_loss": normalized_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
         return metrics | {"dictionary_seconds": time.perf_counter() - began}
-
-    def learn(
-        self, groups: Sequence[Group], policy: Policy | None = None, info: IterationInfo | None = None
-    ) -> dict[str, float]:
-        return {}
 
     def state(self) -> dict[str, Any]:
         return {
@@ -113,19 +119,6 @@ class SkillDictionary(Companion):
             "dictionary_bits": self.dictionary.bits,
             "success_buffer": len(self.successes),
         }
-
-    def _readings(self, found: Extraction, longest: int) -> dict[str, float]:
-        segments = found.segments / found.sequences
-        readings = {
-            "description_length": found.description_length,
-            "success_skills": found.skills / found.sequences,
-            "success_segments": segments,
-            "phrase_length": found.skills / found.segments,
-        }
-        if longest <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound
-            settings = segments, self.dictionary, found.sequences, self.horizon
-            readings |= {"mdl_loss": normalized_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
-        return readings
 
 
 @dataclass

@@ -86,8 +86,6 @@ class Hindsight(Companion):
             "hindsight/seconds_waited": round(self._waited, 3),
         }
 
-    def load(self, directory: Path) -> None: ...
-
 
 Routing = Literal["critical_first", "additive", "episode", "step"]
 
