@@ -13,7 +13,7 @@ from tacit.core.credit import Batch
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import flat_steps
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.methods.grpo import GRPO
 
 

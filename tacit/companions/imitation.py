@@ -17,7 +17,7 @@ from tacit.core.credit import Batch
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, IterationInfo, Trajectory
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 Selector = Callable[[Group], list[Trajectory]]
 Examples = tuple[list[np.ndarray], list[np.ndarray]]

@@ -12,7 +12,6 @@ import numpy as np
 from tacit.calibration.probe import late_layer
 from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
 from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
-from tacit.companions.radius import AdaptiveRadius
 from tacit.config.agents import Target
 from tacit.config.recipe import PolicyRecipe
 from tacit.config.resources import load_policy
@@ -20,6 +19,7 @@ from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Sampling
 from tacit.core.types import Group, IterationInfo
+from tacit.credit.geometry import AdaptiveRadius
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
 from tacit.evaluation.evaluate import RolloutSetup

@@ -4,12 +4,8 @@
         no CJK characters (the rule of the reference implementations, so penalties mean the same).
 `BARE`  the first non-empty line; valid when there is one.
 `CALLS` a call of the tool `act`, as the model's own chat template writes calls: the action is its argument.
-A completion that does not parse is invalid; the world still gets the end of its text as the action.
-
-Other tags are other actions: in the format `Tags(("search", "answer"), keep_case=True)`
-
-    <think>Who wrote it?</think><search>author of Emma</search>        is the action  search author of Emma
-    <think>I know.</think><answer>Jane Austen</answer>                 is the action  answer Jane Austen
+A completion that does not parse is invalid; the world still gets the end of its text as the action. Other tags are other
+actions: with `Tags(("search", "answer"))`, `<think>…</think><search>author of Emma</search>` is `search author of Emma`.
 """
 
 from __future__ import annotations

@@ -1,25 +1,9 @@
 """Composition of methods: GRPO plus the changes of one or several methods.
 
-GRPO consists of parts. A part belongs to a piece of the method and has a role:
-
-    piece      role                     terms
-    rewards    outcome                  Outcome
-    rewards    invalid penalty          InvalidPenalty
-    credits    episode credit           EpisodeRelative
-    columns    reference                ReferenceLogprobs            where there is a KL
-    losses     surrogate                ClippedSurrogate
-    losses     KL                       ReferenceKL                  where there is a KL
-    losses     entropy                  EntropyBonus                 where there is a bonus
-
-Every other method *replaces* some of these roles or *adds* new ones:
-
-    RLOO       replaces  credits/episode credit
-    ReuseRL    adds      rewards/length cost, companions/dictionary
-    BiPACE     adds      credits/step credit, companions/radius, hidden_state/hidden state
-    Complementary adds   comparison/halves, companions/experience   and replaces conditions/episode conditions
-
-Combining methods applies all replacements, then all additions, so their order does not matter. Two methods that replace the
-same role, or add the same role, are refused.
+GRPO consists of parts. A part belongs to a piece of the method and has a role: rewards (outcome, invalid penalty), credits
+(episode credit), columns (reference), losses (surrogate, KL, entropy). Every other method *replaces* some of these roles, as
+RLOO does the episode credit, or *adds* new ones, as ReuseRL does a length cost and a dictionary. Combining methods applies all
+replacements, then all additions, so their order does not matter. Two methods that replace or add the same role are refused.
 """
 
 from __future__ import annotations

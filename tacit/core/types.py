@@ -1,14 +1,12 @@
-"""The nouns. Everything the loop passes around is one of these, frozen, and free of torch.
+"""The nouns. Everything the loop passes around is one of these, frozen, and free of torch. One episode:
 
-One episode, as its parts are named here:
-
-    Task         countdown/train/17 "Use 3, 7, 25 to make 82"
-    Observation  "numbers: 3 7 25 | target: 82"
-    Prompt       task, history, now, request     -> the text the policy read
-    Completion   "op(*, 3, 25)"                  -> tokens, log-probabilities, text
-    Step         all of the above for one turn, and what the world answered
-    Trajectory   the steps of one episode, its outcome, and why it stopped
-    Group        the trajectories of one task: the comparison unit of every group-relative method
+Task         countdown/train/17 "Use 3, 7, 25 to make 82"
+Observation  "numbers: 3 7 25 | target: 82"
+Prompt       task, history, now, request     -> the text the policy read
+Completion   "op(*, 3, 25)"                  -> tokens, log-probabilities, text
+Step         all of the above for one turn, and what the world answered
+Trajectory   the steps of one episode, its outcome, and why it stopped
+Group        the trajectories of one task: the comparison unit of every group-relative method
 """
 
 from __future__ import annotations

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.core.method import Companion
+from tacit.core.protocols import Encoder
 from tacit.core.resources import Base
-from tacit.credit.embedders import Features, Pooling
+from tacit.core.types import Group, IterationInfo
+from tacit.credit.embedders import Embedder, Features, Pooling
 from tacit.credit.partitions import by_cosine
 
 PUBLISHED_LAYER, PUBLISHED_DEPTH = -8, 28
@@ -104,3 +110,38 @@ def _bisect(
             break
         low, high = (epsilon, high) if median < TARGET[0] else (low, epsilon)
     return best
+
+
+FILE = "radius.json"
+
+
+class AdaptiveRadius(Companion):
+    """Chooses ε on the first groups, before they are credited; then it is part of the run's state."""
+
+    name = "radius"
+    read_in_rollouts: ClassVar[bool] = False
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self._value: float | None = None
+
+    @property
+    def value(self) -> float:
+        if self._value is None:
+            raise TacitError("the adaptive radius is not known yet: it is set by the first `observe`.")
+        return self._value
+
+    def observe(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:
+        if self._value is None:
+            features = self.embedder([group for group in groups if group.steps], policy)
+            if not features:  # every episode crashed; try again next iteration
+                return {}
+            self._value, median = search_radius(features)
+            return {"radius": self._value, "radius_median_size": median}
+        return {"radius": self._value}
+
+    def save(self, directory: Path) -> None:
+        (directory / FILE).write_text(json.dumps({"value": self._value}), encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        self._value = json.loads((directory / FILE).read_text(encoding="utf-8"))["value"]

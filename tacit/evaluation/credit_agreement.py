@@ -20,11 +20,10 @@ from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.geometry import search_radius
-from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed, Partition, SameKey
 from tacit.credit.returns import StepReturns
-from tacit.credit.step_relative import StepRelative, partition_metrics
+from tacit.credit.step_relative import HistoryHierarchy, StepRelative, partition_metrics
 from tacit.evaluation.credit_truth import Truth
 from tacit.rewards.outcome import Outcome
 

@@ -13,16 +13,16 @@ METHODS = {
     "dapo": "tacit.methods.grpo_variants:DAPO",
     "gspo": "tacit.methods.grpo_variants:GSPO",
     "cispo": "tacit.methods.grpo_variants:CISPO",
-    "ppo": "tacit.methods.ppo:PPO",
+    "ppo": "tacit.methods.grpo_variants:PPO",
     "round_length": "tacit.methods.reuserl:RoundLength",
     "reuserl": "tacit.methods.reuserl:ReuseRL",
     "gigpo": "tacit.methods.gigpo:GiGPO",
-    "hgpo": "tacit.methods.hgpo:HGPO",
+    "hgpo": "tacit.methods.gigpo:HGPO",
     "bigpo": "tacit.methods.bipace:BiGPO",
     "bipace": "tacit.methods.bipace:BiPACE",
     "opid": "tacit.methods.opid:OPID",
-    "skill_prompt": "tacit.methods.skill_prompt:SkillPrompt",
-    "skill_grpo": "tacit.methods.skill_prompt:SkillGRPO",
+    "skill_prompt": "tacit.methods.distillation:SkillPrompt",
+    "skill_grpo": "tacit.methods.distillation:SkillGRPO",
     "opsd": "tacit.methods.distillation:OPSD",
     "grpo_opsd": "tacit.methods.distillation:GRPOwithOPSD",
     "skill_sd": "tacit.methods.distillation:SkillSD",
@@ -31,7 +31,7 @@ METHODS = {
     "complementary": "tacit.methods.complementary:Complementary",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
-ADD_ONS = {"judge": "tacit.methods.judge:Judge", "self_imitation": "tacit.methods.self_imitation:SelfImitation"}
+ADD_ONS = {"judge": "tacit.methods.judge:Judge", "self_imitation": "tacit.methods.grpo_variants:SelfImitation"}
 """methods meant to be combined with another one: `--method reuserl+judge`"""
 
 

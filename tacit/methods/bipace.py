@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
-from tacit.companions.radius import AdaptiveRadius
 from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Share
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
@@ -29,7 +28,7 @@ from tacit.core.resources import Base, Resources
 from tacit.core.types import HiddenState
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
-from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, choose_geometry
+from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Geometry, choose_geometry
 from tacit.credit.pace import ActionKey, ActionPeers, Form
 from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative

@@ -43,7 +43,7 @@ from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
-from tacit.credit.halves import within_conditions
+from tacit.credit.episode import within_conditions
 from tacit.methods.grpo import GRPO
 from tacit.prompts.search_and_ask import SearchAndAsk
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tacit.companions.reference import ReferencePenalty
 from tacit.core.bounds import NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
@@ -28,11 +27,10 @@ from tacit.core.protocols import LossTerm
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.returns import StepReturns
-from tacit.losses.regularizers import ReferenceKL
-from tacit.losses.surrogates import PolicyGradient, SampledPenalty
+from tacit.losses.surrogates import PolicyGradient, ReferenceKL, SampledPenalty
 from tacit.methods.grpo import GRPO
 from tacit.prompts.settings import PromptSettings
-from tacit.rewards.outcome import StepSignals, resolve_components
+from tacit.rewards.outcome import ReferencePenalty, StepSignals, resolve_components
 
 STEP_COST = "step_cost"
 """the only reward component that no tracker rule gives"""

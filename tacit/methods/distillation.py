@@ -6,6 +6,7 @@
     grpo_opsd   L = L_GRPO + w E[D(q, p)]
     skill_sd    L = L_GRPO + w E[ρ (exp(−e) − 1 + e)],  e = (log p − log q)(a)    Wang et al., 2026
     sdar        L = L_GRPO + w E[sg(σ(β d)) · d],       d = (log q − log p)(a)    Lu et al., 2026
+    skill_grpo  GRPO with s in the prompt; skill_prompt only evaluates it
     rlsd        A_token = A_ep · ((1 − l) + l · clip(exp(sign(A_ep) · d), 1 − ε, 1 + ε))    Yang et al., 2026
 
 The losses are in losses/distillation.py, rlsd's credit in credit/skill_shift.py.
@@ -14,12 +15,13 @@ The losses are in losses/distillation.py, rlsd's credit in credit/skill_shift.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight.companion import load_handbook
+from tacit.companions.hindsight.companion import HandbookConditions, load_handbook
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
+from tacit.core.method import Schedule
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
@@ -180,3 +182,29 @@ class SDAR(GRPO):
         column = TeacherLogprobs(load_handbook(world, self.handbook), self.schedule.temperature)
         loss = GatedLikelihood(self.distillation_weight, self.gate)
         return adds("columns", "teacher", column), adds("losses", "distillation", loss)
+
+
+@dataclass(frozen=True)
+class SkillGRPO(GRPO):
+    """GRPO with a skill in the prompt, evaluated with and without it.
+
+    What differs from GRPO: the page for the task's family in the prompt. Evaluations run with it and without, because what was
+    learned with a skill in the prompt may be lost without it (OPID, §4.2).
+    """
+
+    name: ClassVar[str] = "skill_grpo"
+
+    handbook: str = ""
+    """skills by family: a TOML file, or a directory as SDAR released; empty: the world's own"""
+
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
+        return (replaces("conditions", "episode conditions", HandbookConditions(load_handbook(world, self.handbook))),)
+
+
+@dataclass(frozen=True)
+class SkillPrompt(SkillGRPO):
+    """The untrained model, evaluated with and without a skill in its prompt."""
+
+    name: ClassVar[str] = "skill_prompt"
+
+    schedule: Schedule = field(default_factory=lambda: Schedule(iterations=0))

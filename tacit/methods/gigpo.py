@@ -1,4 +1,4 @@
-"""GiGPO (Feng et al., 2025): step-level credit among steps with the same observation.
+"""GiGPO (Feng et al., 2025): step-level credit among steps with the same observation; and HGPO, below.
 
     A = A_episode + w · (Rₜ − mean_C R) / (std_C R + δ),     Rₜ = rₜ + γ Rₜ₊₁
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from tacit.core.bounds import Bound, NotNegative, Share
-from tacit.core.composition import Part, adds
+from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.embedders import Key
 from tacit.credit.partitions import Partition, SameKey, SimilarObservation
-from tacit.credit.step_relative import StepRelative
+from tacit.credit.step_relative import HistoryHierarchy, StepRelative
 from tacit.methods.grpo import GRPO
 
 Similarity = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1 (1: observations must be equal)")]
@@ -48,3 +48,38 @@ class GiGPO(GRPO):
         same: Partition = SameKey(self.key) if self.similarity == 1.0 else SimilarObservation(self.similarity)
         std = None if self.step_std == "none" else self.step_std
         return (adds("credits", "step credit", StepRelative(same, self.step_weight, self.gamma, std)),)
+
+
+@dataclass(frozen=True)
+class HGPO(GRPO):
+    """Step-level credit in a hierarchy of longer and longer shared histories.
+
+    A = Σ_k w_k a^(k) / Σ_k w_k,     w_k = (k + 1)^α,     a^(k) = (Rₜ − mean R) / (std R + δ)
+
+    HGPO (He et al., 2026). a^(k): among the steps with equal last k observations, k = 1 … history + 1. Depths without peers
+    drop out of both sums.
+
+    What differs from GRPO: the credit. As released, there is no episode-level term unless `base = true` adds it (k = 0).
+    """
+
+    name: ClassVar[str] = "hgpo"
+
+    gamma: Share = 0.95
+    """discount per turn of the step returns"""
+    alpha: float = 1.0
+    """weight of depth k: (k + 1)^alpha"""
+    key: Key = "observation"
+    """text that steps must share: the observation, the state (state block and observation), or the whole prompt"""
+    base: bool = False
+    """add the episode-level advantage as depth 0"""
+    step_std: Literal["population", "sample", "none"] = "population"
+    """divide step-level credit by the standard deviation of its peers: population, sample, or none"""
+
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
+        turns = self.prompt.past_turns(world)
+        depth = None if turns is None else turns + 1
+        std = None if self.step_std == "none" else self.step_std
+        return (
+            replaces("credits", "episode credit"),  # `base` adds it to the hierarchy
+            adds("credits", "step credit", HistoryHierarchy(depth, self.alpha, self.base, self.gamma, std, key=self.key)),
+        )

@@ -18,8 +18,7 @@ from tacit.core.method import Context, Method, Schedule
 from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
-from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs
-from tacit.losses.surrogates import ClippedSurrogate
+from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ReferenceLogprobs
 from tacit.prompts.settings import PromptSettings
 from tacit.rewards.outcome import InvalidPenalty, RewardSource, build_outcome
 

@@ -1,17 +1,20 @@
-"""Variants of GRPO that change one equation: RLOO, REINFORCE++, DAPO, GSPO, CISPO."""
+"""Variants of GRPO: RLOO, REINFORCE++, DAPO, GSPO, CISPO, PPO, and self-imitation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
-from tacit.core.bounds import AtLeastOne, NotNegative
+from tacit.companions.imitation import ImitationCompanion, select_above_mean
+from tacit.core.bounds import AtLeastOne, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.episode import BatchRelative, LeaveOneOut
-from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight
+from tacit.credit.returns import GeneralizedAdvantage, Returns
+from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, ValueLoss
 from tacit.methods.grpo import GRPO, ClipHigh, ClipLow
 from tacit.rollout.episodes import Mixed
 
@@ -126,3 +129,64 @@ class CISPO(GRPO):
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (replaces("losses", "surrogate", ClippedWeight(self.clip_low, self.clip_high)),)
+
+
+@dataclass(frozen=True)
+class PPO(GRPO):
+    """Actor-critic with generalized advantage estimation over turns.
+
+    δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ),   Aₜ = δₜ + γλ Aₜ₊₁
+    L  = clipped surrogate + c E[(V(sₜ) − Rₜ)²] + β KL
+
+    PPO (Schulman et al., 2017) over turns, with a value head on the policy that estimates the return of each prompt.
+    What differs from GRPO: a learned baseline instead of the group, credit per turn (GAE), and the value loss.
+    """
+
+    name: ClassVar[str] = "ppo"
+    leads: ClassVar[bool] = True
+
+    success_reward: Positive = 1.0
+    """reward of a success; at 10, the squared error of the value head would dominate the shared gradient"""
+    invalid_penalty: NotNegative = 0.01
+    """penalty on a step whose completion does not parse into an action"""
+    gamma: Share = 0.99
+    """discount per turn"""
+    lam: Share = 0.95
+    """λ of the advantage estimate; 1 is return minus value"""
+    value_coefficient: NotNegative = 0.5
+    """weight of the value loss"""
+
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
+        return (
+            replaces("credits", "episode credit", GeneralizedAdvantage(self.gamma, self.lam)),
+            adds("columns", "returns", Returns(self.gamma)),
+            adds("losses", "value", ValueLoss(self.value_coefficient)),
+        )
+
+
+@dataclass(frozen=True)
+class SelfImitation(GRPO):
+    """GRPO plus imitation of episodes above the mean of their group.
+
+    B = {τ : R(τ) > mean R of its group}
+    L = −E[log π_θ(a | h)]      over the tokens of B, in a separate optimizer step after GRPO's
+
+    After Oh et al. (2018), without replay and critic.
+    What differs from GRPO: that step. It is the baseline for complementary's `--internalise`, which imitates guided successes.
+    """
+
+    name: ClassVar[str] = "self_imitation"
+
+    imitation_lr: NotNegative | None = None
+    """learning rate of that step; default: the schedule's"""
+    imitation_every: AtLeastOne = 1
+    """iterations between such steps"""
+    imitation_share: Share = 1.0
+    """largest share of a group that is imitated; 0.5 matches complementary, where half of a group is guided"""
+    imitation_quickest: bool = False
+    """imitate only those with the fewest turns"""
+
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
+        lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr
+        chosen = partial(select_above_mean, share=self.imitation_share, quickest=self.imitation_quickest)
+        return (adds("companions", "self-imitation", ImitationCompanion(lr, self.imitation_every, chosen)),)

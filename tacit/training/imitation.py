@@ -15,7 +15,7 @@ from tacit.core.credit import Batch
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Learner, Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.rollout.worlds import TimedExpert, TimedWorld
 from tacit.runs.directory import Run
 from tacit.runs.trajectories import write_records

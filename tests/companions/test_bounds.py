@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.bounds import complexity, normalized_loss, proposition_4, theorem_3
-from tacit.companions.dictionary.extraction import Dictionary, extract_dictionary
+from tacit.companions.dictionary.extraction import (
+    Dictionary,
+    complexity,
+    extract_dictionary,
+    normalized_loss,
+    proposition_4,
+    theorem_3,
+)
 from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")

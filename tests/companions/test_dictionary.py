@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from skilled import ABC, episode, group, won
 
-from tacit.companions.dictionary.bounds import theorem_3
 from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.extraction import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary, theorem_3
 from tacit.core.errors import TacitError
 from tacit.core.world import Alphabet
 

@@ -17,7 +17,7 @@ from tacit.companions.experience.retrieval import NgramEmbedding
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.types import PLAIN, Condition, Group
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.methods import get_method
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool

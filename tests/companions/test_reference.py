@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedPolicy, make_group
 
-from tacit.companions.reference import ReferencePenalty
+from tacit.rewards.outcome import ReferencePenalty
 
 
 def test_by_hand(tmp_path):

@@ -13,8 +13,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, HiddenState, IterationInfo
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.returns import Returns
-from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
-from tacit.losses.surrogates import ClippedSurrogate
+from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
 from tacit.rewards.outcome import Outcome
 
 

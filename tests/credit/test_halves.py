@@ -15,12 +15,10 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.types import Condition, Group, IterationInfo
 from tacit.credit.embedders import HashNgram, Identity
-from tacit.credit.episode import EpisodeRelative
-from tacit.credit.halves import WithinConditions
-from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.episode import EpisodeRelative, WithinConditions
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed
-from tacit.credit.step_relative import StepRelative, explain_credit
+from tacit.credit.step_relative import HistoryHierarchy, StepRelative, explain_credit
 from tacit.methods import get_method
 from tacit.worlds import get_environment
 

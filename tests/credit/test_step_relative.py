@@ -25,7 +25,6 @@ from tacit.core.method import Explained
 from tacit.core.types import Prompt
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, standardize, step_scores
-from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import (
     BRANCHES,
     LEAVE_ONE_OUT,
@@ -39,7 +38,7 @@ from tacit.credit.pace import (
     pace_metrics,
 )
 from tacit.credit.partitions import Clusters, Fixed, SameKey
-from tacit.credit.step_relative import StepRelative, cluster_relative, partition_metrics
+from tacit.credit.step_relative import HistoryHierarchy, StepRelative, cluster_relative, partition_metrics
 
 records = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24

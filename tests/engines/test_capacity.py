@@ -19,7 +19,7 @@ from tacit.engines.local.memory import GIB
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.planning.shapes import DEVICES, SIZES, ModelShape
 from tacit.planning.timing import Training, activation_bytes, rank_state
 

@@ -14,7 +14,7 @@ from tacit.engines.local.fast import packed
 from tacit.engines.local.fast.packed import VarlenDecoder
 from tacit.engines.local.packing import PackedBatch, make_packed_batch
 from tacit.engines.local.update import measure_activation_bytes
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 FAMILIES = {"Llama": {}, "Llama, tied": {"tie_word_embeddings": True}, "Qwen2": {}, "Qwen3": {"head_dim": 16}}
 ADAPTED = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tacit.core.credit import Batch
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 SAYS = """
 import os, torch

@@ -13,7 +13,7 @@ from tacit.engines.local.fast import kernels
 from tacit.engines.local.fast.compiled import can_compile
 from tacit.engines.local.fast.kernels import capability_probe, fast_paths, is_fast_enabled
 from tacit.engines.local.settings import EngineSettings
-from tacit.losses.regularizers import EntropyBonus, Imitation
+from tacit.losses.surrogates import EntropyBonus, Imitation
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 LORA = {"lora_rank": 4}

@@ -165,7 +165,7 @@ def test_a_policy_learns_and_scores_alike_with_them(make_policy, rows, kernels, 
     import numpy as np
 
     from tacit.core.credit import Batch
-    from tacit.losses.regularizers import Imitation
+    from tacit.losses.surrogates import Imitation
 
     batch, moved, launches = Batch.imitation(*rows), [], []
     for with_kernels in (True, False):

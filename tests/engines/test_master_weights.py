@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tacit.core.credit import Batch
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 LR = 2e-5
 

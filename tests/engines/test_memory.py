@@ -20,7 +20,7 @@ from tacit.engines.local.fast.cuda_graphs import CudaGraphs
 from tacit.engines.local.kv_cache import AttentionShape, KeyValueCache
 from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_bytes, is_nearly_full
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 

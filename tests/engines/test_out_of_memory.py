@@ -17,7 +17,7 @@ from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import checkpoint, update
 from tacit.engines.local import engine as engine_module
 from tacit.engines.local.update import LossMetrics, MasterWeights
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 

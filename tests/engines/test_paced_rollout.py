@@ -9,7 +9,7 @@ from tacit.core.credit import Batch
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, HiddenState
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InProcessPool

@@ -19,7 +19,7 @@ from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.scheduler import MAX_WAIT_STEPS, LocalSampler
 from tacit.engines.local.slots import MAX_STOP_SETS, Slots, StopConditions
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 
 @pytest.fixture(scope="module")

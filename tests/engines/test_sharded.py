@@ -36,8 +36,7 @@ from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import read_layout
 from tacit.losses.distillation import Divergence
-from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ValueLoss
-from tacit.losses.surrogates import ClippedSurrogate
+from tacit.losses.surrogates import ClippedSurrogate, EntropyBonus, ReferenceKL, ValueLoss
 from tacit.testing.plain import small_checkpoint
 
 LR = 1e-3

@@ -20,7 +20,7 @@ from tacit.engines.local.fast.varlen_attention import has_flash_attention
 from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import GIB, WAITS_S, AdaptiveBudget, is_fragmented, is_out_of_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"

@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import memory
 from tacit.engines.local.memory import GIB
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that two processes can share"),

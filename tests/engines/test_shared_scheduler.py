@@ -13,7 +13,7 @@ from tacit.core.types import Completion
 from tacit.engines.local import llama
 from tacit.engines.local.policy import LocalPolicy
 from tacit.engines.local.projections import UnsupportedModule
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 WARM = Sampling(temperature=0.9, max_tokens=12)
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from tacit.core.credit import Batch
 from tacit.engines.local import update
 from tacit.engines.local.update import count_saved_bytes, gradient_and_moment_bytes, measure_activation_bytes, plan_token_budget
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 
 def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:

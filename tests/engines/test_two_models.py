@@ -15,7 +15,7 @@ from tacit.engines.local import capacity
 from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import free_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 REQUESTS, SAMPLING = [Request(np.arange(5, 15), seed=3)], Sampling(max_tokens=6)

@@ -212,7 +212,7 @@ def test_dropout_stays_the_modules_own() -> None:
 def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_policy, rows, settings) -> None:
     """Against the pass in rectangles, and however the batch is cut."""
     from tacit.core.credit import Batch
-    from tacit.losses.regularizers import Imitation
+    from tacit.losses.surrogates import Imitation
 
     prompts, completions = rows
     batch, moved = Batch.imitation(prompts, completions), []

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from scripted import ScriptedPolicy, make_group
 
 from tacit.core.protocols import TokenView
-from tacit.losses.regularizers import EntropyBonus, Imitation, ReferenceKL, ReferenceLogprobs, ValueLoss
-from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, mean_over, row_sums
+from tacit.losses.surrogates import (
+    ClippedSurrogate,
+    ClippedWeight,
+    EntropyBonus,
+    Imitation,
+    ReferenceKL,
+    ReferenceLogprobs,
+    ValueLoss,
+    mean_over,
+    row_sums,
+)
 
 LOSSES = [
     ClippedSurrogate(),

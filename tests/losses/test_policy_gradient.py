@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tacit.core.protocols import TokenView
-from tacit.losses.regularizers import ReferenceKL
-from tacit.losses.surrogates import PolicyGradient, SampledPenalty
+from tacit.losses.surrogates import PolicyGradient, ReferenceKL, SampledPenalty
 
 
 def view(logprobs, advantages, lengths, reference=None, total_rows=None) -> TokenView:

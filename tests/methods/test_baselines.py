@@ -13,12 +13,10 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
 from tacit.credit.episode import BatchRelative, EpisodeRelative, LeaveOneOut
 from tacit.credit.returns import GeneralizedAdvantage, Returns
-from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
-from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight
+from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
 from tacit.methods import METHODS, get_method
 from tacit.methods.grpo import GRPO
-from tacit.methods.grpo_variants import CISPO, DAPO, GSPO, RLOO, ReinforcePP
-from tacit.methods.ppo import PPO
+from tacit.methods.grpo_variants import CISPO, DAPO, GSPO, PPO, RLOO, ReinforcePP
 from tacit.prompts.history import History
 from tacit.rewards.outcome import InvalidPenalty, Outcome
 from tacit.rollout.episodes import Mixed

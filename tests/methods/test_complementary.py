@@ -31,8 +31,7 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.types import Condition, Group, IterationInfo, flat_steps
-from tacit.credit.episode import EpisodeRelative
-from tacit.credit.halves import WithinConditions
+from tacit.credit.episode import EpisodeRelative, WithinConditions
 from tacit.methods import get_method
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool

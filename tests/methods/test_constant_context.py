@@ -12,18 +12,16 @@ import pytest
 from small_modules import write_recipe
 
 from tacit.cli.main import main
-from tacit.companions.reference import ReferencePenalty
 from tacit.config.flags import method_options
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.credit.returns import StepReturns
-from tacit.losses.regularizers import ReferenceKL, ReferenceLogprobs
-from tacit.losses.surrogates import PolicyGradient, SampledPenalty
+from tacit.losses.surrogates import PolicyGradient, ReferenceKL, ReferenceLogprobs, SampledPenalty
 from tacit.methods import get_method
 from tacit.methods.constant_context import ConstantContext
 from tacit.prompts.state_block import StateBlock
-from tacit.rewards.outcome import InvalidPenalty, Outcome, StepSignals
+from tacit.rewards.outcome import InvalidPenalty, Outcome, ReferencePenalty, StepSignals
 from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")

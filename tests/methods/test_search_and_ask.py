@@ -16,7 +16,7 @@ from tacit.companions.experience.extractor import parse_advice
 from tacit.companions.experience.manager import QueryQueue
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY
 from tacit.prompts.settings import PromptSettings

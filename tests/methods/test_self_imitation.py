@@ -11,7 +11,7 @@ from scripted import Kit, ScriptedPolicy, make_group
 from tacit.companions.imitation import select_above_mean
 from tacit.core.method import Schedule
 from tacit.core.types import Group, IterationInfo
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.methods import METHODS, get_method
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool

@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 from scripted import ScriptedPolicy, solve_countdown
 
-from tacit.companions.radius import AdaptiveRadius
 from tacit.core.errors import TacitError
 from tacit.core.method import Method, Schedule
 from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
 from tacit.credit.episode import LeaveOneOut
-from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.geometry import AdaptiveRadius
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed, SameKey, SimilarObservation
-from tacit.credit.step_relative import StepRelative
+from tacit.credit.step_relative import HistoryHierarchy, StepRelative
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
-from tacit.methods.gigpo import GiGPO
+from tacit.methods.gigpo import HGPO, GiGPO
 from tacit.methods.grpo import GRPO
-from tacit.methods.hgpo import HGPO
 from tacit.prompts.settings import PromptSettings
 from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import iteration_records

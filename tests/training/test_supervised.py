@@ -14,7 +14,7 @@ from scripted import ScriptedPolicy, Words, solve_countdown
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
-from tacit.losses.regularizers import Imitation
+from tacit.losses.surrogates import Imitation
 from tacit.prompts.history import History
 from tacit.training.demonstrations import MAX_BROKEN, Demonstrations, demonstrate
 from tacit.training.imitation import cosine, imitate, order

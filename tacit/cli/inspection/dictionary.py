@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import make_console, percent, say, say_pairs, table
-from tacit.companions.dictionary.bounds import proposition_4
-from tacit.companions.dictionary.extraction import Phrase
+from tacit.companions.dictionary.extraction import Phrase, proposition_4
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.evaluation.behaviour import Behaviour, describe_ending

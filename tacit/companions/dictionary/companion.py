@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tacit.companions.dictionary.bounds import normalized_loss, theorem_3
-from tacit.companions.dictionary.extraction import Dictionary, Extraction, Phrase, check_alphabet, extract_dictionary
+from tacit.companions.dictionary.extraction import (
+    Dictionary,
+    Extraction,
+    Phrase,
+    check_alphabet,
+    extract_dictionary,
+    normalized_loss,
+    theorem_3,
+)
 from tacit.core.errors import TacitError
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy

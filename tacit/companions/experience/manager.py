@@ -6,10 +6,8 @@
     learn      the extractor trains on full batches
     merge      periodically: entries in chunks, each chunk's result carried into the next
 
-With `background=False` everything happens in one thread on request, and runs are repeatable. With `background=True` (§3.1)
-distilling, training and merging have a thread each, questions have W, and the extractor samples for all of them at once
-(`SamplingThread`). None of them waits for another, nor the rollouts for them. The distillation queue is bounded, and `submit`
-blocks when it is full.
+With `background=True` (§3.1) distilling, training and merging have a thread each, questions have W, and the extractor samples
+for all of them at once (`SamplingThread`). None of them waits for another, nor the rollouts for them.
 """
 
 from __future__ import annotations
