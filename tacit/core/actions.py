@@ -134,8 +134,7 @@ class Bare(ActionFormat):
 
 @dataclass(frozen=True)
 class Calls(ActionFormat):
-    """A call of one of some tools, each with one argument. How a call is written is the template's business (`message` says
-    what is meant, an engine writes it); it is read as JSON or as Qwen's XML, wherever in the answer it stands."""
+    """A call of one of some tools, each with one argument: read as JSON or as Qwen's XML, wherever in the answer it stands."""
 
     kinds: tuple[str, ...] = ("act",)
     """the tools; where there are several, the tool is the first word of the action"""

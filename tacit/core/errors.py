@@ -41,8 +41,7 @@ def install_command(extra: str) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """`KeyError: 'lamp' (my_world.py, line 12)`: what was raised, and which line of the user's own code it came from, if any
-    did."""
+    """`KeyError: 'lamp' (my_world.py, line 12)`: what was raised, and in which line of the user's own code, if any."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     known = sysconfig.get_paths()
     others = [Path(__file__).parents[1], *(Path(known[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]

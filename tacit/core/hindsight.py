@@ -122,8 +122,7 @@ PROGRESS, ERROR, ENV = "progress", "error", "env"
 def sum_signals(
     progress: Mapping[str, float], errors: Mapping[str, float], env: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Signals of one step from the amounts of each rule; rules with amount 0 are left out. Errors are positive. `env` is the
-    environment's own reward, in worlds that pay for steps."""
+    """Signals of one step from the amounts of each rule, zeros left out. `env` is the environment's own reward for steps."""
     signals: dict[str, float] = {}
     for kind, rules in ((PROGRESS, progress), (ERROR, errors), *(((ENV, env),) if env is not None else ())):
         signals[kind] = float(sum(rules.values()))

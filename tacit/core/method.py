@@ -177,8 +177,7 @@ class Explained(list[Credit]):
 
 
 class Column(MethodPiece, ABC):
-    """Something a loss reads besides the credit, computed once per batch before the update: reference log-probabilities (one
-    array per step), value targets (one number per step), prompts with a skill in them."""
+    """Something a loss reads besides the credit, computed once per batch before the update: one array or number per step."""
 
     name: ClassVar[str]
     per: ClassVar[Per]

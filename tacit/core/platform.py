@@ -24,8 +24,7 @@ _joined = ""
 
 
 def join_cluster(address: str, setting: str, processes: int) -> Any:
-    """The module `ray`, joined to the cluster at `address`, which was said by `setting`. A Ray of one's own has room for
-    `processes`, whatever this machine has."""
+    """The module `ray`, joined to the cluster at `address` (said by `setting`); a Ray of one's own has room for `processes`."""
     global _joined
     try:
         import ray

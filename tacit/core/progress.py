@@ -15,8 +15,7 @@ _COUNTED = re.compile(r"(\d+)/(\d+) \[")
 
 
 def try_say(say: Callable[[str], None], line: str) -> bool:
-    """Say it from a thread of its own. Where nobody reads any more (`| head`), that is for the command itself to find out, and
-    no error of the thread's."""
+    """Say it from a thread. False where nobody reads any more (`| head`): that is for the command itself to find out."""
     try:
         say(line)
     except BrokenPipeError:

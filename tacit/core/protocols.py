@@ -49,8 +49,7 @@ class Request:
     seed: int = 0
     max_tokens: int | None = None
     episode: int | None = None
-    """the episode this request is a turn of, if any. When a turn's prompt extends the previous turn, the sampler may reuse
-    the KV cache of that prefix."""
+    """the episode it is a turn of, if any: the sampler may reuse the KV cache of the turn before"""
 
 
 @runtime_checkable
@@ -87,8 +86,7 @@ class ChatTokenizer(Tokenizer, Protocol):
 @runtime_checkable
 class Sampler(Protocol):
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
-        """One completion per request. With `hidden`, each also carries that hidden state of its prompt, taken from the
-        prefill."""
+        """One completion per request; with `hidden`, each carries that hidden state of its prompt, taken from the prefill."""
         ...
 
 
@@ -101,8 +99,7 @@ class Scheduler(Protocol):
         ...
 
     def wait(self) -> list[tuple[int, Completion]]:
-        """Sample until at least one request finishes. Returns (request id, completion) of all that did; empty if none is
-        pending."""
+        """Sample until at least one request finishes: (request id, completion) of all that did; empty if none is pending."""
         ...
 
     def close(self) -> None:
@@ -124,8 +121,7 @@ def run_requests(scheduler: Scheduler, requests: Sequence[Request]) -> list[Comp
 
 @runtime_checkable
 class SchedulingSampler(Sampler, Protocol):
-    """A sampler with continuous batching. A sampler that only has `sample` works too: `rollout/encoding.py` wraps it in a
-    scheduler that samples everything pending as one batch."""
+    """A sampler with continuous batching. One that only has `sample` is wrapped by `rollout/encoding.py`."""
 
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler:
         """A scheduler whose requests all use these sampling settings; `hidden` as in `sample`."""

@@ -36,8 +36,7 @@ def path_from_env(variable: str, missing: str) -> Path:
 def import_object(
     kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str, trusted: bool = False
 ) -> Any:
-    """Import `package.module:NAME` or `path/to/file.py:NAME`. `kind`, `known` names and `must_be` are for error messages.
-    `trusted`: the name is ours."""
+    """Import `package.module:NAME` or `path/to/file.py:NAME`. `kind`, `known`, `must_be`: for errors. `trusted`: ours."""
     place, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):

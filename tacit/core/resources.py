@@ -57,8 +57,7 @@ class Resources:
         return Path(name)
 
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
-        """One for all the worlds of a run, made for the first that asks. `like` is what it is made from: a world that would
-        have it otherwise is refused."""
+        """One for all the worlds of a run, made by the first that asks; a world that needs it otherwise (`like`) is refused."""
         return make()
 
     def check_learns(self, name: str, remedy: str) -> None:

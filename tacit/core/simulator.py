@@ -127,8 +127,7 @@ class _Episode(Generic[S]):
 
 
 def start_simulator(make: Callable[[], Any]) -> None:
-    """Start what the worlds of `make` share, if they share anything, before one of them is waited for. Where that fails, the
-    episodes say why."""
+    """Start what the worlds of `make` share, if anything. Where that fails, the episodes say why."""
     if isinstance(make, Served):
         with contextlib.suppress(Exception):
             make.start()

@@ -67,8 +67,7 @@ class Wording(ABC):
 
 
 class Numbered(Wording):
-    """The usual words for a language model: the rules and the task, then turn by turn. A world gives its rules and, where its
-    observations are not words yet, `seen`."""
+    """The usual words for a language model: rules and task, then turn by turn. A world gives `rules` and perhaps `seen`."""
 
     separator = "\n\n"
     rules = ""
@@ -217,8 +216,7 @@ class Expert(Protocol):
 
 @runtime_checkable
 class Adviser(Expert, Protocol):
-    """An expert that can be asked at every turn of an episode that somebody else plays: `act` says what it would do now, and
-    then `happened` tells it what was done instead."""
+    """An expert that can advise on somebody else's episode: `act` says what it would do, `happened` what was done instead."""
 
     def happened(self, action: str) -> None: ...
 
@@ -344,8 +342,7 @@ class Environment:
     step_rewards: bool = False
     """True where its transitions carry rewards of their own"""
     place: Callable[[str, Observation], str] | None = None
-    """(action, what was then seen) -> the place it led to, empty where it is no movement; an episode begins with the empty
-    action"""
+    """(action, what was then seen) -> the place it led to; empty: no movement. An episode begins with the empty action"""
     requires: tuple[str, ...] = ()
     """top-level modules it cannot be played without; they are imported when it is played, never before"""
     extra: str = ""
@@ -382,8 +379,7 @@ class Environment:
         return self.skills or {family: (family,) for family in self.families}
 
     def tasks_of(self, split: str, count: int, seed: int, families: Sequence[str] = ()) -> Sequence[Task]:
-        """`count` tasks of these families, or as many as the split has; without families, `tasks` as it is, and never more of a
-        published split than there are."""
+        """`count` tasks of these families (empty: all), or as many as the split has."""
         self.check_families(families)
         count = min(count, self.published.get(split, count))
         try:
@@ -497,8 +493,7 @@ class Environment:
 def _pick_out(
     tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
 ) -> list[Task]:
-    """Ask for more and more tasks until enough are of these families, or the split has no more: then it gives fewer than it was
-    asked for, or refuses."""
+    """Ask for more and more tasks until enough are of these families, or the split has no more."""
     asked, found = count, [t for t in tasks(split, count, seed) if t.family in families]
     while len(found) < count and asked < _MOST_PER_TASK * count:
         asked *= 2

@@ -187,8 +187,7 @@ Marks = Mapping[str, Sequence[Any] | np.ndarray]
 
 
 def _merge_marks(groups: Sequence[Group], origins: Sequence[tuple[int, np.ndarray]], marks: Sequence[Marks]) -> list[Marks]:
-    """Marks of the halves, back in the order of each group's steps. `part` labels clusters: each half's labels are shifted, so
-    that no two halves share one."""
+    """Marks of the halves in the order of the group's steps; cluster labels (`part`) of two halves never coincide."""
     merged: list[dict[str, np.ndarray]] = [{} for _ in groups]
     for (g, steps), noted in zip(origins, marks, strict=False):  # a term may have no marks
         for name, column in noted.items():

@@ -126,8 +126,7 @@ class ActionPeers(CreditTerm):
 def pace_metrics(
     clusters: Sequence[np.ndarray], keys: Sequence[np.ndarray], branches: Sequence[np.ndarray], parsed: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """Share of steps per branch, distinct actions per cluster of at least two members, share of such clusters with at least
-    two actions, and share of completions that parsed."""
+    """Share of steps per branch, actions per cluster of two or more, share of those with two actions, parsed completions."""
     branch_N = np.concatenate(branches) if branches else np.zeros(0)
     if not len(branch_N):
         return {}

@@ -139,8 +139,7 @@ class SkillShift(CreditTerm):
 
 
 def skill_shifts(groups: Sequence[Group], taught: Sequence[Sequence[Sequence[np.ndarray]]], scorer: Scorer) -> list[np.ndarray]:
-    """[T] of each group: A_skill of its tokens, summed over the skills of a step. Zero for steps without a skill, and exactly
-    zero if the skill leaves the prompt unchanged."""
+    """[T] of each group: A_skill, summed over the skills of a step; exactly zero if a skill leaves the prompt unchanged."""
     plain: dict[tuple[int, int], int] = {}
     prompts: list[np.ndarray] = []
     completions: list[np.ndarray] = []

@@ -42,8 +42,7 @@ def build_exchange(
     wrote: str | None,
     before: Exchange | None,
 ) -> Exchange:
-    """A past turn, without its admissible actions. `wrote`: the raw answer if it was no valid action. It is shown verbatim, so
-    that the model does not learn to copy a call it never made."""
+    """A past turn. `wrote`: an answer that was no valid action, shown verbatim, so that no call is copied that was not made."""
     said = form.message(action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
     return Exchange(render_observation(wording, form, number, observation, False, before), said)
 

@@ -98,8 +98,7 @@ def draw_tasks(pool: int, drawn: int, count: int, seed: int) -> np.ndarray:
 
 
 def divide_groups(groups: int, shares: Sequence[float], number: int) -> list[int]:
-    """Groups per world in iteration `number`: each share rounded down, and the remainder to the worlds furthest behind their
-    share, so that shares hold over the iterations."""
+    """Groups per world in iteration `number`: each share rounded down, the remainder to the worlds furthest behind."""
     behind = np.zeros(len(shares))
     counts = np.zeros(len(shares), int)
     quota = groups * np.asarray(shares)
@@ -266,8 +265,7 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over episodes or turns, and the share of each stop reason. `group_spread` is the standard deviation of the groups'
-    success rates. Empty without episodes."""
+    """Means over episodes or turns; `group_spread` is the deviation of the groups' success rates. Empty without episodes."""
     episodes = [t for g in groups for t in g.trajectories]
     steps = [s for g in groups for s in g.steps]
     if not episodes:
@@ -297,8 +295,7 @@ def _mean(values: Iterable[Any]) -> float:
 
 
 def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_pin_weights: bool = True) -> None:
-    """Refuse `overlap` if rollouts read what a companion learns meanwhile (one that only reads finished episodes is fine), or
-    if the sampler cannot keep its weights."""
+    """Refuse `overlap` if rollouts read what a companion learns meanwhile, or if the sampler cannot keep its weights."""
     if not settings.overlap:
         return
     for method in methods:

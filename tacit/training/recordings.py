@@ -67,8 +67,7 @@ Said = tuple[str, str]
 
 
 def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The line with `turns`; unchanged if it already has them or its form is unknown. Consecutive texts before an action are
-    joined; thoughts are dropped."""
+    """The line with `turns`, if its form is known. Texts before an action are joined; thoughts are dropped."""
     if "turns" in data:
         return data
     if isinstance(data.get("conversations"), list):
@@ -255,8 +254,7 @@ def imitate_recordings(
     most: int,
     families: Sequence[str] = (),
 ) -> tuple[Demonstrations, list[str]]:
-    """The won episodes among the first `most` lines as imitation samples, and notes to print. `families` filters lines that
-    name a family; empty is all."""
+    """The won episodes among the first `most` lines as samples, and notes. `families` filters lines that name one."""
     reading, won = Reading(), 0
     recordings = list(read_recordings(path, reading))[:most]
     known = Known(world, tasks)
@@ -308,8 +306,7 @@ def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
 
 
 def _read_documents(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """(number, bytes) of every nonempty line, or (number, entry) of a file that is one JSON list. A truncated file of lines is
-    read as far as it goes."""
+    """(number, line) or, of a JSON list, (number, entry). A truncated file of lines is read as far as it goes."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:

@@ -38,7 +38,7 @@ def test_the_e_step_reads_successes_only():
     assert metrics["phrase_length"] == pytest.approx(19 / 4 / segments)
     assert metrics["mdl_bound"] == pytest.approx(theorem_3(segments, companion.dictionary, 16, 20, 0.05))
     assert metrics["dictionary_changed"] == metrics["dictionary_merged"] == len(companion.dictionary.merged)
-    assert companion.learn([won("A")]) == {}
+    assert companion.learn([won("A")], None, None) == {}
 
 
 def test_without_a_success_the_dictionary_stays():

@@ -126,8 +126,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(base: sqlite3.Connection, path: Path | None) -> Iterator[None]:
-    """Atomic; survives a killed process once it returns. With `synchronous=NORMAL`, a power cut may lose the last transactions
-    but not corrupt the bank."""
+    """Atomic; survives a killed process. With `synchronous=NORMAL`, a power cut may lose the last transactions, but no more."""
     try:
         base.execute("BEGIN IMMEDIATE")
         yield
@@ -152,8 +151,7 @@ _RETIRE = "UPDATE entries SET retired = ?, vector = x'' WHERE id = ?"
 
 
 def remove_by_hand(path: Path, ids: Sequence[int]) -> int:
-    """Retire entries of a bank, also of one that a run writes to. Returns how many are left; removes nothing if one of them is
-    not there."""
+    """Retire entries, also of a bank that a run writes to; none of them if one is not there. Returns how many are left."""
     with closing(connect(path)) as base, transaction(base, path):
         live = set(_numbers(base, _LIVE))
         for number in ids:
@@ -180,8 +178,7 @@ class Snapshot:
         return tuple(entry.id for entry in self.entries)
 
     def nearest(self, vectors_QD: np.ndarray, count: int, place: Sequence[str] = ()) -> list[list[Entry]]:
-        """For each query, the `count` nearest entries by cosine, nearest first; ties by age. `place` (a world, or a world and a
-        family) leaves out entries of other places."""
+        """For each query, the `count` nearest entries by cosine, nearest first, ties by age, of `place` (world, family)."""
         if not self.entries or count < 1:
             return [[] for _ in vectors_QD]
         queries_QD = normalize(np.asarray(vectors_QD, np.float32))
@@ -321,8 +318,7 @@ class Bank:
     def replace(
         self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
     ) -> tuple[Entry, ...]:
-        """Replace old entries by new ones in one transaction. A full bank retires its oldest, even of the new ones if they
-        exceed its capacity."""
+        """Replace old entries by new ones in one transaction. A full bank retires its oldest, even of the new ones."""
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
             with self._transaction():
@@ -395,8 +391,7 @@ class Bank:
             return _numbers(self._base, wanted, entry)
 
     def drop_retired_calls(self) -> None:
-        """Delete the calls of retired entries that no live entry refers to: prompts are most of a bank's size, and these get no
-        more rewards. Texts, origins and events stay."""
+        """Delete the calls of retired entries: prompts are most of a bank's size, and these get no more rewards."""
         with self._writing:
             if not self._retired:
                 return
@@ -455,8 +450,7 @@ class Bank:
                 ) from error
 
     def restore_from(self, path: Path) -> None:
-        """Go back to such a copy, without entries that were removed by hand since. One that is unreadable or of another
-        embedder raises, and nothing changes here."""
+        """Go back to such a copy, without entries removed by hand since. An unreadable one raises, and nothing changes."""
         with self._writing, closing(connect_read_only(path)) as copy:
             self._read(copy, path)
             self._note_removed_by_hand()

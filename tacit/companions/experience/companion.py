@@ -107,8 +107,7 @@ class Experience(Companion):
         return {f"experience/{name}": number for name, number in metrics.items()}
 
     def _reward(self, groups: Sequence[Group]) -> None:
-        """One sample per entry: r̄(m) = mean over the episodes m guided in this iteration, in any world, of ±1, or of Eq. 8 if
-        the critic judged the entry."""
+        """One sample per entry: r̄(m) = mean over the episodes m guided, in any world, of ±1, or of Eq. 8 with a critic."""
         calls = {} if self._answerer is None else self._answerer.refinements
         rewards: dict[int, list[float]] = {}
         refined: dict[tuple[int, str], list[float]] = {}
@@ -271,8 +270,7 @@ def select_guided_winners(group: Group) -> list[Trajectory]:
 
 
 def make_unguided_examples(context: Context, trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
-    """(prompts without the note, completions) of every turn with a valid action. Questions are left out: an agent without an
-    entry may not ask, and the world does not advance."""
+    """(prompts without the note, completions) of every turn with a valid action, without questions."""
     prompts, completions = [], []
     for guided in trajectories:
         acted = replace(guided, steps=tuple(step for step in guided.steps if ASKED not in step.signals))

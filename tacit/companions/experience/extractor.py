@@ -129,8 +129,7 @@ def strip_thinking(answer: str) -> str:
 
 
 def find_object(answer: str) -> Mapping[str, Any]:
-    """The JSON object from the first brace to the last. Text between tags or fences is tried second, since an entry may quote
-    those."""
+    """The JSON object from the first brace to the last; tags and fences, which an entry may quote, are tried second."""
     problem = f"no JSON object in {answer[:60]!r}"
     between = (answer.partition(begin)[2].partition(end)[0] for begin, end in (("<answer>", "</answer>"), ("```", "```")))
     for text in (answer, *between):
@@ -387,8 +386,7 @@ class Extractor:
             self.buffer.append(sample)
 
     def learn(self, usage: Callable[[int], Usage], step: int) -> tuple[dict[str, float], list[int]]:
-        """One update per `batch` samples in the buffer. Returns (mean metrics, the entries trained on). `usage` must also know
-        retired entries."""
+        """One update per `batch` samples. Returns (mean metrics, entries trained on). `usage` must know retired entries too."""
         own, metrics_of, trained = self.settings, dict[str, list[float]](), list[int]()
         while self.trained and len(self.buffer) >= own.batch:
             with self._buffering:
@@ -509,8 +507,7 @@ class SamplingThread:
         self._copy.close()
 
     def _renew_copy(self, policy: PinnedSampler) -> bool:
-        """Sample from the newest weights, unless they are being updated; the first time, wait for that. False if the policy
-        cannot be pinned after all: a sharded one without servers."""
+        """Sample from the newest weights, unless they are being updated. False if the policy cannot be pinned after all."""
         is_first = self._version < 0
         if self._version != self._count_updates() and self._weights.acquire(blocking=is_first):
             try:

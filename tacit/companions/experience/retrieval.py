@@ -31,8 +31,7 @@ ORDERS: dict[Order, Callable[[Usage], tuple[int, ...]]] = {
 
 
 def rank_entries(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
-    """Live entries by `order`, ties by age. `useful` has only entries with more wins than losses, `harmful` the reverse. These
-    are counts, not effects: an entry that guides easy tasks wins with or without merit."""
+    """Live entries by `order`, ties by age. `useful` has only those with more wins than losses, `harmful` the reverse."""
     measure = ORDERS[order]
     found = [(entry, bank.usage[entry.id]) for entry in bank.entries.values()]
     if order != "use":

@@ -98,8 +98,7 @@ class UnusableAnswer(Exception):
 
 
 def parse_skills(answer: str, steps: int, most: int) -> Skills:
-    """The skills in an answer about an episode of `steps` steps, with the first `most` step skills in the answer's order. As
-    lenient as OPID's release: whatever is not valid is left out, and the rest is kept."""
+    """The first `most` step skills and the episode skill. As lenient as OPID's release: what is not valid is left out."""
     found = _object(answer)
     by_step: dict[int, str] = {}
     step_skills = found.get("step_skills")
@@ -115,8 +114,7 @@ def parse_skills(answer: str, steps: int, most: int) -> Skills:
 
 
 def _object(answer: str) -> dict:
-    """The last object with skills, ignoring fences, remarks, and drafts in a thought around it. Trailing commas, line breaks in
-    strings and Python's quotes are accepted."""
+    """The last object with skills. Trailing commas, line breaks in strings and Python's quotes are accepted."""
     text = answer[-MAX_ANSWER_CHARS:]
     start, end = text.find("{"), text.rfind("}")
     if start < 0:

@@ -26,8 +26,7 @@ from tacit.rollout.encoding import fit_prompt
 
 
 class Hindsight(Companion):
-    """`observe` starts the analysis of a batch; the first request for a skill waits for it. Nothing is kept between iterations:
-    skills are for the policy that played."""
+    """`observe` starts the analysis of a batch; the first request for a skill waits for it. Nothing is kept afterwards."""
 
     name = "hindsight"
     has_state = False
@@ -183,8 +182,7 @@ def render_teacher_prompts(
     tokenizer: Tokenizer,
     instructed: bool = False,
 ) -> list[list[np.ndarray]]:
-    """The teacher's prompts H(h, s), for every step. History is truncated, oldest first; the skill and the observation never. A
-    prompt that still does not fit is left out."""
+    """The teacher's prompts H(h, s) of every step. History is dropped, oldest first; what still does not fit is left out."""
     found = []
     for trajectory in group.trajectories:
         for step, at_step in zip(trajectory.steps, lessons(trajectory), strict=True):
