@@ -262,10 +262,11 @@ class Batch:
         def pick(column: Sequence[np.ndarray]) -> list[np.ndarray]:
             return [column[i] for i in rows]
 
+        per_row: dict[str, Any] = {name: pick(getattr(self, name)) for name in RAGGED}
+        per_row |= {name: getattr(self, name)[rows] for name in ("group", "trajectory", "step")}
         return replace(
             self,
-            **{name: pick(getattr(self, name)) for name in RAGGED},
-            **{name: getattr(self, name)[rows] for name in ("group", "trajectory", "step")},
+            **per_row,
             tokens={name: pick(column) for name, column in self.tokens.items()},
             rows={name: column[rows] for name, column in self.rows.items()},
             contexts={name: pick(column) for name, column in self.contexts.items()},

@@ -152,15 +152,6 @@ def test_a_projection_may_return_any_iterable(made):
     assert other.dictionary == plain.dictionary and other.state() == plain.state()
 
 
-def test_a_projection_that_leaves_none_for_a_step():
-    """The usual slip, `[skill(step) for step in steps]` where some steps have none: refused with a way out."""
-    sloppy = Alphabet(ABC.skills, lambda t: [None if s.action == "-" else s.action for s in t.steps])
-    with pytest.raises(
-        TacitError, match=r"unknown skill 'None'.*world 'toy' gave it to an episode of 'toy/0'.*leave such steps"
-    ):
-        SkillDictionary(sloppy, 20).observe([won("A-B")])
-
-
 def test_an_empty_success_is_refused():
     with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) projects to no skill"):
         make().observe([won("--")])
