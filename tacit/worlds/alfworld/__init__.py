@@ -17,19 +17,10 @@ from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, FullWording, TerseWording
 
 MAX_STEPS = 50
-SKILLS = {
-    "pick": ("pick", "pick2"),  # pick2 is pick, twice (constant-context paper, §7.1)
-    "look": ("look",),
-    "clean": ("clean",),
-    "heat": ("heat",),
-    "cool": ("cool",),
-}
-"""skill module -> the families it serves"""
-
-
+SKILLS = {"pick": ("pick", "pick2"), **{family: (family,) for family in ("look", "clean", "heat", "cool")}}
+"""skill module -> the families it serves; pick2 is pick, twice (constant-context paper, §7.1)"""
 GAMES, STEPS, NAMED = 60, 25, 200
 """games and steps of example texts; how often each kind is repeated, so that rare kinds get short tokens too"""
-
 PUBLISHED_ONLY = (
     "bathtub", "blinds", "boots", "chair", "curtains", "floorlamp", "footstool", "laundryhamperlid", "lightswitch",
     "mirror", "painting", "papertowelroll", "plunger", "poster", "scrubbrush", "showerdoor", "showerglass", "sink",

@@ -74,16 +74,14 @@ class _Planner:
         self.goal = goal = household.game.goal
         self.start = _Draft((), household.location)
         ability = APPLIANCES[goal.family][0] if goal.family in APPLIANCES else ""
-        self.things = [
-            i for i, t in enumerate(self.game.things) if t.kind == goal.kind and (not ability or ability in t.traits)
-        ]
+        able = [i for i, thing in enumerate(self.game.things) if not ability or ability in thing.traits]
+        self.things = [i for i in able if self.game.things[i].kind == goal.kind]
         self.reachable = [i for i, r in enumerate(self.game.receptacles) if r.location is not None]
         self.targets = [i for i in self.reachable if self.game.receptacles[i].kind == goal.target]
 
     def iterate_plans(self) -> Iterator[_Draft]:
-        if self.goal.family == "look":
-            return self._light()
-        return self._gather() if self.goal.family == "pick2" else self._deliver_one()
+        family = self.goal.family
+        return self._light() if family == "look" else self._gather() if family == "pick2" else self._deliver_one()
 
     def _deliver_one(self) -> Iterator[_Draft]:
         """Take, treat if the goal asks for it, put."""
@@ -183,13 +181,12 @@ class _Planner:
             return draft
         return replace(draft.then(f"open {self.game.receptacles[receptacle].name}"), opened=draft.opened | {receptacle})
 
-    def _take(self, draft: _Draft, thing: int, receptacle: int) -> _Draft:
+    def _take(self, draft: _Draft, thing: int, receptacle: int, command: str = "take {} from {}") -> _Draft:
         names = self.game.things[thing].name, self.game.receptacles[receptacle].name
-        return self._open(draft, receptacle).then(f"take {names[0]} from {names[1]}")
+        return self._open(draft, receptacle).then(command.format(*names))
 
     def _put(self, draft: _Draft, thing: int, receptacle: int) -> _Draft:
-        names = self.game.things[thing].name, self.game.receptacles[receptacle].name
-        return self._open(draft, receptacle).then(f"move {names[0]} to {names[1]}")
+        return self._take(draft, thing, receptacle, "move {} to {}")
 
 
 class Explorer(ByReading):

