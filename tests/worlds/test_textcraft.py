@@ -17,9 +17,10 @@ from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.expert import plan
-from tacit.worlds.textcraft.recipes import MAX_ECHO, format_observation, open_book, parse_observation
+from tacit.worlds.textcraft.recipes import open_book
 from tacit.worlds.textcraft.skills import SKILLS
 from tacit.worlds.textcraft.tasks import make_task, split_of
+from tacit.worlds.textcraft.world import MAX_ECHO, format_observation, parse_observation
 
 ENVIRONMENT = get_environment("textcraft")
 GENERATED = ("train", "test", "hard")

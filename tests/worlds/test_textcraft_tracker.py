@@ -11,8 +11,9 @@ from tracker_episodes import fold, rules_met, some_of_all
 from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.textcraft.expert import plan
-from tacit.worlds.textcraft.recipes import open_book, parse_observation
+from tacit.worlds.textcraft.recipes import open_book
 from tacit.worlds.textcraft.tasks import make_task
+from tacit.worlds.textcraft.world import parse_observation
 
 ENVIRONMENT = get_environment("textcraft")
 BOUND = 600

@@ -12,7 +12,7 @@ from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
 from tacit.worlds.alfworld.house_tables import FITS, ROOMS
 from tacit.worlds.alfworld.published import NAME, SIZES
 from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.alfworld.tasks import PANELS, SPLITS, house_tasks, tasks
+from tacit.worlds.alfworld.tasks import PANELS, SPLITS, tasks
 from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, FullWording, TerseWording
 
@@ -32,7 +32,7 @@ PUBLISHED_ONLY = (
 def example_texts(seed: int) -> list[str]:
     """Text to train a tiny tokenizer: both wordings along random episodes in generated houses, and every object kind."""
     rng = Random(f"alfworld/texts/{seed}")
-    texts = [text for task in house_tasks("train", GAMES, seed) for text in _random_episode_texts(rng, task)]
+    texts = [text for task in tasks("train", GAMES, seed) for text in _random_episode_texts(rng, task)]
     kinds = {*FITS, *PUBLISHED_ONLY, *(kind for room in ROOMS.values() for kind in room.belongings)}
     return [*texts, *(f"{kind} 1: a {kind} {2 + n % 20}, some {kind} in" for kind, n in product(sorted(kinds), range(NAMED)))]
 

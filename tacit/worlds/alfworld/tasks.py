@@ -22,25 +22,10 @@ from functools import cache
 from itertools import accumulate, islice
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
-from tacit.worlds.alfworld.house_tables import (
-    CAPACITY,
-    FITS,
-    LAMP,
-    NEEDED,
-    OPENABLE,
-    ROOMS,
-    ROOMS_OF_FAMILY,
-    SENTENCES,
-    SIDE_BY_SIDE,
-    SMALL,
-    TARGETS,
-    Amount,
-    fits,
-    traits,
-)
+from tacit.worlds.alfworld import house_tables as tables
 from tacit.worlds.alfworld.published import FOLDERS, NAME, published_tasks
 from tacit.worlds.alfworld.world import FAMILIES, Game, Goal, Receptacle, Thing, number_names
 
@@ -78,15 +63,15 @@ def floor_plans(room: str) -> tuple[FloorPlan, ...]:
     reads, is unique among them."""
     rng, layouts, plans = Random(f"alfworld/floor plans/{room}"), dict[tuple[str, ...], None](), []
     while len(layouts) < PLANS:
-        counts = {kind: draw_count(rng, amount) for kind, amount in sorted(ROOMS[room].furniture.items())}
+        counts = {kind: draw_count(rng, amount) for kind, amount in sorted(tables.ROOMS[room].furniture.items())}
         layouts.setdefault(tuple(kind for kind, count in counts.items() for _ in range(count)))
     for number, kinds in enumerate(layouts):
         locations: list[int] = []
         for i, kind in enumerate(kinds):
-            beside = i > 0 and kinds[i - 1] == kind and kind in SIDE_BY_SIDE and rng.random() < SHARED_PLACE
+            beside = i > 0 and kinds[i - 1] == kind and kind in tables.SIDE_BY_SIDE and rng.random() < SHARED_PLACE
             locations.append(locations[-1] if beside else i)
         receptacles = tuple(
-            Receptacle(name, kind, location, openable=rng.random() < OPENABLE.get(kind, 0.0))
+            Receptacle(name, kind, location, openable=rng.random() < tables.OPENABLE.get(kind, 0.0))
             for name, kind, location in zip(number_names(kinds), kinds, locations, strict=True)
         )
         of_kind = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in dict.fromkeys(kinds)}
@@ -94,7 +79,7 @@ def floor_plans(room: str) -> tuple[FloorPlan, ...]:
     return tuple(plans)
 
 
-def draw_count(rng: Random, amount: Amount) -> int:
+def draw_count(rng: Random, amount: tables.Amount) -> int:
     """0 with probability 1 − chance, otherwise fewest to most, skewed towards small numbers."""
     if rng.random() >= amount.chance:
         return 0
@@ -102,26 +87,26 @@ def draw_count(rng: Random, amount: Amount) -> int:
 
 
 HOUSE_SPLITS = ("train", "seen", "unseen")
-
+SPLITS = (*HOUSE_SPLITS, *FOLDERS)
 SEEN_SHARE = 8  # one (training plan, goal) in so many belongs to `seen`
 MOST_SOUGHT = 4  # the most copies of the goal object
 COOL_IN_FRIDGE = 0.1  # probability that an object in the fridge starts cool
 IN_VESSEL = 0.05  # probability that a dish shows a small object next to it as its contents
-
 _WeightedPlaces = tuple[tuple[str, ...], tuple[float, ...]]  # receptacle kinds, and their cumulative weights
 
 
-def house_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> tuple[Task, ...]:
-    """`count` games of the split, cycling through the families; a larger count begins with the same games."""
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
+    """`count` tasks of a split, the same on every machine; a larger count begins with the same games. `families` filters them
+    and keeps their order."""
+    check_split_and_count(NAME, SPLITS, split, count)
+    if split in FOLDERS:
+        return published_tasks(split, count, seed, families)
     return tuple(islice(iterate_tasks(split, seed, families), count))
 
 
 def iterate_tasks(split: str, seed: int, families: Sequence[str] = FAMILIES) -> Iterator[Task]:
-    """Infinitely many games. Each depends only on (split, seed, number), so `families` does not change the others."""
-    if split not in HOUSE_SPLITS:
-        raise unknown("split of generated houses", split, HOUSE_SPLITS)
+    """Infinitely many generated games, cycling through the families. Each depends only on (split, seed, number), so `families`
+    does not change the others."""
     number = 0
     while True:
         turn = list(FAMILIES)
@@ -138,8 +123,8 @@ def make_task(split: str, family: str, seed: int, number: int) -> Task:
     plan, goal = _draw_goal(rng, split, family)
     things = _populate(rng, plan, goal, split)
     kinds = {thing.kind for thing in things}
-    fits = frozenset((place, kind) for place in plan.of_kind for kind in kinds & FITS.get(place, frozenset()))
-    sentence = rng.choice(SENTENCES[family]).format(kind=goal.kind, target=goal.target)
+    fits = frozenset((place, kind) for place in plan.of_kind for kind in kinds & tables.FITS.get(place, frozenset()))
+    sentence = rng.choice(tables.SENTENCES[family]).format(kind=goal.kind, target=goal.target)
     game = Game(plan.receptacles, tuple(things), fits, len(plan.receptacles), goal, sentence)  # starts in the middle
     name = f"{split}/{family}-{goal.kind}-{goal.target}-{plan.room}{plan.number}/{seed}-{number}"
     return Task(NAME, name, family, split, seed, sentence, {"game": game.to_data()})
@@ -152,17 +137,22 @@ def held_out_places(kind: str) -> frozenset[str]:
     About a third of those it fits, never its most usual place in a room. Of two or three places one is held out, of four or
     more at least two (a start and a target), of one none. The lamp is held out for a quarter of the kinds.
     """
-    rooms = [room for room in ROOMS.values() if kind in room.belongings]
-    options = {place for room in rooms for place in room.furniture if fits(place, kind)}
+    rooms = [room for room in tables.ROOMS.values() if kind in room.belongings]
+    options = {place for room in rooms for place in room.furniture if tables.fits(place, kind)}
     usual = {next(iter(room.belongings[kind].places)) for room in rooms}
     share = max(2, round(len(options) / 3)) if len(options) > 3 else len(options) // 2
-    return frozenset(_by_digest(kind, options - usual)[:share]) | ({LAMP} if kind in _held_out_from_lamp() else set())
+    return frozenset(_by_digest(kind, options - usual)[:share]) | ({tables.LAMP} if kind in _held_out_from_lamp() else set())
 
 
 @cache
 def _held_out_from_lamp() -> frozenset[str]:
-    kinds = {kind for room in ROOMS_OF_FAMILY["look"][0] for kind in ROOMS[room].belongings if "pickupable" in traits(kind)}
-    return frozenset(_by_digest(LAMP, kinds)[: len(kinds) // 4])
+    kinds = {
+        kind
+        for room in tables.ROOMS_OF_FAMILY["look"][0]
+        for kind in tables.ROOMS[room].belongings
+        if "pickupable" in tables.traits(kind)
+    }
+    return frozenset(_by_digest(tables.LAMP, kinds)[: len(kinds) // 4])
 
 
 def _by_digest(key: str, names: set[str]) -> list[str]:
@@ -177,7 +167,7 @@ def _in_seen(plan: FloorPlan, goal: Goal) -> bool:
 
 
 def _draw_goal(rng: Random, split: str, family: str) -> tuple[FloorPlan, Goal]:
-    (room,) = rng.choices(*ROOMS_OF_FAMILY[family])
+    (room,) = rng.choices(*tables.ROOMS_OF_FAMILY[family])
     while True:
         plan = rng.choice(floor_plans(room))
         if goals := _goals(plan, split, family):
@@ -189,18 +179,18 @@ def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal,
     """The goals of a split in a plan: object kind -> goals. Empty if the plan belongs to another split."""
     goals: dict[str, tuple[Goal, ...]] = {}
     unseen = split == "unseen"
-    if plan.unseen != unseen or (family == "look" and not _start_places(plan, LAMP, "any", "")[0]):
+    if plan.unseen != unseen or (family == "look" and not _start_places(plan, tables.LAMP, "any", "")[0]):
         return {}
-    targets = TARGETS[family] if family == "look" else TARGETS[family] & set(plan.of_kind)
-    for kind in sorted(ROOMS[plan.room].belongings):
-        if not {"pickupable", NEEDED.get(family, "pickupable")} <= traits(kind):
+    targets = tables.TARGETS[family] if family == "look" else tables.TARGETS[family] & set(plan.of_kind)
+    for kind in sorted(tables.ROOMS[plan.room].belongings):
+        if not {"pickupable", tables.NEEDED.get(family, "pickupable")} <= tables.traits(kind):
             continue
         for target in sorted(targets):
             goal = Goal(family, kind, target)
-            if (family != "look" and not fits(target, kind)) or (target in held_out_places(kind)) != unseen:
+            if (family != "look" and not tables.fits(target, kind)) or (target in held_out_places(kind)) != unseen:
                 continue
             places, _ = _target_start_places(plan, goal, split)
-            room = sum(CAPACITY[place] * len(plan.of_kind[place]) for place in places)
+            room = sum(tables.CAPACITY[place] * len(plan.of_kind[place]) for place in places)
             if room >= _required_count(goal) and (unseen or _in_seen(plan, goal) == (split == "seen")):
                 goals[kind] = (*goals.get(kind, ()), goal)
     return goals
@@ -222,7 +212,7 @@ def _start_places(plan: FloorPlan, kind: str, which: str, avoid: str) -> _Weight
     held_out = held_out_places(kind)
     places = {
         place: weight
-        for place, weight in ROOMS[plan.room].belongings[kind].places.items()
+        for place, weight in tables.ROOMS[plan.room].belongings[kind].places.items()
         if place in plan.of_kind and place != avoid and (which == "any" or (place in held_out) == (which == "unfamiliar"))
     }
     return tuple(places), tuple(accumulate(places.values()))
@@ -230,7 +220,7 @@ def _start_places(plan: FloorPlan, kind: str, which: str, avoid: str) -> _Weight
 
 def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thing]:
     """Place the goal objects, then the other belongings of the room; returns them in listing order."""
-    left = [CAPACITY[receptacle.kind] for receptacle in plan.receptacles]
+    left = [tables.CAPACITY[receptacle.kind] for receptacle in plan.receptacles]
     where: dict[str, list[int]] = {}
 
     def place_copies(kind: str, copies: int, spots: _WeightedPlaces) -> None:
@@ -240,21 +230,21 @@ def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thin
                 left[index] -= 1
                 where.setdefault(kind, []).append(index)
 
-    sought = Amount(1.0, _required_count(goal), MOST_SOUGHT)
+    sought = tables.Amount(1.0, _required_count(goal), MOST_SOUGHT)
     place_copies(goal.kind, draw_count(rng, sought), _target_start_places(plan, goal, split))
     others = "any" if split == "unseen" else "familiar"
     if goal.family == "look":
-        place_copies(LAMP, 1, _start_places(plan, LAMP, others, ""))
-    for kind, belonging in ROOMS[plan.room].belongings.items():
+        place_copies(tables.LAMP, 1, _start_places(plan, tables.LAMP, others, ""))
+    for kind, belonging in tables.ROOMS[plan.room].belongings.items():
         if kind not in where:
             place_copies(kind, draw_count(rng, belonging), _start_places(plan, kind, others, ""))
 
     placed = [(kind, index) for kind in sorted(where) for index in where[kind]]
     things = []
     for name, (kind, index) in zip(number_names(kind for kind, _ in placed), placed, strict=True):
-        receptacle, able = plan.receptacles[index], traits(kind)
+        receptacle, able = plan.receptacles[index], tables.traits(kind)
         holds: tuple[int, ...] = ()
-        small = [number for number, (other, at) in enumerate(placed) if at == index and other in SMALL]
+        small = [number for number, (other, at) in enumerate(placed) if at == index and other in tables.SMALL]
         if receptacle.kind == "fridge" and "coolable" in able and rng.random() < COOL_IN_FRIDGE:
             able |= {"cool"}
         if "vessel" in able and small and rng.random() < IN_VESSEL:
@@ -273,13 +263,3 @@ def _free_place(rng: Random, plan: FloorPlan, spots: _WeightedPlaces, left: list
             return index
     free = [index for kind in kinds for index in plan.of_kind[kind] if left[index]]
     return rng.choice(free) if free else None
-
-
-SPLITS = (*HOUSE_SPLITS, *FOLDERS)
-
-
-def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
-    """`count` tasks of a split, the same on every machine. `families` filters them and keeps their order."""
-    if split not in SPLITS:
-        raise unknown("split of world 'alfworld'", split, SPLITS)
-    return (published_tasks if split in FOLDERS else house_tasks)(split, count, seed, families)

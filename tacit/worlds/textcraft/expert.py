@@ -8,8 +8,8 @@ from math import inf
 
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.textcraft.recipes import Book, Recipe, display_name, parse_observation
-from tacit.worlds.textcraft.world import open_task
+from tacit.worlds.textcraft.recipes import Book, Recipe, display_name
+from tacit.worlds.textcraft.world import open_task, parse_observation
 
 
 @dataclass

