@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,14 +110,12 @@ class DirectTransfer:
         update may take longer, so it is asked only once the ranks are idle."""
         with self._ranks.exclusive():
             if not server.is_connected:
-                place, meet = (
-                    self._ranks.ask("open_weight_channel", server.number)[0],
-                    ("connect_weight_channel", server.number),
-                )
-                server.ask("connect_weight_channel", place, meanwhile=lambda: self._ranks.ask(*meet)[0])
+                place = self._ranks.ask("open_weight_channel", server.number)[0]
+                meet = partial(self._ranks.ask, "connect_weight_channel", server.number)
+                server.ask("connect_weight_channel", place, meanwhile=lambda: meet()[0])
                 server.is_connected = True
-            order = ("send_weights", member, server.number)
-            server.ask("receive_weights", member, version, self._specs[member], meanwhile=lambda: self._ranks.ask(*order)[0])
+            send = partial(self._ranks.ask, "send_weights", member, server.number)
+            server.ask("receive_weights", member, version, self._specs[member], meanwhile=lambda: send()[0])
 
 
 MEMORY = Path("/dev/shm")
