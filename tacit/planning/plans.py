@@ -29,10 +29,8 @@ from tacit.planning.workload import Workload
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}
 """tokens per pass that the engine tries first, on a CPU and on a GPU"""
-MOST_DEVICES = 8
-"""devices of one server"""
-MOST_ROWS = 1024
-"""rows of a server, even if more fit"""
+MOST_DEVICES, MOST_ROWS = 8, 1024
+"""of one server, even if more rows fit"""
 
 
 @dataclass(frozen=True)
@@ -114,20 +112,8 @@ def make_plan(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: 
     busy = combined_s(update, training.by_layer(shape, device))
     push = push_s(shape, device, training, cluster.network, servers)
     overlap = cluster.overlap if servers else 0  # who samples beside a rank cannot do it while the rank learns
-    return Plan(
-        ranks,
-        servers,
-        per_server,
-        micro,
-        memory,
-        one,
-        rollout,
-        update,
-        busy,
-        push,
-        iteration_s(rollout, busy, push, overlap),
-        work.driving_s,
-    )
+    seconds = iteration_s(rollout, busy, push, overlap)
+    return Plan(ranks, servers, per_server, micro, memory, one, rollout, update, busy, push, seconds, work.driving_s)
 
 
 def best_division(
@@ -137,16 +123,12 @@ def best_division(
     fitting."""
     if devices < 1:
         raise TacitError(f"a plan for {devices} devices is none; say how many there are: --gpus N.")
-    plans = [
-        make_plan(cluster, work, *division) for division in _divisions(cluster, work, devices, ranks, servers, server_devices)
-    ]
+    divisions = _divisions(cluster, work, devices, ranks, servers, server_devices)
+    plans = [make_plan(cluster, work, *division) for division in divisions]
     if not plans:
         asked = f"{ranks or 'some'} ranks and {servers if servers >= 0 else 'some'} servers"
         raise TacitError(f"{asked} do not go into {devices} devices; give more with --gpus, or ask for fewer.")
-    fitting = [plan for plan in plans if not plan.trouble]
-    if fitting:
-        return min(fitting, key=lambda plan: plan.iteration)
-    return min(plans, key=lambda plan: plan.rank_bytes)
+    return min(plans, key=lambda plan: (bool(plan.trouble), plan.rank_bytes if plan.trouble else plan.iteration))
 
 
 def _divisions(
@@ -177,8 +159,6 @@ def _trouble(cluster: Cluster, ranks: int, samples: bool, row: int, room: float,
         return f"a {device.name} has no room for {shape.name} and one row of {row} tokens to sample from"
     return ""
 
-
-# Remedies for a model that does not fit: the same plan with one change.
 
 LORA_RANK, MOST_RANKS = 16, 4096
 
@@ -233,23 +213,16 @@ def find_remedies(cluster: Cluster, ranks: int, row: int, samples: bool) -> Iter
 
 
 def check_memory_fits(
-    config: Mapping[str, Any],
-    name: str,
-    ranks: int,
-    device_bytes: float,
-    training: Training,
-    row_tokens: int,
-    number_bytes: int = 2,
-    samples: bool = False,
-) -> None:
+    config: Mapping[str, Any], name: str, ranks: int, device_bytes: float, training: Training, row_tokens: int,
+    number_bytes: int = 2, samples: bool = False
+) -> None:  # fmt: skip
     """Called by an engine before loading; raises with remedies if the model does not fit.
 
     `config`: the model's config.json. `device_bytes`: memory of a rank's device. `row_tokens`: longest training row. `samples`:
     the driver samples on the first rank's device.
     """
-    device = replace(
-        DEVICES["h200"], name=f"device of {device_bytes / 1e9:.0f} GB", memory=device_bytes, number_bytes=number_bytes
-    )
+    named = f"device of {device_bytes / 1e9:.0f} GB"
+    device = replace(DEVICES["h200"], name=named, memory=device_bytes, number_bytes=number_bytes)
     cluster = Cluster(shape_of_config(config, name), device, SAMPLERS["local"], training=training)
     if most_micro_tokens(cluster.shape, device, ranks, training, samples) >= row_tokens:
         return

@@ -8,7 +8,7 @@ from typing import Literal
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share, check_bounds
 from tacit.core.errors import TacitError
 from tacit.planning.plans import Cluster
-from tacit.planning.shapes import Device, ModelShape, reached_on
+from tacit.planning.shapes import ON_CPU, SAMPLERS, Device, ModelShape
 from tacit.planning.timing import Network, Training
 
 
@@ -91,12 +91,5 @@ class PlanSettings:
     def cluster(self, shape: ModelShape, device: Device) -> Cluster:
         training = Training(self.lora_rank, self.recompute, self.gather, self.reference)
         network = Network(self.network * 1e9 / 8, self.per_machine, self.transport, self.storage * 1e9)
-        return Cluster(
-            shape,
-            device,
-            reached_on(device, self.sampler),
-            network,
-            training,
-            self.overlap,
-            self.scorings + int(self.reference),
-        )
+        reached = ON_CPU if device.name == "cpu" else SAMPLERS[self.sampler]
+        return Cluster(shape, device, reached, network, training, self.overlap, self.scorings + int(self.reference))

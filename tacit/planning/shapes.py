@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tacit.core.errors import TacitError, unknown
 
@@ -59,63 +59,46 @@ class ModelShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * number_bytes
 
 
-def _shape(name: str, layers: int, width: int, heads: int, kv_heads: int, inner: int, vocabulary: int, tied: bool = False,
-           head_dim: int = 0) -> ModelShape:  # fmt: skip
-    return ModelShape(name, layers, width, heads, kv_heads, head_dim or width // heads, inner, vocabulary, tied)
-
-
 SIZES = {
-    "135M": _shape("SmolLM2-135M", 30, 576, 9, 3, 1536, 49_152, tied=True),
-    "0.5B": _shape("Qwen2.5-0.5B", 24, 896, 14, 2, 4864, 151_936, tied=True),
-    "1.5B": _shape("Qwen2.5-1.5B", 28, 1536, 12, 2, 8960, 151_936, tied=True),
-    "3B": _shape("Qwen2.5-3B", 36, 2048, 16, 2, 11_008, 151_936, tied=True),
-    "4B": _shape("Qwen3-4B", 36, 2560, 32, 8, 9728, 151_936, tied=True, head_dim=128),
-    "7B": _shape("Qwen2.5-7B", 28, 3584, 28, 4, 18_944, 152_064),
-    "8B": _shape("Llama-3.1-8B", 32, 4096, 32, 8, 14_336, 128_256),
-    "14B": _shape("Qwen3-14B", 40, 5120, 40, 8, 17_408, 151_936, head_dim=128),
-    "32B": _shape("Qwen3-32B", 64, 5120, 64, 8, 25_600, 151_936, head_dim=128),
-    "70B": _shape("Llama-3.1-70B", 80, 8192, 64, 8, 28_672, 128_256),
-    "405B": _shape("Llama-3.1-405B", 126, 16_384, 128, 8, 53_248, 128_256),
+    "135M": ModelShape("SmolLM2-135M", 30, 576, 9, 3, 64, 1536, 49_152, tied=True),
+    "0.5B": ModelShape("Qwen2.5-0.5B", 24, 896, 14, 2, 64, 4864, 151_936, tied=True),
+    "1.5B": ModelShape("Qwen2.5-1.5B", 28, 1536, 12, 2, 128, 8960, 151_936, tied=True),
+    "3B": ModelShape("Qwen2.5-3B", 36, 2048, 16, 2, 128, 11_008, 151_936, tied=True),
+    "4B": ModelShape("Qwen3-4B", 36, 2560, 32, 8, 128, 9728, 151_936, tied=True),
+    "7B": ModelShape("Qwen2.5-7B", 28, 3584, 28, 4, 128, 18_944, 152_064),
+    "8B": ModelShape("Llama-3.1-8B", 32, 4096, 32, 8, 128, 14_336, 128_256),
+    "14B": ModelShape("Qwen3-14B", 40, 5120, 40, 8, 128, 17_408, 151_936),
+    "32B": ModelShape("Qwen3-32B", 64, 5120, 64, 8, 128, 25_600, 151_936),
+    "70B": ModelShape("Llama-3.1-70B", 80, 8192, 64, 8, 128, 28_672, 128_256),
+    "405B": ModelShape("Llama-3.1-405B", 126, 16_384, 128, 8, 128, 53_248, 128_256),
 }
 """size -> a published model of that size, by its config.json"""
 
-UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
-
 
 def shape_of_size(text: str) -> ModelShape | None:
-    """`8B`, `1.5B`, `360M`; None if the text is no size. A size that is not in `SIZES` scales the nearest one."""
+    """`8B`, `1.5B`, `360M`; None if the text is no size. A size that is not in `SIZES` scales the nearest one: layers, width
+    and inner width by one factor, found by bisection."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.strip().upper())
     if not found:
         return None
     if text.strip().upper() in SIZES:
         return SIZES[text.strip().upper()]
-    wanted = float(found[1]) * UNITS[found[2]]
+    wanted = float(found[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
     if wanted <= 0:
         raise TacitError(f"a model of {text} weights is none; say a size such as 8B.")
-    nearest = min(SIZES.values(), key=lambda shape: abs(shape.weights / wanted - 1) + abs(wanted / shape.weights - 1))
-    return scale_shape(nearest, wanted)
+    shape = min(SIZES.values(), key=lambda shape: abs(shape.weights / wanted - 1) + abs(wanted / shape.weights - 1))
 
-
-def scale_shape(shape: ModelShape, weights: float) -> ModelShape:
-    """The shape scaled to about that many weights: layers, width and inner width by one factor, found by bisection."""
-
-    def by(factor: float) -> ModelShape:
-        width = max(16, round(shape.width * factor / 16) * 16)
+    def scale(factor: float) -> ModelShape:
+        width, inner = (max(16, round(size * factor / 16) * 16) for size in (shape.width, shape.inner))
         heads = max(shape.kv_heads, round(shape.heads * factor / shape.kv_heads) * shape.kv_heads)
-        return replace(
-            shape,
-            name=f"{shape.name}, stretched",
-            layers=max(1, round(shape.layers * factor)),
-            width=width,
-            heads=heads,
-            inner=max(16, round(shape.inner * factor / 16) * 16),
-        )
+        layers = max(1, round(shape.layers * factor))
+        return replace(shape, name=f"{shape.name}, stretched", layers=layers, width=width, heads=heads, inner=inner)
 
     low, high = 0.01, 100.0
     for _ in range(60):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if by(middle).weights < weights else (low, middle)
-    return min(by(low), by(high), key=lambda made: abs(made.weights - weights))
+        low, high = (middle, high) if scale(middle).weights < wanted else (low, middle)
+    return min(scale(low), scale(high), key=lambda made: abs(made.weights - wanted))
 
 
 def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
@@ -242,11 +225,9 @@ class Efficiency:
     row_s: float = 0.0
     """seconds per row of a decode step: CPU work per token"""
 
-    def learning_share(self, width: int) -> float:
-        return self.learning * width / (width + self.learning_half)
-
-    def prefill_share(self, width: int) -> float:
-        return self.prefill * width / (width + self.prefill_half)
+    def share(self, of: Literal["learning", "prefill"], width: int) -> float:
+        most, half = (self.learning, self.learning_half) if of == "learning" else (self.prefill, self.prefill_half)
+        return most * width / (width + half)
 
 
 SAMPLERS = {"local": Efficiency(), "vllm": Efficiency(cache=0.6, layer_s=30e-6, row_s=38e-6)}
@@ -256,9 +237,3 @@ SAMPLERS = {"local": Efficiency(), "vllm": Efficiency(cache=0.6, layer_s=30e-6, 
 ON_CPU = Efficiency(learning=0.56, learning_half=0.0, prefill=0.78, prefill_half=0.0, weights=0.5, cache=0.2, layer_s=1e-3)
 """one core, float32: updates of 14.4k tokens/s (1M weights) and 3.5k (4M), prefill of 135M at some 400 tokens/s, and decode
 steps of 5.8 ms for 64 rows of the 1M model, of which its four layers' overhead is the most"""
-
-
-def reached_on(device: Device, sampler: str) -> Efficiency:
-    if sampler not in SAMPLERS:
-        raise unknown("sampler", sampler, SAMPLERS)
-    return ON_CPU if device.name == "cpu" else SAMPLERS[sampler]

@@ -168,7 +168,7 @@ def server(shape: ModelShape, device: Device, reached: Efficiency, context: floa
     weights = b * shape.pass_weights / devices / (device.bandwidth * reached.weights)
     traffic = (context * shape.cache_bytes(b) + shape.vocabulary * LOGIT_BYTES) / devices / (device.bandwidth * reached.cache)
     launches = shape.layers * reached.layer_s + sums * SUM_S
-    computing = 2 * shape.pass_weights / (devices * device.peak * reached.prefill_share(shape.width))
+    computing = 2 * shape.pass_weights / (devices * device.peak * reached.share("prefill", shape.width))
     row = reached.row_s + sent
     return Server(1 / (computing + sent), weights + launches, traffic + row, computing + row, launches, max(1, slots))
 
@@ -186,25 +186,17 @@ def rollout_s(work: Workload, one: Server, servers: int) -> float:
 
 
 def update_s(
-    shape: ModelShape,
-    device: Device,
-    reached: Efficiency,
-    ranks: int,
-    work: Workload,
-    training: Training,
-    micro_tokens: float,
-    network: Network,
-    scorings: int = 0,
-) -> dict[str, float]:
+    shape: ModelShape, device: Device, reached: Efficiency, ranks: int, work: Workload, training: Training, micro_tokens: float,
+    network: Network, scorings: int = 0
+) -> dict[str, float]:  # fmt: skip
     """By part: compute, communication, optimizer. `scorings`: extra forward passes for a reference or a skill."""
     context = work.prompt + work.completion
     operations = (4 if training.lora_rank else 6) + (2 if training.recompute else 0) + 2 * scorings
     attention = shape.layers * shape.heads * shape.head_dim * context
     computing = work.tokens * operations * (shape.pass_weights + attention)
-    computing /= ranks * device.peak * reached.learning_share(shape.width)
-    if ranks == 1:
-        sending = 0.0
-    else:
+    computing /= ranks * device.peak * reached.share("learning", shape.width)
+    sending = 0.0
+    if ranks > 1:
         b, lora = device.number_bytes, training.lora_rank
         passes = max(1, math.ceil(work.tokens / (ranks * micro_tokens)))
         gathers = 2 * passes if training.by_layer(shape, device) else 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ class Workload:
     """seconds of the driver per turn: render and encode the prompt, parse the answer"""
     source: str = "as told"
     """where the measured episodes come from"""
-    _sums: tuple[int, int, int] = field(init=False, repr=False, default=(0, 0, 0))
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or not self.measured or not all(len(turns) for turns in self.measured):
@@ -37,8 +37,12 @@ class Workload:
             raise TacitError(
                 f"neither a world's step ({self.world_s} s) nor the driver's part ({self.driver_s} s) can be negative."
             )
-        sums = sum(map(len, self.measured)), *(int(sum(turns[:, i].sum() for turns in self.measured)) for i in (0, 1))
-        object.__setattr__(self, "_sums", sums)
+
+    @cached_property
+    def _sums(self) -> tuple[int, int, int]:
+        """turns, prompt tokens and completion tokens of the measured episodes"""
+        prompts, completions = np.concatenate(self.measured).sum(0)
+        return sum(map(len, self.measured)), int(prompts), int(completions)
 
     @property
     def turns(self) -> float:

@@ -1,13 +1,8 @@
 """Episodes without a policy: play an expert or replay recorded actions, and render the prompt of each turn.
 
-An `Interaction` is (observation, action, transition). Interactions come from
-
-    play_episode(world, task, agent, limit)       an agent acts in a live world
-    replay_actions(world, task, actions, seen)    recorded actions in a live world, which must show the same observations
-    iterate_trajectory(trajectory)                a recorded trajectory, without a world
-
-and `render_turns(context, task, interactions)` adds the prompt an agent would have read at each turn. All are generators: one
-turn at a time, and a consumer that stops ends the episode.
+Interactions come from `play_episode` (an agent in a live world), `replay_actions` (recorded actions in a live world, which
+must show the same observations) or `iterate_trajectory` (without a world); `render_turns` adds the prompt an agent would have
+read at each turn. All are generators: one turn at a time, and a consumer that stops ends the episode.
 """
 
 from __future__ import annotations
@@ -147,14 +142,9 @@ def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
     ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
     for turn, (step, observation) in enumerate(zip(trajectory.steps, after, strict=True), start=1):
         at_end = turn == len(trajectory)
+        score = trajectory.score if at_end else 0.0
         transition = Transition(
-            observation=observation,
-            done=at_end and ended,
-            success=at_end and trajectory.success,
-            score=trajectory.score if at_end else 0.0,
-            effective=step.effective,
-            label=step.label,
-            reward=step.reward,
+            observation, at_end and ended, at_end and trajectory.success, score, step.effective, step.label, reward=step.reward
         )
         yield Interaction(step.observation, step.action, transition, None if step.valid else step.completion.text)
 
