@@ -25,7 +25,7 @@ from tacit.engines.sharded import server as handing_over
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.rank import WeightSender
-from tacit.engines.sharded.server import DirectTransfer, Replica, Server, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.server import DirectTransfer, Replica, Server, ServerDied, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.servers import ServerPool
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.testing.plain import small_checkpoint
@@ -151,7 +151,7 @@ def test_what_a_lost_server_said_last_is_told() -> None:
     servers = object.__new__(ServerPool)
     servers._servers, servers.restarted, servers._transfer = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last words: CUDA out of memory"):
-        servers._restart(server, "it left with exit code 1", None)
+        servers._restart_on_death(MagicMock(side_effect=ServerDied(server, "it left with exit code 1")))
     assert servers.restarted == 1 and server.arrive.call_count == 1
 
 
@@ -159,14 +159,14 @@ def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.M
     """It waits two minutes for the first rank; one that comes back while a long update is computed would be lost again."""
     asked: list[str] = []
     ranks = object.__new__(RankGroup)
-    ranks.closed, ranks.timeout_s, ranks._asking = "", 60.0, threading.RLock()
+    ranks.closed, ranks.timeout_s, ranks.asking = "", 60.0, threading.RLock()
     monkeypatch.setattr(ranks, "_ask", lambda what, *_: [asked.append(what) or ""])
     direct = DirectTransfer(ranks)
     direct.stage("default")
 
     def ask(what: str, *_: Any, meanwhile: Any) -> None:
         with ThreadPoolExecutor(1) as beside:  # who would learn
-            assert not beside.submit(ranks._asking.acquire, False).result(), f"somebody may come between in {what!r}"
+            assert not beside.submit(ranks.asking.acquire, False).result(), f"somebody may come between in {what!r}"
         meanwhile()
 
     direct.send(SimpleNamespace(number=0, is_connected=False, ask=ask), "default", 1)  # type: ignore[arg-type]

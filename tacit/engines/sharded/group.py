@@ -1,8 +1,5 @@
 """The driver's side of the ranks: every call goes to all of them, and all answer within a timeout.
 
-    ranks = RankGroup(launcher, 2, "cpu", start_timeout_s, timeout_s)
-    answers = ranks.ask("logprobs", ...)      # one answer per rank
-
 A rank that is lost, fails or does not answer in time is named. The others are then stuck in a collective operation, so all are
 stopped.
 """
@@ -14,8 +11,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
@@ -42,7 +38,8 @@ class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
         self._launcher = launcher  # owns the ranks' logs
-        self._asking = threading.RLock()  # hidden states may be requested during an update
+        self.asking = threading.RLock()
+        """held while the ranks are asked: hidden states may be requested during an update"""
         key = secrets.token_bytes(32)
         self._ranks: list[_Rank] = []
         self._end = weakref.finalize(self, _end, self._ranks)
@@ -69,14 +66,8 @@ class RankGroup:
         """Call method `what` on every rank. Returns their answers in order."""
         if self.closed:
             raise EngineLost(f"the ranks of this policy have stopped: {self.closed} {REMEDY}")
-        with self._asking:
+        with self.asking:
             return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """No other thread can call the ranks in this block."""
-        with self._asking:
-            yield
 
     def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
         message = serialize((what, arguments))

@@ -72,7 +72,9 @@ class ShardedModel:
         """bytes of the gradients of whole weights, of their float32 sum, and of the communication buffer"""
         fits = weights <= MAX_WHOLE_WEIGHTS
         if device.type == "cuda":
-            fits = weights * dtype.itemsize + self.whole_gradients <= MAX_WHOLE_SHARE * _smallest(device)
+            smallest = torch.tensor(float(torch.cuda.get_device_properties(device).total_memory), device=device)
+            dist.all_reduce(smallest, dist.ReduceOp.MIN)  # all ranks must decide alike
+            fits = weights * dtype.itemsize + self.whole_gradients <= MAX_WHOLE_SHARE * float(smallest)
         self.by_layer = settings.gather == "layer" or (settings.gather == "auto" and not fits)
         if settings.gradient_checkpointing:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -149,13 +151,6 @@ class ShardedModel:
 
     def _modules(self) -> Iterator[FSDPModule]:
         return (module for module in self._root.modules() if isinstance(module, FSDPModule))
-
-
-def _smallest(device: torch.device) -> float:
-    """Memory in bytes of the smallest GPU of any rank; all ranks must decide alike."""
-    found = torch.tensor(float(torch.cuda.get_device_properties(device).total_memory), device=device)
-    dist.all_reduce(found, dist.ReduceOp.MIN)
-    return float(found)
 
 
 def _layers(hf: Any) -> nn.ModuleList:

@@ -108,7 +108,7 @@ class DirectTransfer:
     def send(self, server: Server, member: str, version: int) -> None:
         """Send the staged weights. A restarted server must connect to rank 0 again. It waits two minutes at most, and an
         update may take longer, so it is asked only once the ranks are idle."""
-        with self._ranks.exclusive():
+        with self._ranks.asking:
             if not server.is_connected:
                 place = self._ranks.ask("open_weight_channel", server.number)[0]
                 meet = partial(self._ranks.ask, "connect_weight_channel", server.number)

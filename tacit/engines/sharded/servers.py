@@ -202,10 +202,9 @@ class ServerPool:
         """Run `work`. If a server dies, restart it with all current weights, `handed` included."""
         try:
             work()
+            return
         except ServerDied as died:
-            self._restart(died.server, str(died), handed)
-
-    def _restart(self, server: Server, how: str, handed: TransferredWeights | None) -> None:
+            server, how = died.server, str(died)
         due = {**self._transfer.newest, **({handed.member: handed} if handed else {})}
         while True:
             server.deaths += 1

@@ -1,8 +1,7 @@
 """Our own draw inside vLLM: the n-th token of a request is a function of its logits, its seed and n, as it is everywhere else.
 
-vLLM's part ends with the logits. This processor draws from them as the local engine does, and leaves one token to choose: its
-logit becomes the log-probability that the draw says it has, and all others −∞. vLLM is then asked for the greedy token and
-for its processed logit. So a request says the same wherever it is written, up to rounding, and no generator has to be kept.
+A logits processor draws as the local engine does, and leaves one token to choose: its logit becomes the log-probability that
+the draw says it has, and all others −∞. vLLM is then asked for the greedy token and for its processed logit.
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling import sample_tokens
 from tacit.engines.local.slots import StopConditionsCache, draw_uniforms
 from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig
-
-LOGPROBS_MODE = "processed_logits"
-"""how vLLM must report log-probabilities for this to work"""
 
 
 def parameters(order: SampleRequest, end_tokens: tuple[int, ...]) -> SamplingParams:
@@ -90,9 +86,6 @@ class SeededLogitsProcessor(LogitsProcessor):
         return logits
 
 
-# New weights for a vLLM that is running.
-
-
 class WeightReceiver:
     """What a vLLM worker can do besides (`worker_extension_cls`)."""
 
@@ -145,7 +138,10 @@ class VllmServer:
 
     def add(self, orders: list[SampleRequest]) -> None:
         for order in orders:
-            self._begin(order)
+            name = f"{order.request_id}-{self._versions[order.member]}"
+            prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._config.end_tokens)
+            self._engine.add_request(name, prompt, asked, lora_request=self._adapters.get(order.member))
+            self._rows[name] = _Row(order)
 
     def forget(self, request_ids: list[int]) -> None:
         self._abort([name for name, row in self._rows.items() if row.order.request_id in request_ids])
@@ -194,7 +190,8 @@ class VllmServer:
                 if stopped := self._stops(row.order.sampling.stop).is_finished(np.array(row.tokens)):
                     break
             if stopped or output.finished:
-                finished.append(self._delivery(row, stopped))
+                order, drawn = row.order, (tuple(row.tokens), tuple(row.logprobs))
+                finished.append(SampleResult(order.request_id, *drawn, stopped, self._versions[order.member]))
                 del self._rows[output.request_id]
                 if not output.finished:
                     over.append(output.request_id)
@@ -202,21 +199,11 @@ class VllmServer:
             self._engine.abort_request(over)
         return finished
 
-    def _begin(self, order: SampleRequest) -> None:
-        name = f"{order.request_id}-{self._versions[order.member]}"
-        prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._config.end_tokens)
-        self._engine.add_request(name, prompt, asked, lora_request=self._adapters.get(order.member))
-        self._rows[name] = _Row(order)
-
     def _abort(self, names: list[str]) -> None:
         if names:
             self._engine.abort_request(names)
         for name in names:
             del self._rows[name]
-
-    def _delivery(self, row: _Row, stopped: bool) -> SampleResult:
-        version = self._versions[row.order.member]
-        return SampleResult(row.order.request_id, tuple(row.tokens), tuple(row.logprobs), stopped, version)
 
 
 def _arguments(told: ServerConfig) -> dict[str, Any]:
@@ -233,7 +220,7 @@ def _arguments(told: ServerConfig) -> dict[str, Any]:
         "gpu_memory_utilization": told.memory,
         "enable_prefix_caching": True,
         "logits_processors": [SeededLogitsProcessor],
-        "logprobs_mode": LOGPROBS_MODE,
+        "logprobs_mode": "processed_logits",
         "worker_extension_cls": "tacit.engines.sharded.vllm_backend.WeightReceiver",
         "async_scheduling": False,  # a token is drawn once the one before it is known
         "disable_log_stats": True,
