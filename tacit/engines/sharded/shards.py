@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
@@ -104,6 +103,8 @@ def read_shards(state: State, directory: Path, layout: dict[str, Any], rank: int
 
 def read_pickled_layout(directory: Path) -> dict[str, Any]:
     """Names in a checkpoint of an older version. Reads a pickle: for trusted directories only."""
+    import torch.distributed.checkpoint as dcp
+
     try:
         return dict(dcp.FileSystemReader(directory).read_metadata().state_dict_metadata)
     except Exception as error:  # a pickle can fail in any way
@@ -112,6 +113,8 @@ def read_pickled_layout(directory: Path) -> dict[str, Any]:
 
 def read_pickled_shards(state: State, directory: Path) -> None:
     """`read_shards` for a checkpoint of an older version. Reads a pickle: for trusted directories only."""
+    import torch.distributed.checkpoint as dcp
+
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
