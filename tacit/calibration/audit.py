@@ -19,16 +19,13 @@ from tacit.evaluation.evaluate import RolloutSetup
 from tacit.rollout.replay import play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
-MakeAgent = Callable[[Task, int], Expert]
-"""(task, member of its group) -> the agent that plays it"""
-MIN_TASKS = 2
-"""tasks per family that are always played: one to train the probe, one to test it"""
+MakeAgent = Callable[[Task, int], Expert]  # (task, member of its group) -> the agent that plays it
+MIN_TASKS = 2  # tasks per family that are always played: one to train the probe, one to test it
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    prompts: list[np.ndarray]
-    """tokens of each step, episode by episode"""
+    prompts: list[np.ndarray]  # tokens of each step, episode by episode
     task_N: np.ndarray
     episode_N: np.ndarray
     family_N: np.ndarray
@@ -128,15 +125,13 @@ def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:
 
 # Sources of the audited episodes.
 
-NOISE = 0.3
-"""share of random actions of an expert: episodes of a task must differ"""
+NOISE = 0.3  # share of random actions of an expert: episodes of a task must differ
 SOURCES = {
     "policy": "episodes played by the policy itself",
     "recorded": "recorded episodes",
     "expert": f"episodes played by the expert, {NOISE:.0%} of the actions at random",
     "random": "episodes played at random",
-}
-"""source -> description"""
+}  # source -> description
 
 
 def play_audit(setup: RolloutSetup, source: str, tasks_each: int, members: int, most: int) -> Audit:

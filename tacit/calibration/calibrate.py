@@ -32,10 +32,8 @@ class FoundRadius:
 
     epsilon: float
     median_cluster: float
-    singleton_steps: float
-    """share of steps in no cluster"""
-    largest_cluster: float
-    """mean over groups of the largest cluster's share of steps"""
+    singleton_steps: float  # share of steps in no cluster
+    largest_cluster: float  # mean over groups of the largest cluster's share of steps
 
     @property
     def warning(self) -> str:
@@ -50,8 +48,7 @@ class FoundRadius:
 class Calibration:
     chosen: Slice
     slices: Sequence[Slice]
-    radii: Mapping[str, FoundRadius]
-    """by embedder: actor, ngram"""
+    radii: Mapping[str, FoundRadius]  # by embedder: actor, ngram
 
     def to_json(self) -> dict[str, Any]:
         """Layer, pooling and epsilon are the actor's, which training reads first."""
@@ -120,15 +117,13 @@ def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
         raise TacitError(f"cannot read the calibration {place}: {error}. Delete it, or run `tacit calibrate` again.") from error
 
 
-def draw(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) -> Path | None:
-    """Plot probe accuracy by pooling, and clusters and singletons by radius. Does nothing without matplotlib."""
-    try:
-        import matplotlib
+def draw(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) -> Path:
+    """Plot probe accuracy by pooling, and clusters and singletons by radius."""
+    import matplotlib
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        return None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     layers = sorted({s.layer for s in slices})
     figure, (probe, clusters, alone) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
     for pooling in dict.fromkeys(s.pooling for s in slices):

@@ -20,30 +20,23 @@ from tacit.credit.partitions import by_cosine
 EPSILONS = (0.05, 0.10, 0.15, 0.20)
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 MIN_CLUSTERS = 5
-DEGENERATE = 0.95
-"""a cluster above this share of steps is a giant; more singletons than this are all singletons"""
-LATE = 8 / 28
-"""distance of a late layer from the end: the published −8 of 28"""
+DEGENERATE = 0.95  # a cluster above this share of steps is a giant; more singletons than this are all singletons
+LATE = 8 / 28  # distance of a late layer from the end: the published −8 of 28
 
 
 @dataclass(frozen=True)
 class Slice:
     """One point of the scan."""
 
-    layer: int
-    """from the end: −1 is the last"""
+    layer: int  # from the end: −1 is the last
     pooling: Pooling
     epsilon: float
-    probe: float
-    """held-out accuracy of the probe; the same for every epsilon"""
+    probe: float  # held-out accuracy of the probe; the same for every epsilon
     clusters: int
-    singletons: float
-    """share of clusters with one member"""
+    singletons: float  # share of clusters with one member
     singleton_steps: float
-    largest: float
-    """share of steps in the largest cluster"""
-    probe_error: float = 0.0
-    """standard error of the accuracy over tasks"""
+    largest: float  # share of steps in the largest cluster
+    probe_error: float = 0.0  # standard error of the accuracy over tasks
 
     def refusal(self, min_clusters: int = MIN_CLUSTERS) -> str:
         """Why this geometry is unusable; empty if it is usable."""

@@ -21,9 +21,7 @@ from tacit.modules.drafting.checks import CheckReport
 from tacit.modules.drafting.draft import (
     Drafter,
     DraftResult,
-    build_block_rewards_prompt,
-    build_rewards_prompt,
-    build_tracker_prompt,
+    build_prompt,
     choose_examples,
     draft_until_valid,
     list_action_kinds,
@@ -84,7 +82,7 @@ def draft_tracker(argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     console, episodes = make_console(), _episodes(arguments)
     shown, kinds = choose_examples(episodes, arguments.shown), list_action_kinds(episodes)
-    ask = _asker(arguments, lambda before, failed: build_tracker_prompt(_work(arguments), shown, kinds, before, failed))
+    ask = _asker(arguments, lambda before, failed: build_prompt(_work(arguments), shown, kinds, before, failed))
     return _end(console, arguments, _pursue(console, arguments, episodes, ask), "tracker")
 
 
@@ -112,12 +110,8 @@ def draft_rewards(argv: Sequence[str]) -> int:
         episodes, blocks = _follow_own_tracker(console, arguments, episodes)
     shown = choose_examples(episodes, arguments.shown)
 
-    def request(before: str, failed: str) -> Prompt:
-        if beside:
-            return build_rewards_prompt(work, shown, kinds, beside[0], before, failed)
-        return build_block_rewards_prompt(work, shown, kinds, blocks or {}, before, failed)
-
-    ask = _asker(arguments, request)
+    tracker = beside[0] if beside else ""
+    ask = _asker(arguments, lambda before, failed: build_prompt(work, shown, kinds, before, failed, tracker, blocks))
     return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
 
 

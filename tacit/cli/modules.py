@@ -21,11 +21,10 @@ from tacit.config.recipe import Overrides, Recipe, override, read_document, run_
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import pluralize
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
-from tacit.modules.archive import pack
+from tacit.modules.archive import pack, pull, push
 from tacit.modules.carrying import PackagedDraft
 from tacit.modules.cost import CostRow, Costs, PromptedModel, is_local_host, measure_costs
 from tacit.modules.drafting.sandbox import truncate_for_display
-from tacit.modules.hub import pull, push
 from tacit.modules.install import InstallOptions, install
 from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module

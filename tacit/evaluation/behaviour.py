@@ -11,8 +11,7 @@ from tacit.core.types import Observation, Trajectory
 from tacit.core.world import Alphabet, Environment
 
 SCORE_PART = "score."
-Places = Callable[[str, Observation], str]
-"""(action, next observation) -> the place reached, as `Environment.place`"""
+Places = Callable[[str, Observation], str]  # (action, next observation) -> the place reached, as `Environment.place`
 
 
 @dataclass(frozen=True)
@@ -21,36 +20,23 @@ class Behaviour:
 
     episodes: int
     successes: int
-    success_length: float | None
-    """mean steps of a success"""
-    failure_length: float | None
-    """mean steps of a failure"""
-    invalid: float | None
-    """share of the steps of successes that did not parse or were refused ("Nothing happens")"""
-    repeats: float | None
-    """share of the steps of successes that repeat an earlier action; unparsed steps do not count"""
-    unparsed: float | None = None
-    """share of the steps of successes that did not parse"""
-    refused: float | None = None
-    """share of the steps of successes that parsed and that the world refused"""
-    revisits: float | None = None
-    """mean number of returns to a visited place per success; 0 in worlds without places"""
-    all_repeats: float | None = None
-    """share of all steps, including failures, that repeat an earlier action"""
-    failures: Mapping[str, float] = field(default_factory=dict)
-    """share of failures by label: `burned`, `stuck`, `timeout`, …"""
-    failure_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """family -> label -> number of failures"""
-    per_success: Mapping[str, float] = field(default_factory=dict)
-    """mean number of skills of each kind per success"""
+    success_length: float | None  # mean steps of a success
+    failure_length: float | None  # mean steps of a failure
+    invalid: float | None  # share of the steps of successes that did not parse or were refused ("Nothing happens")
+    repeats: float | None  # share of the steps of successes that repeat an earlier action; unparsed steps do not count
+    unparsed: float | None = None  # share of the steps of successes that did not parse
+    refused: float | None = None  # share of the steps of successes that parsed and that the world refused
+    revisits: float | None = None  # mean number of returns to a visited place per success; 0 in worlds without places
+    all_repeats: float | None = None  # share of all steps, including failures, that repeat an earlier action
+    failures: Mapping[str, float] = field(default_factory=dict)  # share of failures by label: `burned`, `stuck`, `timeout`, …
+    failure_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # family -> label -> number of failures
+    per_success: Mapping[str, float] = field(default_factory=dict)  # mean number of skills of each kind per success
     without: Mapping[str, float] = field(default_factory=dict)
     """share of successes without a skill of the kind; for `RESET`, the straight solutions"""
-    operators: Mapping[str, float] = field(default_factory=dict)
-    """share of each operator in the operations of successes"""
+    operators: Mapping[str, float] = field(default_factory=dict)  # share of each operator in the operations of successes
     operators_per_success: float | None = None
     """mean number of distinct operators per success; None in worlds without operators"""
-    closings: Mapping[str, int] = field(default_factory=dict)
-    """number of successes that end with each kind of skill"""
+    closings: Mapping[str, int] = field(default_factory=dict)  # number of successes that end with each kind of skill
 
     score_parts: Mapping[str, float] = field(default_factory=dict)
     """mean of each part of the score, where the world reports them (signals `score.NAME` of the last step)"""

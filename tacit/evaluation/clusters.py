@@ -21,8 +21,7 @@ from tacit.credit.step_relative import partition_metrics
 from tacit.runs.trajectories import read_records
 
 BY = ("recorded", "identity", "ngram")
-GAMMA = 0.95
-"""discount for runs whose method has none"""
+GAMMA = 0.95  # discount for runs whose method has none
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class ClusterStep:
     turn: int
     record: Mapping[str, Any]
     won: bool
-    value: float = 0.0
-    """R, the discounted return"""
+    value: float = 0.0  # R, the discounted return
     q: float = 0.0
     v: float = 0.0
     branch: str = BRANCHES[0]

@@ -27,8 +27,7 @@ from tacit.credit.step_relative import HistoryHierarchy, StepRelative, partition
 from tacit.evaluation.credit_truth import Truth
 from tacit.rewards.outcome import Outcome
 
-SUCCESS = 10.0
-"""reward of success in the methods"""
+SUCCESS = 10.0  # reward of success in the methods
 Estimators = Mapping[str, tuple[CreditTerm, ...]]
 
 
@@ -139,8 +138,7 @@ class Credited:
 
     task: str
     ending: Ending
-    stage_N: np.ndarray
-    """third of the episode of each step"""
+    stage_N: np.ndarray  # third of the episode of each step
     credits: Mapping[str, np.ndarray]
     parts: Mapping[str, np.ndarray]
 
@@ -165,11 +163,9 @@ class Measured:
     """With the measured values; each half of the continuations gives its own."""
 
     group: Credited
-    a_HN: np.ndarray
-    """[2, N] Q − V"""
+    a_HN: np.ndarray  # [2, N] Q − V
     v_HN: np.ndarray
-    episodes: int = 0
-    """continuations played"""
+    episodes: int = 0  # continuations played
     steps: int = 0
     per_state: float = 0.0
 
@@ -239,8 +235,7 @@ def stages_of(group: Group) -> np.ndarray:
 
 RESAMPLES = 2000
 BASELINE = "GRPO"
-ROUNDING = 1e-12
-"""a variance below this share of its terms is rounding, and so is an advantage below it"""
+ROUNDING = 1e-12  # a variance below this share of its terms is rounding, and so is an advantage below it
 
 
 @dataclass(frozen=True)
@@ -270,19 +265,15 @@ class Agreement:
     """One estimator on a subset of the steps."""
 
     estimator: str
-    on: str
-    """all, one of ENDINGS, or one of STAGES"""
+    on: str  # all, one of ENDINGS, or one of STAGES
     steps: int
     correlation: Figure
     cosine: Figure
-    raw: float | None
-    """correlation with the measured values, without correction"""
-    gain: Figure
-    """correlation minus the baseline's"""
+    raw: float | None  # correlation with the measured values, without correction
+    gain: Figure  # correlation minus the baseline's
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {"correlation": self.correlation.to_json(), "cosine": self.cosine.to_json(), "gain": self.gain.to_json()}
-        return {"estimator": self.estimator, "on": self.on, "steps": self.steps, "raw": self.raw, **numbers}
+        return {name: value.to_json() if isinstance(value, Figure) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -301,12 +292,9 @@ class Unexplained:
 class Quality:
     agreements: Sequence[Agreement]
     partitions: Sequence[Unexplained]
-    reliability: float | None
-    """share of the measured advantage's variance that is not Monte Carlo noise"""
-    noise: float | None
-    """standard error of one step's measured advantage"""
-    spread: float | None
-    """standard deviation of the true advantage over steps"""
+    reliability: float | None  # share of the measured advantage's variance that is not Monte Carlo noise
+    noise: float | None  # standard error of one step's measured advantage
+    spread: float | None  # standard deviation of the true advantage over steps
     groups: int
     tasks: int
     steps: int
@@ -328,7 +316,9 @@ class Quality:
 def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
     """All agreement figures of some groups."""
     tasks = list(dict.fromkeys(m.group.task for m in measured))
-    weights_BT = _draws(len(tasks), resamples, seed)
+    rng, even = np.random.default_rng(seed), np.full(len(tasks), 1.0 / max(1, len(tasks)))
+    drawn_BT = rng.multinomial(len(tasks), even, size=resamples) if len(tasks) > 1 else np.zeros((0, len(tasks)))
+    weights_BT = drawn_BT.astype(float)  # how often each task is drawn
     names = list(measured[0].group.credits) if measured else []
     agreements: list[Agreement] = []
     for on in ("all", *ENDINGS, *STAGES):
@@ -340,17 +330,9 @@ def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: i
             if baseline in sums and name != baseline:
                 gain = Figure.of(whole - correlations[baseline][0], drawn_B - correlations[baseline][1])
             total = sums_TK.sum(0)
-            agreements.append(
-                Agreement(
-                    estimator=name,
-                    on=on,
-                    steps=int(total[0]),
-                    correlation=Figure.of(whole, drawn_B),
-                    cosine=Figure.of(*_resample(_cosine, sums_TK, weights_BT)),
-                    raw=_plain(_raw(total)),
-                    gain=gain,
-                )
-            )
+            cosine = Figure.of(*_resample(_cosine, sums_TK, weights_BT))
+            agreed = Agreement(name, on, int(total[0]), Figure.of(whole, drawn_B), cosine, _plain(_raw(total)), gain)
+            agreements.append(agreed)
     reliability, noise, spread = _truth(measured)
     return Quality(
         agreements=agreements,
@@ -370,18 +352,16 @@ def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str
     """[T, 9] sums over each task's steps: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ₁² + Â₂²."""
     sums_TK = np.zeros((len(tasks), 9))
     for m in measured:
-        chosen_N = _chosen(m, on)
+        chosen_N = (
+            m.group.stage_N == STAGES.index(on)
+            if on in STAGES
+            else np.full(len(m.group.stage_N), on in ("all", m.group.ending))
+        )
         c_N, (one_N, two_N) = m.group.credits[name][chosen_N], m.a_HN[:, chosen_N]
         a_N = (one_N + two_N) / 2
         columns = (np.ones_like(c_N), c_N, a_N, c_N * c_N, c_N * a_N, one_N, two_N, one_N * two_N, one_N**2 + two_N**2)
         sums_TK[tasks.index(m.group.task)] += [float(column.sum()) for column in columns]
     return sums_TK
-
-
-def _chosen(m: Measured, on: str) -> np.ndarray:
-    if on in STAGES:
-        return m.group.stage_N == STAGES.index(on)
-    return np.full(len(m.group.stage_N), on in ("all", m.group.ending))
 
 
 def _resample(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
@@ -394,7 +374,8 @@ def _resample(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_B
 def _correlation(sums: np.ndarray) -> Any:
     """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan if credit is constant or the truth has no variance above its noise."""
     n, c, a, cc, ca, one, two, both, squares = np.moveaxis(sums, -1, 0)
-    return _ratio(ca - c * a / _some(n), cc - c * c / _some(n), both - one * two / _some(n), cc, squares, n)
+    some = np.maximum(n, 1.0)
+    return _ratio(ca - c * a / some, cc - c * c / some, both - one * two / some, cc, squares, n)
 
 
 def _cosine(sums: np.ndarray) -> Any:
@@ -404,8 +385,8 @@ def _cosine(sums: np.ndarray) -> Any:
 
 def _raw(sums: np.ndarray) -> float:
     n, c, a, cc, ca, _, _, both, squares = sums
-    aa = (squares + 2 * both) / 4
-    return float(_ratio(ca - c * a / _some(n), cc - c * c / _some(n), aa - a * a / _some(n), cc, squares, n))
+    some, aa = np.maximum(n, 1.0), (squares + 2 * both) / 4
+    return float(_ratio(ca - c * a / some, cc - c * c / some, aa - a * a / some, cc, squares, n))
 
 
 def _ratio(
@@ -414,18 +395,6 @@ def _ratio(
     """`credits` and `squares`: the sums of squares behind `credit` and `truth`, to detect rounding."""
     sound = (credit > ROUNDING * np.maximum(credits, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
     return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
-
-
-def _some(n: np.ndarray) -> np.ndarray:
-    return np.maximum(n, 1.0)
-
-
-def _draws(tasks: int, resamples: int, seed: int) -> np.ndarray:
-    """[B, T] how often each task is drawn."""
-    if tasks < 2:
-        return np.zeros((0, tasks))
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(tasks, np.full(tasks, 1.0 / tasks), size=resamples).astype(float)
 
 
 def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Unexplained:

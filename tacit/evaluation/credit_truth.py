@@ -35,19 +35,12 @@ from tacit.rollout.worlds import InProcessPool
 # Start an episode in the middle: reset the world and replay the first actions. The task carries these turns, the world replays
 # them on reset, and the context records them before its first prompt.
 
-AFTER = "after these turns"
-"""key of these turns in the task's data"""
-TakenTurn = tuple[str, str | None]
-"""(action, completion text if it did not parse)"""
+AFTER = "after these turns"  # key of these turns in the task's data
+TakenTurn = tuple[str, str | None]  # (action, completion text if it did not parse)
 
 
 def done_in(step: Step) -> TakenTurn:
     return step.action, None if step.valid else step.completion.text
-
-
-def start_midway(task: Task, done: Sequence[TakenTurn]) -> Task:
-    """The task, starting after these turns."""
-    return replace(task, data={**task.data, AFTER: tuple(done)})
 
 
 def split_midway(task: Task) -> tuple[Task, tuple[TakenTurn, ...]]:
@@ -55,18 +48,9 @@ def split_midway(task: Task) -> tuple[Task, tuple[TakenTurn, ...]]:
     return replace(task, data={k: v for k, v in task.data.items() if k != AFTER}), tuple(task.data.get(AFTER, ()))
 
 
-@dataclass(frozen=True)
-class MidwayWorlds:
-    """Worlds whose tasks may start midway. An episode has at most `limit` steps, including the replayed ones."""
+class MidwayWorld:
+    """A world whose tasks may start midway. An episode has at most `limit` steps, including the replayed ones."""
 
-    make: Callable[[], World]
-    limit: int
-
-    def __call__(self) -> World:
-        return _MidwayWorld(self.make(), self.limit)
-
-
-class _MidwayWorld:
     def __init__(self, world: World, limit: int) -> None:
         self._world, self._limit, self._steps = world, limit, 0
 
@@ -130,24 +114,9 @@ def happenings(make: Callable[[], World], task: Task, done: Sequence[TakenTurn])
         world.close()
 
 
-def check_replay(make: Callable[[], World], trajectory: Trajectory) -> None:
-    """Refuse a world whose replay differs."""
-    again = happenings(make, trajectory.task, [done_in(step) for step in trajectory.steps])
-    for t, ((observation, *_), step) in enumerate(zip(again, trajectory.steps, strict=True)):
-        if observation.text != step.observation.text:
-            raise TacitError(
-                f"task {trajectory.task.id!r} of world {trajectory.task.world!r} showed {observation.text[:60]!r} at step {t} "
-                f"where it had shown {step.observation.text[:60]!r}: the same actions do not lead to the same state, so what a "
-                "step was worth cannot be measured by going back to it."
-            )
-
-
-BATCH = 512
-"""concurrent episodes"""
-MAX_FACTOR = 4
-"""a state shared by many steps gets up to this many times the continuations"""
-State = tuple[Condition, tuple[TakenTurn, ...]]
-"""condition of the member, its actions and completions"""
+BATCH = 512  # concurrent episodes
+MAX_FACTOR = 4  # a state shared by many steps gets up to this many times the continuations
+State = tuple[Condition, tuple[TakenTurn, ...]]  # condition of the member, its actions and completions
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,15 +133,11 @@ class Continuations:
 class Truth:
     """Values of the N flat steps of one group."""
 
-    q_HN: np.ndarray
-    """[2, N], one row per half"""
+    q_HN: np.ndarray  # [2, N], one row per half
     v_HN: np.ndarray
-    episodes: int
-    """continuations played"""
-    steps: int
-    """their steps"""
-    per_state: float
-    """mean continuations per state"""
+    episodes: int  # continuations played
+    steps: int  # their steps
+    per_state: float  # mean continuations per state
 
 
 def value_group(
@@ -185,8 +150,15 @@ def value_group(
     progress: Callable[[int, int], None] | None = None,
 ) -> Truth:
     """Q and V of every step from `rollouts` continuations per state (rounded up to an even number, at least 2)."""
-    if group.trajectories:
-        check_replay(setup.world.make, max(group.trajectories, key=len))
+    longest = max(group.trajectories, key=len, default=None)
+    again = happenings(setup.world.make, group.task, [done_in(step) for step in longest.steps]) if longest else []
+    for t, ((observation, *_), step) in enumerate(zip(again, longest.steps if longest else (), strict=True)):
+        if observation.text != step.observation.text:
+            raise TacitError(
+                f"task {group.task.id!r} of world {group.task.world!r} showed {observation.text[:60]!r} at step {t} where it "
+                f"had shown {step.observation.text[:60]!r}: the same actions do not lead to the same state, so what a step was "
+                "worth cannot be measured by going back to it."
+            )
     found, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch, progress)
     halves = [_values(group, found, gamma, half) for half in (0, 1)]
     counts = [len(ends) for after in found.values() for ends in after.ends_H]
@@ -220,11 +192,12 @@ def continuations(
     for (condition, done), count in visits.items():
         said = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
         place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, said)
+        task = replace(group.task, data={**group.task.data, AFTER: done})
         for number in range(rollouts * min(count, MAX_FACTOR)):
-            plans.append(EpisodePlan(start_midway(group.task, done), derive(place, number), condition))
+            plans.append(EpisodePlan(task, derive(place, number), condition))
             begun.append(((condition, done), number % 2))
     context = MidwayContext(setup.context, setup.world.make)
-    worlds = InProcessPool(MidwayWorlds(setup.world.make, setup.max_steps))
+    worlds = InProcessPool(lambda: MidwayWorld(setup.world.make(), setup.max_steps))
     found = {state: Continuations() for state in visits}
     steps = 0
     try:

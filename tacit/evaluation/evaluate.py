@@ -18,8 +18,7 @@ from tacit.evaluation.scores import PanelScore, score_panel
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout, rollout_groups
 from tacit.rollout.worlds import WorldPool
 
-BATCH = 256
-"""concurrent episodes"""
+BATCH = 256  # concurrent episodes
 
 
 class Route(Protocol):
@@ -133,21 +132,15 @@ class RolloutSetup:
     world: Environment
     worlds: WorldPool
     context: Context
-    policy: Any
-    """samples, scores and returns hidden states"""
-    tasks: Sequence[Task]
-    """the training tasks"""
-    sampling: Sampling
-    """as in training"""
+    policy: Any  # samples, scores and returns hidden states
+    tasks: Sequence[Task]  # the training tasks
+    sampling: Sampling  # as in training
     max_steps: int
     group_size: int
     seed: int
-    iteration: int
-    """the next training iteration, from 1"""
-    collect: Callable[[int], Sequence[Group]]
-    """the groups of an iteration as in training, without crashed episodes"""
-    run: Path | None = None
-    """directory of its recorded episodes"""
+    iteration: int  # the next training iteration, from 1
+    collect: Callable[[int], Sequence[Group]]  # the groups of an iteration as in training, without crashed episodes
+    run: Path | None = None  # directory of its recorded episodes
 
     def play(self, tasks: Sequence[Task], members: int, seed: int) -> list[Group]:
         """Groups of other tasks, rolled out in the same way."""

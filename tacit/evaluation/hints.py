@@ -58,10 +58,8 @@ class Probed:
     kind: str
     place: str
     shift: float
-    interval: tuple[float, float]
-    """95%, over tasks"""
-    raised: float
-    """share of turns with a positive shift"""
+    interval: tuple[float, float]  # 95%, over tasks
+    raised: float  # share of turns with a positive shift
     turns: int
 
 

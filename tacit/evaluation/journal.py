@@ -39,8 +39,7 @@ class TurnCache:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Completion] = {}
-        self.used = 0
-        """completions read from the file"""
+        self.used = 0  # completions read from the file
 
     def read(self) -> None:
         """Read the file. A truncated last line is ignored."""
@@ -92,8 +91,7 @@ class RememberingScheduler:
     def __init__(self, scheduler: Scheduler, turns: TurnCache) -> None:
         self._scheduler, self._turns, self._submitted = scheduler, turns, 0
         self._known: list[tuple[int, Completion]] = []
-        self._asked: dict[int, tuple[int, str]] = {}
-        """the scheduler's request id -> (our id, key of the request)"""
+        self._asked: dict[int, tuple[int, str]] = {}  # the scheduler's request id -> (our id, key of the request)
 
     def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
@@ -138,11 +136,9 @@ def _completion(record: Mapping[str, Any]) -> Completion:
     return Completion(np.zeros(count, np.int64), each, record["wrote"], record["finish"], read=record.get("read", 0))
 
 
-FORMAT = 1
-"""file format; increase it if older lines would be misread"""
+FORMAT = 1  # file format; increase it if older lines would be misread
 
-Place = tuple[int, int]
-"""(repeat, index in the panel)"""
+Place = tuple[int, int]  # (repeat, index in the panel)
 
 
 @dataclass(frozen=True)
@@ -152,19 +148,14 @@ class Measurement:
     panel: str
     panel_version: str
     panel_hash: str
-    model: str
-    """label of the agent"""
-    fingerprint: str
-    """hash of the weights, or a name"""
+    model: str  # label of the agent
+    fingerprint: str  # hash of the weights, or a name
     sampling: Mapping[str, Any]
     max_steps: int
     seed: int
-    reads: Mapping[str, Any] = field(default_factory=dict)
-    """prompt settings: the method's name and settings"""
-    numbers: str = ""
-    """dtype and device, such as `float32 on cpu`; empty for endpoints and experts"""
-    code: str = ""
-    """tacit's version and commit"""
+    reads: Mapping[str, Any] = field(default_factory=dict)  # prompt settings: the method's name and settings
+    numbers: str = ""  # dtype and device, such as `float32 on cpu`; empty for endpoints and experts
+    code: str = ""  # tacit's version and commit
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
     """the condition of the episodes (`Rules.describe_condition`)"""
 
@@ -208,8 +199,7 @@ class Journal:
         self.path = directory / measured.file_name
         self.measured = measured
         self.turns = TurnCache(self.path.with_suffix(".turns"))
-        self.notes: list[str] = []
-        """notes for the user about an existing file"""
+        self.notes: list[str] = []  # notes for the user about an existing file
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -47,8 +47,7 @@ class NotedContext(Context):
     """Another context with a lesson in every prompt."""
 
     inner: Context
-    lesson: Callable[[Task], Told]
-    """called at the beginning of an episode; the result gives the lesson of each turn"""
+    lesson: Callable[[Task], Told]  # called at the beginning of an episode; the result gives the lesson of each turn
     instructed: bool = False
 
     @property
@@ -87,10 +86,8 @@ class NoteResult:
 
     note: str
     success: float
-    success_interval: tuple[float, float]
-    """95%, over tasks"""
-    auc: float | None = None
-    """None: not scored, or the expert agrees with all actions or with none"""
+    success_interval: tuple[float, float]  # 95%, over tasks
+    auc: float | None = None  # None: not scored, or the expert agrees with all actions or with none
     auc_interval: tuple[float, float] | None = None
 
 
@@ -98,10 +95,8 @@ class NoteResult:
 class Gate:
     results: tuple[NoteResult, ...]
     tasks: int
-    steps: int
-    """steps scored with every note"""
-    agreeing: float
-    """share of these on which the expert agrees"""
+    steps: int  # steps scored with every note
+    agreeing: float  # share of these on which the expert agrees
 
     def result(self, note: str) -> NoteResult | None:
         return next((result for result in self.results if result.note == note), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Condition, Task
 from tacit.core.world import Environment
 
-PANEL_SEED = 20261115
-"""Panels do not depend on a run's seed: all runs are evaluated on the same tasks."""
+PANEL_SEED = 20261115  # Panels do not depend on a run's seed: all runs are evaluated on the same tasks.
 
 PANEL_FILES = (".json", ".jsonl")
 
@@ -112,7 +111,21 @@ def read_panel(path: Path, world: str = "") -> Panel:
     JSON:         {"name": "mine", "version": "1", "tasks": [{"id": …, "goal": …, "data": {…}}, …]}
     JSON lines:   {"name": "mine", "version": "1"} on the first line, one task on each other line
     """
-    head, entries = _read(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the panel {path}: {getattr(error, 'strerror', None) or error}.") from error
+    if path.suffix != ".jsonl":
+        head = _json(text, str(path))
+        if not isinstance(head, dict) or not isinstance(head.get("tasks"), list):
+            raise TacitError(f'{path}: a panel is an object with "name", "version" and a list "tasks".')
+        entries = [(f"{path}, task {i}", entry) for i, entry in enumerate(head["tasks"], 1)]
+    else:
+        lines = [(f"{path}, line {i}", line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+        head = _json(lines[0][1], lines[0][0]) if lines else {}
+        if not isinstance(head, dict) or "id" in head or "name" not in head:
+            raise TacitError(f'{path}: the first line of a panel names it: {{"name": "mine", "version": "1"}}.')
+        entries = [(where, _json(line, where)) for where, line in lines[1:]]
     name, version = _text(head, "name", f"{path}"), _text(head, "version", f"{path}")
     world = str(head.get("world", "")) or world
     tasks: list[Task] = []
@@ -131,24 +144,6 @@ def read_panel(path: Path, world: str = "") -> Panel:
     return Panel(name, tuple(tasks), version)
 
 
-def _read(path: Path) -> tuple[Mapping[str, Any], Iterator[tuple[str, Any]]]:
-    """(header, [(position, task)])"""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the panel {path}: {getattr(error, 'strerror', None) or error}.") from error
-    if path.suffix != ".jsonl":
-        head = _json(text, str(path))
-        if not isinstance(head, dict) or not isinstance(head.get("tasks"), list):
-            raise TacitError(f'{path}: a panel is an object with "name", "version" and a list "tasks".')
-        return head, ((f"{path}, task {i}", entry) for i, entry in enumerate(head["tasks"], 1))
-    lines = [(f"{path}, line {i}", line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
-    head = _json(lines[0][1], lines[0][0]) if lines else {}
-    if not isinstance(head, dict) or "id" in head or "name" not in head:
-        raise TacitError(f'{path}: the first line of a panel names it: {{"name": "mine", "version": "1"}}.')
-    return head, ((where, _json(line, where)) for where, line in lines[1:])
-
-
 def _task(entry: Any, world: str, where: str) -> Task:
     if not isinstance(entry, dict):
         raise TacitError(f"{where}: a task is an object with an id, a goal and data, not {entry!r}.")
@@ -164,15 +159,9 @@ def _task(entry: Any, world: str, where: str) -> Task:
     world = _text(entry, "world", where) if "world" in entry else world
     if not world:
         raise TacitError(f'{where}: which world is it of? Give "world" here or in the first entry, or name one with --world.')
-    return Task(
-        world=world,
-        id=_text(entry, "id", where),
-        family=_text(entry, "family", where) if "family" in entry else "own",
-        split=_text(entry, "split", where) if "split" in entry else "own",
-        seed=seed,
-        goal=_text(entry, "goal", where) if "goal" in entry else "",
-        data=data,
-    )
+    entry = {"family": "own", "split": "own", "goal": "", **entry}
+    own, family, split, goal = (_text(entry, key, where) for key in ("id", "family", "split", "goal"))
+    return Task(world=world, id=own, family=family, split=split, seed=seed, goal=goal, data=data)
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
@@ -191,8 +180,7 @@ def _json(text: str, where: str) -> Any:
         raise TacitError(f"{where}: not valid JSON: {error}.") from error
 
 
-TaskCondition = Condition | Callable[[Task], Condition]
-"""the condition of all episodes, or a function of the task"""
+TaskCondition = Condition | Callable[[Task], Condition]  # the condition of all episodes, or a function of the task
 
 
 @dataclass(frozen=True)
@@ -201,12 +189,9 @@ class Rules:
 
     sampling: Sampling
     max_steps: int
-    seed: int = 0
-    """of the episodes; tasks do not depend on it"""
-    repeats: int = 1
-    """episodes per task"""
-    condition: TaskCondition = PLAIN
-    """condition of the episodes: plain, with a note, or by task"""
+    seed: int = 0  # of the episodes; tasks do not depend on it
+    repeats: int = 1  # episodes per task
+    condition: TaskCondition = PLAIN  # condition of the episodes: plain, with a note, or by task
 
     def condition_of(self, task: Task) -> Condition:
         return self.condition if isinstance(self.condition, Condition) else self.condition(task)

@@ -26,8 +26,7 @@ class Series:
     name: str
     points: Sequence[Point]
     colour: int = 0
-    each: Sequence[Sequence[Point]] = ()
-    """the averaged lines, drawn thin"""
+    each: Sequence[Sequence[Point]] = ()  # the averaged lines, drawn thin
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from tacit.evaluation.statistics import effective_episodes, mean_interval, wilso
 
 # pass@k and SC@k, unbiased, from n tries with c successes: the mean over all choices of k tries, with exact binomials.
 
-Rule = Callable[[int, int, int], float]
-"""(k, tries, successes) -> share"""
+Rule = Callable[[int, int, int], float]  # (k, tries, successes) -> share
 
 
 def pass_at(k: int, tries: int, successes: int) -> float:
@@ -76,8 +75,7 @@ class FamilyScore:
     success: float
     score: float
     steps: float
-    interval: tuple[float, float] = (0.0, 1.0)
-    """95%, of the success rate"""
+    interval: tuple[float, float] = (0.0, 1.0)  # 95%, of the success rate
 
 
 @dataclass(frozen=True)
@@ -88,51 +86,33 @@ class PanelScore:
     panel_hash: str
     episodes: int
     successes: int
-    score: float
-    """mean graded outcome"""
-    steps: float
-    """mean turns per episode"""
-    success_steps: float
-    """mean turns per successful episode"""
-    invalid: float
-    """share of turns whose completion did not parse"""
-    ineffective: float
-    """share of turns whose action parsed but was refused by the world"""
-    prompt_tokens: float
-    """mean per turn"""
-    completion_tokens: float
-    """mean per turn"""
+    score: float  # mean graded outcome
+    steps: float  # mean turns per episode
+    success_steps: float  # mean turns per successful episode
+    invalid: float  # share of turns whose completion did not parse
+    ineffective: float  # share of turns whose action parsed but was refused by the world
+    prompt_tokens: float  # mean per turn
+    completion_tokens: float  # mean per turn
     crashed: int
     sampling: dict[str, Any]
     seed: int
     panel_version: str = "1"
-    repeats: int = 1
-    """episodes per task"""
-    macro: float = 0.0
-    """mean success over families, weighting each family equally"""
-    macro_interval: tuple[float, float] = (0.0, 1.0)
-    """95%"""
+    repeats: int = 1  # episodes per task
+    macro: float = 0.0  # mean success over families, weighting each family equally
+    macro_interval: tuple[float, float] = (0.0, 1.0)  # 95%
     families: Mapping[str, FamilyScore] = field(default_factory=dict)
     pass_at: Mapping[int, float] = field(default_factory=dict)
     """k -> probability that at least one of k tries succeeds, mean over tasks"""
     majority_at: Mapping[int, float] = field(default_factory=dict)
     """SC@k: k -> probability that more than half of k tries succeed, mean over tasks"""
-    pass_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """k -> 95%, of pass@k"""
-    majority_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """k -> 95%, of SC@k"""
-    episode_prompt_tokens: float = 0.0
-    """mean per episode"""
-    episode_completion_tokens: float = 0.0
-    """mean per episode"""
-    cost: float | None = None
-    """of all episodes; None without prices"""
-    outcomes: tuple[str, ...] = ()
-    """one line per repeat, one digit per task in panel order: 1 for success"""
-    condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
-    """the condition's name and text"""
-    unusable: int = 0
-    """turns without a completion; they count as not parsed and say nothing about the policy"""
+    pass_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # k -> 95%, of pass@k
+    majority_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # k -> 95%, of SC@k
+    episode_prompt_tokens: float = 0.0  # mean per episode
+    episode_completion_tokens: float = 0.0  # mean per episode
+    cost: float | None = None  # of all episodes; None without prices
+    outcomes: tuple[str, ...] = ()  # one line per repeat, one digit per task in panel order: 1 for success
+    condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})  # the condition's name and text
+    unusable: int = 0  # turns without a completion; they count as not parsed and say nothing about the policy
 
     @property
     def success(self) -> float:

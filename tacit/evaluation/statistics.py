@@ -9,8 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-RESAMPLES = 10_000
-"""bootstrap resamples: the interval's ends move by a few hundredths of its width between seeds"""
+RESAMPLES = 10_000  # bootstrap resamples: the interval's ends move by a few hundredths of its width between seeds
 
 
 def wilson(successes: float, trials: float, z: float = 1.959963984540054) -> tuple[float, float]:

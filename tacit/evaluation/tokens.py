@@ -22,8 +22,7 @@ from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import iterate_trajectory, render_turns, replay_actions
 from tacit.runs.files import explain_disk_errors
 
-REACT = {"ReAct-1step": 1, "ReAct-full": None}
-"""past turns in the prompt; None is all"""
+REACT = {"ReAct-1step": 1, "ReAct-full": None}  # past turns in the prompt; None is all
 LISTED, UNLISTED = "with actions", "without actions"
 
 
@@ -33,8 +32,7 @@ class TokenUse:
 
     context: str
     prompts: tuple[np.ndarray, ...]
-    actions: tuple[np.ndarray, ...]
-    """the action in this context's format, without reasoning"""
+    actions: tuple[np.ndarray, ...]  # the action in this context's format, without reasoning
 
     @property
     def episodes(self) -> int:

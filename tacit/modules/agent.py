@@ -53,12 +53,9 @@ class Episode:
         self.module, self.task, self.sampling, self.seed = module, task, sampling, seed
         self._format = context.format
         self._renderer = PromptRenderer(context, task)
-        self.prompt: Prompt | None = None
-        """the last prompt"""
-        self.action: str | None = None
-        """the last action, until its transition is recorded"""
-        self._invalid_text: str | None = None
-        """the completion, if it was not a valid action"""
+        self.prompt: Prompt | None = None  # the last prompt
+        self.action: str | None = None  # the last action, until its transition is recorded
+        self._invalid_text: str | None = None  # the completion, if it was not a valid action
 
     @property
     def turns(self) -> int:

@@ -1,7 +1,8 @@
-"""A module as one file, for machines without a hub: an uncompressed zip of its directory and a card.
+"""Share modules: as one file (an uncompressed zip of its directory and a card), or on the Hugging Face hub (one repository per
+module, with its card as the model card; `huggingface_hub` reads HF_TOKEN and HF_ENDPOINT and caches files).
 
 module.json lists every other file with its hash, so the archive needs no list of its own. Packing the same module twice gives
-the same bytes. Archives of earlier versions also contain a package.json, which is ignored.
+the same bytes. What comes from elsewhere is checked before it is installed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.config.checks import open_world
@@ -20,11 +24,9 @@ from tacit.modules.export import render_card
 from tacit.modules.module import MANIFEST, Module, find_license
 from tacit.runs.files import explain_disk_errors
 
-CARD, LEGACY = "README.md", "package.json"
-SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-"""names of files and skills: a single path component, not hidden"""
-SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja", ".md")
-"""tensors and text; nothing that runs when it is read"""
+CARD = "README.md"
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")  # names of files and skills: a single path component, not hidden
+SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja", ".md")  # tensors and text; nothing that runs when it is read
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -81,7 +83,6 @@ def unpack(file: Path, out: Path, max_bytes: int) -> None:
                     shutil.copyfileobj(read, written)
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         raise TacitError(f"{file} is not a module archive, or is damaged: {error}.") from error
-    (out / LEGACY).unlink(missing_ok=True)
     if not (out / MANIFEST).is_file():
         raise TacitError(f"{file} is not a module archive: it has no {MANIFEST}.")
 
@@ -104,3 +105,55 @@ def check_names(module: Module) -> None:
 def check_size(size: int, max_bytes: int, what: object) -> None:
     if size > max_bytes:
         raise TacitError(f"{what} has {size:,} bytes, more than the limit of {max_bytes:,}; raise it with --max-mb.")
+
+
+def push(module: Module, repository: str, base_license: str = "", private: bool = False) -> str:
+    """Upload a module as the whole content of a repository, which is created if needed. Return the commit."""
+    from huggingface_hub import HfApi
+
+    card, hub = prepare_to_share(module, base_license), HfApi()
+    with tempfile.TemporaryDirectory(prefix="tacit-push-") as staging, _explain_errors("push to", repository):
+        for name in (MANIFEST, *module.files):
+            shutil.copyfile(module.path / name, Path(staging) / name)
+        (Path(staging) / CARD).write_text(card, encoding="utf-8")
+        hub.create_repo(repository, private=private or None, exist_ok=True)
+        message = f"Skill module {module.skill} ({module.digest[:12]})"
+        done = hub.upload_folder(repo_id=repository, folder_path=staging, commit_message=message, delete_patterns=["*"])
+    return done.oid
+
+
+def pull(repository: str, revision: str, max_bytes: int) -> tuple[Path, str]:
+    """Download a repository at one commit. Return its directory in the cache, and the commit. Without a connection (or with
+    HF_HUB_OFFLINE=1) it must be in the cache already."""
+    from httpx import TransportError
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    wanted, commit = [f"*{suffix}" for suffix in SUFFIXES], ""
+    with _explain_errors("pull from", repository):
+        try:
+            info = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
+            check_size(sum(file.size or 0 for file in info.siblings or ()), max_bytes, repository)
+            commit = info.sha or ""
+        except (TransportError, OfflineModeIsEnabled):
+            pass
+        # By the given revision, not by the commit: the cache then finds it again without a connection.
+        path = Path(
+            snapshot_download(repository, revision=revision or None, allow_patterns=wanted, local_files_only=not commit)
+        )
+    if commit and path.name != commit:
+        raise TacitError(f"{repository} has changed meanwhile, from commit {commit} to {path.name}; try again.")
+    return path, path.name
+
+
+@contextmanager
+def _explain_errors(what: str, repository: str) -> Iterator[None]:
+    from httpx import HTTPError
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    try:
+        yield
+    except (HTTPError, OSError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TacitError(f"cannot {what} the hub's {repository}: {first}") from error

@@ -21,19 +21,15 @@ if TYPE_CHECKING:
     from tacit.modules.drafting.tracker import SandboxedDraft
 
 PREFIX = "tacit.modules.carrying:"
-SUFFIX = ".py.txt"
-"""Python that is never imported"""
+SUFFIX = ".py.txt"  # Python that is never imported
 
 
 @dataclass(frozen=True)
 class PackagedDraft:
-    kind: str
-    """`tracker`, or `rewards` for the world's own state block"""
+    kind: str  # `tracker`, or `rewards` for the world's own state block
     name: str
-    world: str
-    """as `--world` takes it; empty if there is none"""
-    block: str
-    """for rewards: the form of the state block"""
+    world: str  # as `--world` takes it; empty if there is none
+    block: str  # for rewards: the form of the state block
     texts: tuple[str, ...]
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.config.checks import check_model, open_world
-from tacit.config.recipe import Overrides, Recipe
+from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.engines.models.bases import checkpoint_directory
 from tacit.evaluation.tokens import LISTED, REACT, UNLISTED
@@ -30,8 +30,7 @@ class PromptedModel:
     """A model to compare with: local, or behind an endpoint."""
 
     name: str
-    endpoint: Mapping[str, Any] | None = None
-    """fields of `Endpoint`"""
+    endpoint: Mapping[str, Any] | None = None  # fields of `Endpoint`
 
 
 @dataclass(frozen=True)
@@ -39,27 +38,18 @@ class CostRow:
     """One agent, or one prompt format applied to the modules' own episodes."""
 
     name: str
-    success: float | None
-    """None if nothing was played: the turns are the modules'"""
+    success: float | None  # None if nothing was played: the turns are the modules'
     interval: Sequence[float] | None
     steps: float
-    prompt_tokens: float
-    """per turn"""
-    completion_tokens: float
-    """per turn"""
-    tokens: float
-    """of prompts and completions, per episode"""
-    seconds: float | None = None
-    """per episode, with `batch` episodes at a time"""
+    prompt_tokens: float  # per turn
+    completion_tokens: float  # per turn
+    tokens: float  # of prompts and completions, per episode
+    seconds: float | None = None  # per episode, with `batch` episodes at a time
     seconds_to_load: float | None = None
-    peak_bytes: int | None = None
-    """of the process, including Python and its libraries; None if the model is remote"""
-    device_peak_bytes: int | None = None
-    """of the GPU, if there is one"""
-    hosts: Sequence[str] = ()
-    """hosts it connected to"""
-    sent_bytes: float = 0.0
-    """of prompts, per episode"""
+    peak_bytes: int | None = None  # of the process, including Python and its libraries; None if the model is remote
+    device_peak_bytes: int | None = None  # of the GPU, if there is one
+    hosts: Sequence[str] = ()  # hosts it connected to
+    sent_bytes: float = 0.0  # of prompts, per episode
 
 
 @dataclass(frozen=True)
@@ -68,8 +58,7 @@ class Costs:
     panel_hash: str
     episodes: int
     rows: Sequence[CostRow]
-    disk: Mapping[str, int]
-    """bytes of the modules, of their base and of the models they are compared with"""
+    disk: Mapping[str, int]  # bytes of the modules, of their base and of the models they are compared with
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,61 +92,50 @@ def measure_costs(
             check_model(model.name)
     how = LISTED if actions else UNLISTED
     watch("modules")
-    own = _run_job(CostJob(str(path), _pairs(said), base=base, fallback=fallback, batch=batch))
+    own = _run_job(CostJob(str(path), list(said.items()), base=base, fallback=fallback, batch=batch))
     rows = [_make_row(path.name, own)]
     turns = own["turns"] / own["score"]["episodes"]
     for use in own["uses"]:
         if use["context"] in [f"{name} {how}" for name in REACT]:
             tokens = (use["prompt_tokens_per_turn"], use["action_tokens_per_turn"], use["tokens_per_episode"])
             rows.append(CostRow(f"its turns as {use['context']}", None, None, turns, *tokens))
-    shared = {**_shared_settings(recipe, wording), ("max_tokens",): max_tokens}
+    train, shared = recipe.train, dict[tuple[str, ...], Any]()  # the modules' evaluation settings, for prompted models
+    shared |= {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families, ("max_tokens",): max_tokens}
+    shared |= {("evaluation", name): getattr(train.evaluation, name) for name in PANEL}
+    shared |= {(name,): getattr(train, name) for name in ("workers", "workers_at", "world_timeout_s")}
+    shared |= {("engine", name): getattr(recipe.engine, name) for name in ("device", "dtype", "threads")}
+    shared[("prompt", "wording")] = wording
     for model in prompted:
         for react in REACT:
             name = f"{model.name}, {react}"
             watch(name)
             endpoint = {**model.endpoint, "concurrency": batch} if model.endpoint else None
-            job = CostJob("" if endpoint else model.name, _pairs(shared), f"{react} {how}", endpoint, batch=batch)
+            job = CostJob("" if endpoint else model.name, list(shared.items()), f"{react} {how}", endpoint, batch=batch)
             result = _run_job(job)
             if result["score"]["panel_hash"] != own["score"]["panel_hash"]:
                 raise TacitError(f"{name} played panel {result['score']['panel']}, not {own['score']['panel']}.")
             rows.append(_make_row(name, result, remote=bool(endpoint)))
     first = next(iter(modules.values()))
+    bases = {f"base {first.base.model}": first.base.with_model(base)} if first.adapter else {}
+    bases |= {model.name: Base(model.name, train.seed) for model in local}
     disk = {str(path): sum(module.size for module in modules.values())}
-    if first.adapter:
-        disk[f"base {first.base.model}"] = _measure_size(first.base.with_model(base), world)
-    disk |= {model.name: _measure_size(Base(model.name, recipe.train.seed), world) for model in local}
+    for name, own_base in bases.items():
+        files = checkpoint_directory(own_base.source(world)).iterdir()
+        disk[name] = sum(file.stat().st_size for file in files if file.is_file())
     return Costs(own["score"]["panel"], own["score"]["panel_hash"], own["score"]["episodes"], rows, disk)
 
 
 def is_local_host(host: str) -> bool:
-    """
-    >>> is_here("127.0.0.1"), is_here("localhost"), is_here("api.example.com"), is_here("::1")
-    (True, True, False, True)
-    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _shared_settings(recipe: Recipe, wording: str) -> Overrides:
-    """The modules' evaluation settings, for a prompted model."""
-    train = recipe.train
-    said: dict[tuple[str, ...], Any] = {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families}
-    said |= {("evaluation", name): getattr(train.evaluation, name) for name in PANEL}
-    said |= {(name,): getattr(train, name) for name in ("workers", "workers_at", "world_timeout_s")}
-    said[("prompt", "wording")] = wording
-    return said | {("engine", name): getattr(recipe.engine, name) for name in ("device", "dtype", "threads")}
-
-
-def _pairs(said: Overrides) -> list[tuple[list[str], Any]]:
-    return [(list(place), value) for place, value in said.items()]
-
-
 def _run_job(job: CostJob) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
         out = Path(directory) / "answer.json"
-        text = json.dumps(replace(job, out=str(out)).to_json())
+        text = json.dumps(asdict(replace(job, out=str(out))))
         ran = subprocess.run([sys.executable, "-m", "tacit.modules.cost_process"], input=text, text=True, capture_output=True)
         if not out.is_file():
             last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
@@ -170,23 +148,8 @@ def _run_job(job: CostJob) -> dict[str, Any]:
 
 def _make_row(name: str, result: Mapping[str, Any], remote: bool = False) -> CostRow:
     score = result["score"]
-    return CostRow(
-        name,
-        score["success"],
-        score["interval"],
-        score["steps"],
-        score["prompt_tokens"],
-        score["completion_tokens"],
-        score["episode_prompt_tokens"] + score["episode_completion_tokens"],
-        result["seconds_per_episode"],
-        result["seconds_to_load"],
-        None if remote else result["peak_bytes"],
-        None if remote else result["device_peak_bytes"],
-        tuple(result["hosts"]),
-        result["sent_bytes_per_episode"],
-    )
-
-
-def _measure_size(base: Base, world: Any) -> int:
-    directory = checkpoint_directory(base.source(world))
-    return sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+    measured = [score[key] for key in ("success", "interval", "steps", "prompt_tokens", "completion_tokens")]
+    tokens = score["episode_prompt_tokens"] + score["episode_completion_tokens"]
+    times = (result["seconds_per_episode"], result["seconds_to_load"])
+    peaks = (None, None) if remote else (result["peak_bytes"], result["device_peak_bytes"])
+    return CostRow(name, *measured, tokens, *times, *peaks, tuple(result["hosts"]), result["sent_bytes_per_episode"])

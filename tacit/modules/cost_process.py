@@ -10,28 +10,22 @@ import resource
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class CostJob:
-    target: str
-    """modules or a model; empty for an endpoint"""
-    said: list[tuple[list[str], Any]]
-    """settings: [key, value]"""
-    react: str = ""
-    """prompt format, a key of `react_contexts`; empty: the modules' own"""
+    target: str  # modules or a model; empty for an endpoint
+    said: Sequence[tuple[Sequence[str], Any]]  # settings: (place, value)
+    react: str = ""  # prompt format, a key of `react_contexts`; empty: the modules' own
     endpoint: dict[str, Any] | None = None
     base: str | None = None
     fallback: str | None = None
     batch: int = 1
-    out: str = ""
-    """file for the result"""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    out: str = ""  # file for the result
 
 
 class Connections:
@@ -68,14 +62,14 @@ def measure(job: CostJob) -> dict[str, Any]:
         sitting = PanelEvaluation(target, out=Path(directory), fresh=True, said=said)
         measured = sitting.play(job.batch, clock, clock.begin)
         uses = [] if job.react else [use.to_json() for use in sitting.account(measured)[0]]
-    score, episodes = measured.score.to_json(), len(measured.played)
+    score, episodes, torch = measured.score.to_json(), len(measured.played), sys.modules.get("torch")
     return {
         "score": score,
         "turns": sum(map(len, measured.played)),
         "seconds_per_episode": (clock.ended - clock.began) / episodes,
         "seconds_to_load": loaded,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        "device_peak_bytes": _device_peak(),
+        "device_peak_bytes": int(torch.cuda.max_memory_allocated()) if torch and torch.cuda.is_available() else None,
         "sent_bytes_per_episode": sent[0] / episodes if job.endpoint else 0.0,
         "uses": uses,
     }
@@ -104,11 +98,6 @@ def _open_target(job: CostJob, said: dict[tuple[str, ...], Any], sent: list[int]
         return settle(trajectory)
 
     return replace(target, settle=counting)
-
-
-def _device_peak() -> int | None:
-    torch = sys.modules.get("torch")
-    return int(torch.cuda.max_memory_allocated()) if torch is not None and torch.cuda.is_available() else None
 
 
 def main() -> int:

@@ -21,14 +21,14 @@ from tacit.engines.models.bases import hash_file
 from tacit.evaluation.scores import in_world
 from tacit.modules.carrying import package_draft, register_draft
 from tacit.modules.drafting.tracker import SandboxedDraft
-from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context, tracker_version, wording_version
+from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context
+from tacit.prompts.state_block import StateBlock
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import versions
 from tacit.runs.files import write_directory, write_json
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-MAIN_ADAPTER = "default"
-"""the adapter that a run trains"""
+MAIN_ADAPTER = "default"  # the adapter that a run trains
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,14 @@ class TrainedPolicy:
 
     path: Path
     world: Environment
-    world_name: str
-    """as `--world` takes it"""
-    families: tuple[str, ...]
-    """empty: all"""
+    world_name: str  # as `--world` takes it
+    families: tuple[str, ...]  # empty: all
     context: Context
     base: Base
     sampling: Sampling
     max_steps: int
     settings: dict[str, Any]
-    from_logs: Mapping[str, Any] = field(default_factory=dict)
-    """see `Module.from_logs`"""
+    from_logs: Mapping[str, Any] = field(default_factory=dict)  # see `Module.from_logs`
 
     @property
     def skill(self) -> str:
@@ -69,15 +66,17 @@ def export_module(trained: TrainedPolicy, checkpoint: Checkpoint, out: Path, ski
         raise TacitError(f"nothing to export: checkpoint {checkpoint.path} has no {weights.relative_to(checkpoint.path)}.")
     tracker = getattr(trained.context, "tracker", None)
     draft = package_draft(tracker) if isinstance(tracker, SandboxedDraft) else None
-    world = draft.world_name if draft else trained.world_name
+    world, reads = draft.world_name if draft else trained.world_name, trained.context
+    described = describe_context(reads, trained.world)
+    assert reads.wording is not None, "describe_context refuses contexts without a wording"
     module = Module(
         path=out / skill,
         world=world,
         skill=skill,
         families=trained.families or trained.world.families,
-        tracker=tracker_version(trained.context),
-        wording=wording_version(trained.context),
-        context=describe_context(trained.context, trained.world),
+        tracker=reads.tracker.version if isinstance(reads, StateBlock) and reads.block else None,
+        wording=reads.wording.version,
+        context=described,
         adapter=manifest["lora"],
         base=trained.base,
         fingerprint=trained.base.fingerprint(trained.world),

@@ -27,23 +27,17 @@ from tacit.modules.router import module_recipe
 from tacit.modules.verify import Verdict, find_problems, verify_score
 from tacit.runs.files import write_directory
 
-SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")
-"""of every score"""
+SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")  # of every score
 
 
 @dataclass(frozen=True)
 class InstallOptions:
     max_bytes: int
-    sha256: str = ""
-    """expected hash of the archive; empty: not checked"""
-    base: str | None = None
-    """path of the base model, if it is not where it was in training"""
-    replace: bool = False
-    """overwrite another module of the same skill"""
-    verify: bool = False
-    """play the module's panel again"""
-    engine: Overrides | None = None
-    """engine settings for `verify`"""
+    sha256: str = ""  # expected hash of the archive; empty: not checked
+    base: str | None = None  # path of the base model, if it is not where it was in training
+    replace: bool = False  # overwrite another module of the same skill
+    verify: bool = False  # play the module's panel again
+    engine: Overrides | None = None  # engine settings for `verify`
     approve_draft: Callable[[Module], bool] = lambda module: False
     """show the draft that a module contains; return whether it may be run in its sandbox"""
 
@@ -51,8 +45,7 @@ class InstallOptions:
 @dataclass(frozen=True)
 class InstalledModule:
     module: Module
-    changed: bool
-    """False if the same module was already installed"""
+    changed: bool  # False if the same module was already installed
     verdict: Verdict | None = None
 
 
@@ -172,16 +165,11 @@ def fetch(source: str, staging: Path, max_bytes: int, sha256: str = "") -> list[
         size = 0
         for name in [MANIFEST, *module.files, *([CARD] if (module.path / CARD).is_file() else [])]:
             file = module.path / name
-            if not file.is_file() or not _stays_inside(file, path):
+            # No link, or one of the hub's cache: SNAPSHOTS/COMMIT/NAME -> BLOBS/HASH.
+            blobs = path.resolve().parents[1] / "blobs" if path.parent.name == "snapshots" else None
+            if not file.is_file() or (file.is_symlink() and file.resolve().parent != blobs):
                 raise TacitError(f"{file} is a link or is missing; a module consists of regular files.")
             check_size(size := size + file.stat().st_size, max_bytes, module.path)
             shutil.copyfile(file, out / name)
         copies.append(out)
     return copies
-
-
-def _stays_inside(file: Path, source: Path) -> bool:
-    """No link, or one of the hub's cache: SNAPSHOTS/COMMIT/NAME -> BLOBS/HASH."""
-    return not file.is_symlink() or (
-        source.parent.name == "snapshots" and file.resolve().parent == source.resolve().parents[1] / "blobs"
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12
 """fewer won episodes of a family get a remark: with 12 demonstrations a 1M-parameter policy won 42% of new tasks by imitation,
 with 6 only 21% (docs/methods/constant_context.md)"""
-DEFAULT_FAMILY = "work"
-"""for episodes that name no family, if there is no world"""
+DEFAULT_FAMILY = "work"  # for episodes that name no family, if there is no world
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 
 
@@ -53,8 +52,7 @@ class LoggedEpisode:
 @dataclass
 class Logs:
     episodes: list[LoggedEpisode] = field(default_factory=list)
-    unusable: list[str] = field(default_factory=list)
-    """`FILE line N: reason`"""
+    unusable: list[str] = field(default_factory=list)  # `FILE line N: reason`
     files: list[Path] = field(default_factory=list)
 
     @property
@@ -73,8 +71,7 @@ class Coverage:
     family: str
     episodes: int
     won: int
-    turns: int
-    """of won episodes"""
+    turns: int  # of won episodes
 
     @property
     def remark(self) -> str:
@@ -83,9 +80,6 @@ class Coverage:
         if not self.won:
             return "nothing won: nothing to imitate"
         return f"few: fewer than {FEW} won" if self.won < FEW else ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "remark": self.remark}
 
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
@@ -152,14 +146,6 @@ def to_jsonl(episodes: Sequence[LoggedEpisode]) -> str:
     return "".join(json.dumps(logged.to_json(), ensure_ascii=False) + "\n" for logged in episodes)
 
 
-def coverage_report(logs: Logs, covered: Sequence[Coverage]) -> Mapping[str, Any]:
-    return {
-        "files": [str(file) for file in logs.files],
-        "families": [coverage.to_json() for coverage in covered],
-        "unusable": logs.unusable,
-    }
-
-
 # Worlds known only from logs. They have prompts and trackers but no environment to act in.
 #
 #     WORK                                      no tracker; the agent reads previous turns
@@ -169,10 +155,8 @@ def coverage_report(logs: Logs, covered: Sequence[Coverage]) -> Mapping[str, Any
 #
 # A draft is never imported; it runs in a sandbox (`drafting/sandbox.py`).
 
-NAME = "tacit.modules.work:WORK"
-"""as `--world` takes it"""
-DRAFTED = "drafted"
-"""form of the drafted state block in a world that has its own tracker"""
+NAME = "tacit.modules.work:WORK"  # as `--world` takes it
+DRAFTED = "drafted"  # form of the drafted state block in a world that has its own tracker
 MAX_STEPS = 50
 
 
@@ -194,16 +178,12 @@ def _make_no_world() -> World:
     )
 
 
-def _no_tasks(split: str, count: int, seed: int) -> Sequence[Task]:
-    return ()
-
-
 WORK = Environment(
     name="work",
     summary="work known from logs alone",
     max_steps=MAX_STEPS,
     make=_make_no_world,
-    tasks=_no_tasks,
+    tasks=lambda split, count, seed: (),
     splits=(),
     families=(),
     wordings={"full": FullWording(), "terse": TerseWording()},

@@ -38,8 +38,7 @@ from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 
 MANIFEST = "module.json"
-MAX_MANIFEST = 1 << 22
-"""bytes"""
+MAX_MANIFEST = 1 << 22  # bytes
 FORMAT = 1
 SHAPE: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("world", "skill", "wording", "weights", "digest", "sha256"), (str,)),
@@ -47,22 +46,17 @@ SHAPE: Mapping[str, tuple[type, ...]] = {
     "families": (list,),
     "tracker": (str, type(None)),
     "max_steps": (int,),
-}
-"""types of the fields of module.json"""
-UNIFIED = "unified"
-"""the skill of a module that serves every family"""
+}  # types of the fields of module.json
+UNIFIED = "unified"  # the skill of a module that serves every family
 
 
 @dataclass(frozen=True)
 class Base:
     """The model that an adapter was trained on."""
 
-    model: str
-    """as `--model` takes it: a tiny size, a directory or a hub id"""
-    seed: int = 0
-    """of a tiny model's initial weights"""
-    tiny: TinySettings | None = None
-    """sizes of a tiny model trained from scratch"""
+    model: str  # as `--model` takes it: a tiny size, a directory or a hub id
+    seed: int = 0  # of a tiny model's initial weights
+    tiny: TinySettings | None = None  # sizes of a tiny model trained from scratch
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Base:
@@ -99,39 +93,25 @@ def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> st
 @dataclass(frozen=True)
 class Module:
     path: Path
-    world: str
-    """as `--world` takes it"""
+    world: str  # as `--world` takes it
     skill: str
     families: tuple[str, ...]
-    tracker: str | None
-    """version of the tracker whose state block it reads; None if it reads none"""
-    wording: str
-    """version of its wording; `context` has the name"""
-    context: Mapping[str, Any]
-    """how its prompts are built (`describe_context`)"""
-    adapter: bool
-    """True: a LoRA adapter on a base; False: a full model"""
-    base: Base
-    """the model it was trained from"""
-    fingerprint: str
-    """of the base"""
-    sampling: Sampling
-    """as in its evaluation"""
+    tracker: str | None  # version of the tracker whose state block it reads; None if it reads none
+    wording: str  # version of its wording; `context` has the name
+    context: Mapping[str, Any]  # how its prompts are built (`describe_context`)
+    adapter: bool  # True: a LoRA adapter on a base; False: a full model
+    base: Base  # the model it was trained from
+    fingerprint: str  # of the base
+    sampling: Sampling  # as in its evaluation
     max_steps: int
-    scores: Mapping[str, Mapping[str, Any]]
-    """stage (`untrained`, `sft`, `rl`) -> evaluation with interval, panel and hash"""
-    digest: str
-    """of the trained weights, as in the run's checkpoint"""
-    run: Mapping[str, Any]
-    """name, checkpoint and settings of the run that made it"""
-    code: Mapping[str, Any]
-    """versions of tacit and its libraries"""
-    files: Mapping[str, str]
-    """name -> sha256 of every other file"""
+    scores: Mapping[str, Mapping[str, Any]]  # stage (`untrained`, `sft`, `rl`) -> evaluation with interval, panel and hash
+    digest: str  # of the trained weights, as in the run's checkpoint
+    run: Mapping[str, Any]  # name, checkpoint and settings of the run that made it
+    code: Mapping[str, Any]  # versions of tacit and its libraries
+    files: Mapping[str, str]  # name -> sha256 of every other file
     from_logs: Mapping[str, Any] = field(default_factory=dict)
     """if it imitated logs: number of episodes, whether RL followed, agreement with held-out episodes"""
-    draft: PackagedDraft | None = None
-    """the drafted tracker or rewards it was trained with; `world` is then the draft's world"""
+    draft: PackagedDraft | None = None  # the drafted tracker or rewards it was trained with; `world` is then the draft's world
 
     @property
     def display_world(self) -> str:
@@ -330,8 +310,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
 
 # License of the base model: a module is derived from it, so whoever passes it on must know.
 
-OWN_LICENSE = "Apache-2.0"
-"""license of packaged bases and of models trained from scratch"""
+OWN_LICENSE = "Apache-2.0"  # license of packaged bases and of models trained from scratch
 LICENSE_FIELD = re.compile(r"\A---\s*\n.*?^license:\s*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
 """in the front matter of a model card"""
 LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
@@ -366,8 +345,7 @@ def find_license(base: Base, world: Environment, override: str = "") -> str:
 # The prompt builder as data, so that a module always reads the prompts it was trained on.
 
 KINDS: Mapping[str, type[Any]] = {"state_block": StateBlock, "history": History}
-WORLD_FIELDS = ("wording", "tracker")
-"""fields that are objects of the world; stored by name and version"""
+WORLD_FIELDS = ("wording", "tracker")  # fields that are objects of the world; stored by name and version
 
 
 def describe_context(context: Context, world: Environment) -> dict[str, Any]:
@@ -406,13 +384,3 @@ def make_context(data: Mapping[str, Any], world: Environment) -> Context:
         if name not in known:
             raise unknown(f"setting of the context {kind!r}", name, known)
     return KINDS[kind](**own)
-
-
-def tracker_version(context: Context) -> str | None:
-    """Version of the tracker whose state block the agent reads; None if it reads none."""
-    return context.tracker.version if isinstance(context, StateBlock) and context.block else None
-
-
-def wording_version(context: Context) -> str:
-    assert context.wording is not None, "describe_context refuses contexts without a wording"
-    return context.wording.version

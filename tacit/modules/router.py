@@ -7,8 +7,9 @@ adapters of another rank or other target layers, reload the model.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,16 +31,7 @@ if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
 
-GOALS = 512
-"""training tasks of each world from which routing learns the words of its families"""
-
-
-@dataclass
-class LoadCounts:
-    """How often each kind of weights was loaded."""
-
-    models: int = 0
-    adapters: int = 0
+GOALS = 512  # training tasks of each world from which routing learns the words of its families
 
 
 class Router:
@@ -58,7 +50,7 @@ class Router:
         """
         self.modules, self.fallback = dict(modules), fallback
         self.worlds = {m.world: world if isinstance(world, Environment) else world[m.world] for m in self.modules.values()}
-        self.loads = LoadCounts()
+        self.loads = Counter[str]()  # how often `models` and `adapters` were loaded
         self._engine = replace(engine or EngineSettings(), value_head=False)
         self._active: Module | None = None
         self._policy: LocalPolicy | None = None
@@ -90,13 +82,8 @@ class Router:
 
     def find_task(self, goal: str, family: str = "", world: str = "") -> Task:
         """A task with this goal. Without a family, the only one that is served, or the one that the goal's words tell."""
-        served = [
-            (self.worlds[m.world].name, own)
-            for m in self.modules.values()
-            for own in m.families
-            if family in ("", own) and world in ("", self.worlds[m.world].name)
-        ]
-        served = list(dict.fromkeys(served))
+        pairs = dict.fromkeys((self.worlds[m.world].name, own) for m in self.modules.values() for own in m.families)
+        served = [(name, own) for name, own in pairs if family in ("", own) and world in ("", name)]
         if family and len({name for name, _ in served}) <= 1:
             return Task(served[0][0] if served else world or self.world.name, "", family, "", 0, goal)
         if len(served) != 1:
@@ -135,10 +122,10 @@ class Router:
         if not module.adapter or self._policy is None or shape != self._shape:
             self._policy = None  # free it first: two models may not fit
             self._policy = self._open(module, shape)
-            self.loads.models += 1
+            self.loads["models"] += 1
         if module.adapter:
             self._policy.load_adapter(module.path)
-            self.loads.adapters += 1
+            self.loads["adapters"] += 1
         self._active, self._shape = module, shape
         return self._policy
 
@@ -178,8 +165,7 @@ def adapter_shape(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
 
 CHANGEABLE = {(name,) for name in ("seed", "families", "workers", "workers_at", "world_timeout_s", "max_tokens", "world")} | {
     ("engine", name) for name in ("device", "dtype", "threads", "token_budget", "max_batch", "compile")
-}
-"""settings that may be overridden, besides `evaluation`; training fixed the others"""
+}  # settings that may be overridden, besides `evaluation`; training fixed the others
 
 
 def open_agent(

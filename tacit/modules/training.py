@@ -15,9 +15,7 @@ from tacit.config.agents import open_target
 from tacit.config.checks import Prepared, check_new_run, is_finished, open_world, prepare
 from tacit.config.recipe import Document, Recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.core.method import Context
 from tacit.core.protocols import Request
-from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.models.bases import hash_file
 from tacit.modules.export import TrainedPolicy, export_module, is_exported
@@ -27,7 +25,6 @@ from tacit.modules.logs import (
     LoggedEpisode,
     Logs,
     count_coverage,
-    coverage_report,
     family_without_world,
     make_family_lookup,
     read_logs,
@@ -42,8 +39,7 @@ from tacit.training.recordings import Known, Reading, read_recordings, task_of_r
 from tacit.training.setup import completion_limit, evaluation_sampling
 
 ALL, RUNS = "all", "runs"
-Train = Callable[[Prepared, bool], int]
-"""(prepared, resume) -> exit code; 0 if the run finished"""
+Train = Callable[[Prepared, bool], int]  # (prepared, resume) -> exit code; 0 if the run finished
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,7 @@ class SkillRun:
     """A skill and the run that trains it."""
 
     skill: str
-    families: tuple[str, ...]
-    """that the module will serve; `recipe` says which of them it trains on"""
+    families: tuple[str, ...]  # that the module will serve; `recipe` says which of them it trains on
     prepared: Prepared
 
     @property
@@ -176,8 +171,7 @@ def find_checkpoint(run: Path, name: str) -> Checkpoint:
 # the recorded action in the held-out episodes.
 
 LOGS, COVERAGE, KEPT = "logs", "coverage.json", ".kept.jsonl"
-KEEP_BACK = 10
-"""without a world, hold out one won episode in this many, if there are as many"""
+KEEP_BACK = 10  # without a world, hold out one won episode in this many, if there are as many
 DEFAULT_SFT_STEPS = 300
 
 
@@ -186,8 +180,7 @@ class LogPlan:
     runs: list[SkillRun]
     logs: Logs
     coverage: list[Coverage]
-    skipped: dict[str, str]
-    """skill -> why it gets no module"""
+    skipped: dict[str, str]  # skill -> why it gets no module
 
 
 def add_log_defaults(document: Document, logs: Sequence[Path]) -> Document:
@@ -210,7 +203,14 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     context = prepare(recipe).method.context
     tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
     family_of = make_family_lookup(world, tasks) if world.playable else family_without_world
-    logs = _drop_unusable(read_logs(paths, family_of), world, tasks, context)
+    logs, usable, recordings = read_logs(paths, family_of), [], Known(world, tasks)
+    for logged in logs.episodes:  # a won episode may not be imitable: its tracker cannot read it, for example
+        if reason := why_not_usable(logged.recording, recordings, context) if logged.recording.success else "":
+            logs.unusable.append(f"{logged.location}: {reason}")
+        else:
+            usable.append(logged)
+    recordings.close()
+    logs.episodes = usable
     known = world if world.playable else replace(world, families=logs.families, skills={})
     coverage = count_coverage(logs, known.families)
     if not any(logged.recording.success for logged in logs.episodes):
@@ -228,8 +228,22 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     if not won_by_skill:
         raise TacitError(f"no module can be trained: {'; '.join(f'{skill}: {why}' for skill, why in skipped.items())}.")
     for skill, (_, won) in won_by_skill.items():
-        _write_logs(out, skill, won, world)
-    write_json(out / LOGS / COVERAGE, dict(coverage_report(logs, coverage)))
+        every = 0 if world.playable or len(won) < KEEP_BACK else KEEP_BACK
+        held_out = won[every - 1 :: every] if every else []
+        shown = [logged for number, logged in enumerate(won, start=1) if not every or number % every]
+        file, text = out / LOGS / f"{skill}.jsonl", to_jsonl(shown)
+        if (out / RUNS / skill / SETTINGS).exists() and file.exists() and file.read_text(encoding="utf-8") != text:
+            raise TacitError(
+                f"the logs differ from those that {out / RUNS / skill} started with ({file} would change); use the same logs, "
+                "or another --out."
+            )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+        if held_out:
+            write_text(file.with_suffix(KEPT), to_jsonl(held_out))
+    counts = [{**vars(own), "remark": own.remark} for own in coverage]
+    report = {"files": [str(file) for file in logs.files], "families": counts, "unusable": logs.unusable}
+    write_json(out / LOGS / COVERAGE, report)
     runs = []
     for skill, (families, _) in won_by_skill.items():
         train = replace(recipe.train, sft=replace(recipe.train.sft, from_=str(out / LOGS / f"{skill}.jsonl")))
@@ -238,35 +252,6 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
             train = replace(train, families=",".join(trained))
         runs.append(SkillRun(skill, families, prepare(replace(recipe, out=out / RUNS / skill, train=train))))
     return LogPlan(runs, logs, coverage, skipped)
-
-
-def _drop_unusable(logs: Logs, world: Environment, tasks: Sequence[Task], context: Context) -> Logs:
-    """Move won episodes that cannot be imitated, for example because the tracker cannot read them, to `unusable`."""
-    known = Known(world, tasks)
-    reasons = [why_not_usable(each.recording, known, context) if each.recording.success else "" for each in logs.episodes]
-    known.close()
-    paired = list(zip(logs.episodes, reasons, strict=True))
-    return replace(
-        logs,
-        episodes=[logged for logged, reason in paired if not reason],
-        unusable=logs.unusable + [f"{logged.location}: {reason}" for logged, reason in paired if reason],
-    )
-
-
-def _write_logs(out: Path, skill: str, won: Sequence[LoggedEpisode], world: Environment) -> None:
-    every = 0 if world.playable or len(won) < KEEP_BACK else KEEP_BACK
-    held_out = won[every - 1 :: every] if every else []
-    shown = [logged for number, logged in enumerate(won, start=1) if not every or number % every]
-    file, text = out / LOGS / f"{skill}.jsonl", to_jsonl(shown)
-    if (out / RUNS / skill / SETTINGS).exists() and file.exists() and file.read_text(encoding="utf-8") != text:
-        raise TacitError(
-            f"the logs differ from those that {out / RUNS / skill} started with ({file} would change); use the same logs, or "
-            "another --out."
-        )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
-    if held_out:
-        write_text(file.with_suffix(KEPT), to_jsonl(held_out))
 
 
 def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -280,16 +265,12 @@ def describe_log_training(planned: SkillRun, checkpoint: Checkpoint) -> Mapping[
         "sha256": hash_file(file),
         "practised": checkpoint.stage == "rl",
     }
-    if not planned.prepared.worlds[0].playable:
-        described["measured"] = "never: there was no world to play in"
-        described |= _measure_agreement(planned, file.with_suffix(KEPT), checkpoint)
-    return described
-
-
-def _measure_agreement(planned: SkillRun, held_out: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The share of held-out turns at which the greedy policy repeats the recorded action."""
-    if not held_out.exists():
-        return {}
+    if planned.prepared.worlds[0].playable:
+        return described
+    described["measured"] = "never: there was no world to play in"
+    if not (held_out := file.with_suffix(KEPT)).exists():
+        return described
+    # The share of held-out turns at which the greedy policy repeats the recorded action.
     agent = open_target(str(planned.recipe.out), {}, checkpoint.path.name)
     sampling = replace(agent.sampling, temperature=0.0, stop=agent.context.format.stop)
     same = turns = 0
@@ -301,4 +282,4 @@ def _measure_agreement(planned: SkillRun, held_out: Path, checkpoint: Checkpoint
         parse = agent.context.format.parse
         same += sum(parse(done.text).action == turn.action for done, turn in zip(completions, fitting, strict=True))
         turns += len(shown)
-    return {"kept_turns": turns, "same_action": round(same / turns, 4) if turns else 0.0}
+    return described | {"kept_turns": turns, "same_action": round(same / turns, 4) if turns else 0.0}

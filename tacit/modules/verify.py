@@ -22,10 +22,8 @@ BATCH = 256
 class Verdict:
     panel: str
     episodes: int
-    claimed: int
-    """successes in its manifest"""
-    measured: int
-    """successes here"""
+    claimed: int  # successes in its manifest
+    measured: int  # successes here
 
     @property
     def holds(self) -> bool:

@@ -21,13 +21,10 @@ from tacit.report.page import format_percent, format_short, parts, replace_invis
 
 Named = TypeVar("Named", Series, Spread, Arrivals)
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT = 360, 190, 8, 32, 44
-LETTER = 7.2
-"""mean width of a bold letter"""
-MAX_POINTS = 240
-"""per line; more are averaged with their neighbors"""
+LETTER = 7.2  # mean width of a bold letter
+MAX_POINTS = 240  # per line; more are averaged with their neighbors
 QUIET, RULE = "#5b6570", "#dfe3e8"
-NAMES = {colour: f"c{i}" for i, colour in enumerate(plots.COLOURS)} | {QUIET: "quiet", RULE: "rule"}
-"""color -> CSS variable"""
+NAMES = {colour: f"c{i}" for i, colour in enumerate(plots.COLOURS)} | {QUIET: "quiet", RULE: "rule"}  # color -> CSS variable
 DRESS = plots.PLAIN | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")} | {
     "font.size": 11, "xtick.major.size": 0, "ytick.major.size": 0, "xtick.major.pad": 5, "ytick.major.pad": 6,
     "xtick.labelcolor": QUIET, "ytick.labelcolor": QUIET, "axes.labelcolor": QUIET, "axes.axisbelow": True, "grid.color": RULE,

@@ -86,10 +86,8 @@ def _spread(record: Record) -> float:
 
 
 STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
-MOST_NAMED = 3
-"""runs of a world that were never begun and are told one by one; more are told in one sentence"""
-PER_RUN = (("seed",), ("out",), ("method", "name"))
-"""settings that differ from run to run by the nature of a comparison"""
+MOST_NAMED = 3  # runs of a world that were never begun and are told one by one; more are told in one sentence
+PER_RUN = (("seed",), ("out",), ("method", "name"))  # settings that differ from run to run by the nature of a comparison
 
 
 def render_comparison(path: Path, most_trajectories: int = MAX_TRAJECTORIES, beside: Path | None = None) -> str:

@@ -28,10 +28,8 @@ from tacit.training.setup import TaskSets
 
 # A run's skill dictionary and how it came to be: read from its checkpoint, or extracted from its recorded episodes.
 
-Played = Callable[[Path], list[Trajectory]]
-"""the episodes of a file that were played in the dictionary's world"""
-E_STEP = "description_length"
-"""the metric that only iterations with an E-step have"""
+Played = Callable[[Path], list[Trajectory]]  # the episodes of a file that were played in the dictionary's world
+E_STEP = "description_length"  # the metric that only iterations with an E-step have
 
 
 @dataclass(frozen=True)
@@ -39,21 +37,15 @@ class EStep:
     """One E-step in the two parts of Eq. 3, beside what the same successes would take skill by skill."""
 
     step: int
-    successes: int
-    """|B|"""
-    phrases: int
-    """|C|"""
-    bits: float
-    """L_BDL: bits per success"""
-    shared: float
-    """of these, each success's share in the dictionary: L_dict / |B|"""
-    single: float
-    """L_BDL of the same corpus under the dictionary of single skills"""
+    successes: int  # |B|
+    phrases: int  # |C|
+    bits: float  # L_BDL: bits per success
+    shared: float  # of these, each success's share in the dictionary: L_dict / |B|
+    single: float  # L_BDL of the same corpus under the dictionary of single skills
     segments: float
     phrase_length: float
     loss: float | None
-    bound: float | None
-    """None where a success outlasted T"""
+    bound: float | None  # None where a success outlasted T
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> EStep:
@@ -81,8 +73,7 @@ class DictionaryHistory:
 
     companion: SkillDictionary
     source: str
-    steps: list[dict[str, Any]]
-    """metrics of each E-step, oldest first"""
+    steps: list[dict[str, Any]]  # metrics of each E-step, oldest first
 
     def cut(self, trajectory: Trajectory) -> tuple[Phrase, ...]:
         """An episode in phrases of the dictionary."""
@@ -110,9 +101,8 @@ class DictionaryHistory:
 
     def gone(self) -> list[tuple[Phrase, int]]:
         """Phrases no longer in the dictionary with the last iteration they were there, those once used most first."""
-        lives = self.lives()
         now = max((step for step, _ in self.rates()), default=0)
-        return [(phrase, max(life)) for phrase, life in lives.items() if max(life) < now]
+        return [(phrase, max(life)) for phrase, life in self.lives().items() if max(life) < now]
 
     def phrases(self) -> list[dict[str, Any]]:
         """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
@@ -124,40 +114,27 @@ def open_dictionary(
 ) -> DictionaryHistory:
     """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would. `name`:
     of the world, where the run has several, each with a dictionary of its own."""
-    method = recipe.settings.build(world)
-    for companion in method.companions:
-        if isinstance(companion, SkillDictionary):
-            practised = [saved for saved in open_checkpoints(path).all() if saved.stage == "rl"]
-            if checkpoint or practised:
-                return _saved(path, companion, checkpoint, f"{name}/" if name else "")
-            return _replayed(path, companion, played)
-    if checkpoint:
+    companion = next((c for c in recipe.settings.build(world).companions if isinstance(c, SkillDictionary)), None)
+    if companion is None and checkpoint:
         raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
-    return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), played)
-
-
-def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str) -> DictionaryHistory:
-    """`prefix` is before the names of what belongs to one of several worlds."""
-    found = open_checkpoints(path).find(checkpoint or "newest")
-    if found.stage != "rl":
-        raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
-    companion.load(found.companion(f"{prefix}{companion.name}"))
-    records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
-    steps = [{name.removeprefix(prefix): value for name, value in r.items()} for r in records if f"{prefix}{E_STEP}" in r]
-    return DictionaryHistory(companion, f"checkpoint {found.path.name}", steps)
-
-
-def _replayed(path: Path, companion: SkillDictionary, played: Played) -> DictionaryHistory:
-    files = list_recordings(path)
+    if companion is not None and (checkpoint or any(saved.stage == "rl" for saved in open_checkpoints(path).all())):
+        found, prefix = open_checkpoints(path).find(checkpoint or "newest"), f"{name}/" if name else ""
+        if found.stage != "rl":
+            raise TacitError(
+                f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice."
+            )
+        companion.load(found.companion(f"{prefix}{companion.name}"))
+        records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
+        steps = [{name.removeprefix(prefix): value for name, value in r.items()} for r in records if f"{prefix}{E_STEP}" in r]
+        return DictionaryHistory(companion, f"checkpoint {found.path.name}", steps)
+    companion = companion or SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps)
+    files, steps = list_recordings(path), []
     if not files:
         raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
-    steps = []
     for step, file in files.items():
         companion.history.iteration = step - 1
-        sound = [Group(t.task, (t,)) for t in played(file) if not t.stop.crashed]
-        metrics = companion.observe(sound)
-        if E_STEP in metrics:
-            steps.append({"stage": "rl", "step": step, **metrics})
+        metrics = companion.observe([Group(t.task, (t,)) for t in played(file) if not t.stop.crashed])
+        steps += [{"stage": "rl", "step": step, **metrics}] if E_STEP in metrics else []
     return DictionaryHistory(companion, f"extracted from {len(files)} recorded iterations", steps)
 
 
@@ -165,12 +142,9 @@ def _replayed(path: Path, companion: SkillDictionary, played: Played) -> Diction
 class DictionaryReport:
     title: str
     story: DictionaryHistory
-    file: str
-    """where the episodes are recorded; empty where none is"""
-    episodes: Sequence[Trajectory]
-    """of one iteration, successes first"""
-    behaviours: dict[str, Behaviour]
-    """of that iteration, and of the last evaluation of practice, where they are recorded"""
+    file: str  # where the episodes are recorded; empty where none is
+    episodes: Sequence[Trajectory]  # of one iteration, successes first
+    behaviours: dict[str, Behaviour]  # of that iteration, and of the last evaluation of practice, where they are recorded
 
     def to_json(self) -> dict[str, Any]:
         story = self.story
@@ -197,10 +171,21 @@ def inspect_dictionary(
     practised = [task for tasks in task_sets.values() for task in tasks.training]
     name = world.name if len(task_sets) > 1 else ""
     story = open_dictionary(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
-    step, file = _recorded(run, iteration)
-    behaviours, episodes = {}, []
+    files = list_recordings(run)
+    if iteration is not None and iteration not in files:
+        there = f"there are {min(files)} to {max(files)}" if files else "there are none"
+        raise TacitError(f"iteration {iteration} is not recorded in {run}; {there}.")
+    step = max(files, default=0) if iteration is None else iteration
+    file = files.get(step)
+    behaviours, episodes = {}, list[Trajectory]()
     if file is not None:
-        episodes = _in_order(played(file, practised))
+        before: Counter[tuple[str, bool]] = Counter()
+        places = []  # successes first, and one of each task before a second
+        for trajectory in played(file, practised):
+            kind = (trajectory.task.id, trajectory.success)
+            places.append((not trajectory.success, before[kind], len(places), trajectory))
+            before[kind] += 1
+        episodes = [trajectory for *_, trajectory in sorted(places, key=lambda place: place[:3])]
         behaviours[f"training, iteration {step}"] = behaviour(episodes, world.alphabet, world.failure, world.place)
     if evaluations := list_recordings(run, "eval-rl"):
         last = max(evaluations)
@@ -210,30 +195,9 @@ def inspect_dictionary(
     return DictionaryReport(title, story, file.name if file else "", episodes[:shown], behaviours)
 
 
-def _recorded(run: Path, iteration: int | None) -> tuple[int, Path | None]:
-    files = list_recordings(run)
-    if iteration is not None and iteration not in files:
-        there = f"there are {min(files)} to {max(files)}" if files else "there are none"
-        raise TacitError(f"iteration {iteration} is not recorded in {run}; {there}.")
-    step = max(files, default=0) if iteration is None else iteration
-    return step, files.get(step)
-
-
-def _in_order(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Successes first, and one of each task before a second."""
-    before: Counter[tuple[str, bool]] = Counter()
-    places = []
-    for trajectory in played:
-        kind = (trajectory.task.id, trajectory.success)
-        places.append((not trajectory.success, before[kind]))
-        before[kind] += 1
-    return [played[i] for i in sorted(range(len(played)), key=places.__getitem__)]
-
-
 # A picture of a dictionary's life: which phrases were in it when and how much they were used, and what that saved.
 
-SHOWN = 24
-"""phrases drawn: those used most over all iterations"""
+SHOWN = 24  # phrases drawn: those used most over all iterations
 ARROW = " → "
 
 
@@ -266,7 +230,13 @@ def plot_dictionary(file: Path, title: str, story: DictionaryHistory) -> None:
             if phrase not in rates[-1][1]:
                 label.set_color("0.6")  # gone by the end
         above.invert_yaxis()
-    _bits(middle, readings)
+    # Eq. 3 as bars in its two parts; the line is what single skills would take, and the gap between what reuse saves.
+    times, shared = [r.step for r in readings], [r.shared for r in readings]
+    middle.bar(times, shared, width=0.9, color="tab:gray", label="share in the dictionary")
+    middle.bar(times, [r.bits - r.shared for r in readings], 0.9, shared, color="tab:blue", label="segments")
+    marker = "." if len(times) < 30 else None
+    middle.plot(times, [r.single for r in readings], "k--", marker=marker, label="skill by skill")
+    middle.set_ylabel("bits per success")
     known = [(r.step, r.loss, r.bound) for r in readings if r.bound is not None]
     if known:
         steps, losses, bounds = zip(*known, strict=True)
@@ -275,7 +245,10 @@ def plot_dictionary(file: Path, title: str, story: DictionaryHistory) -> None:
         below.plot(steps, losses, color="tab:orange", marker=marker, label="loss")
         below.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="1: no loss is higher")
     below.set_ylabel("normalised")
-    _legend(below)
+    for axes in (middle, below):
+        if axes.get_legend_handles_labels()[0]:
+            axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend above what it explains
+            axes.legend(fontsize=8, loc="upper center", ncol=3, frameon=False)
     below.set_xlabel("iteration")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     with explain_disk_errors(file):
@@ -287,19 +260,3 @@ def order_phrases(story: DictionaryHistory) -> list[Phrase]:
     """The phrases used most over all iterations, the first to come first, of equals the first to go."""
     lives = story.lives()
     return sorted(list(lives)[:SHOWN], key=lambda p: (min(lives[p]), max(lives[p]), len(lives[p]), p))
-
-
-def _bits(axes: Any, readings: Sequence[EStep]) -> None:
-    """Eq. 3 as bars in its two parts; the line is what single skills would take, and the gap between what reuse saves."""
-    steps, shared = [r.step for r in readings], [r.shared for r in readings]
-    axes.bar(steps, shared, width=0.9, color="tab:gray", label="share in the dictionary")
-    axes.bar(steps, [r.bits - r.shared for r in readings], 0.9, shared, color="tab:blue", label="segments")
-    axes.plot(steps, [r.single for r in readings], "k--", marker="." if len(steps) < 30 else None, label="skill by skill")
-    axes.set_ylabel("bits per success")
-    _legend(axes)
-
-
-def _legend(axes: Any) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend above what it explains
-        axes.legend(fontsize=8, loc="upper center", ncol=3, frameon=False)

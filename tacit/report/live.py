@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +17,11 @@ from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Series
 from tacit.report.charts import draw_chart
 from tacit.report.page import DASH, Live, is_number, render
-from tacit.report.run_files import COMPARISON, Episodes, Record, RunFiles, find_defaults, read_episodes, read_run
+from tacit.report.run_files import COMPARISON, Episodes, RunFiles, find_defaults, read_episodes, read_run
 from tacit.report.run_page import (
     ALL,
     CHARTED,
+    CODE,
     STAGE_TITLES,
     build_headline,
     flag_name,
@@ -35,22 +37,15 @@ from tacit.report.write import make_missing_error
 from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
 from tacit.runs.trajectories import RECORDED, parse_recording_name
 
-PAGE_FILES = (
-    "*.json",
-    "*.jsonl",
-    "evaluations/*.json",
-    "trajectories/*.jsonl.gz",
-    "checkpoints/*/state.json",
-    "experience/bank.sqlite*",
-)
+PAGE_FILES = ("*.json", "*.jsonl", "evaluations/*.json", "trajectories/*.jsonl.gz")
+PAGE_FILES += ("checkpoints/*/state.json", "experience/bank.sqlite*")
 """files that pages are made from"""
 
 
 @dataclass(frozen=True)
 class WatchedRun:
     path: Path
-    name: str
-    """the end of its path that is unique among the watched runs"""
+    name: str  # the end of its path that is unique among the watched runs
 
     @property
     def has_started(self) -> bool:
@@ -58,7 +53,11 @@ class WatchedRun:
 
     def get_stamp(self) -> tuple[str, float | None]:
         """A stamp that changes with any of PAGE_FILES, and the time of the last change in seconds since 1970."""
-        seen = sorted(_states(self.path))
+        seen = []
+        for file in sorted({file for pattern in PAGE_FILES for file in self.path.glob(pattern)}):
+            with suppress(OSError):  # just replaced or removed
+                state = file.stat()
+                seen.append((str(file.relative_to(self.path)), state.st_size, state.st_mtime_ns))
         digest = hashlib.sha256(repr((self.path.is_dir(), seen)).encode()).hexdigest()[:16]
         return digest, max((written for _, _, written in seen), default=0) / 1e9 or None
 
@@ -73,21 +72,17 @@ def find_watched_runs(paths: Sequence[Path]) -> list[WatchedRun]:
     """The distinct runs. Paths that cannot become a run are errors."""
     distinct = list(dict.fromkeys(path.expanduser().absolute() for path in paths))
     for path in distinct:
-        _check_path(path)
+        if (path / SETTINGS).is_file() or not path.exists():
+            continue
+        if not path.is_dir():
+            raise TacitError(f"{path} is a file; name the directory of a run (runs/NAME).")
+        if (path / COMPARISON).is_file():
+            runs = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"runs/**/{SETTINGS}"))
+            named = f" Name some of its runs instead: {', '.join(runs[:5])}." if runs else ""
+            raise TacitError(f"{path} is a comparison; `tacit report {path}` shows it.{named}")
+        if any(not own.name.endswith(".tmp") and own.name not in UNSTARTED_FILES for own in path.iterdir()):
+            raise make_missing_error(path)
     return [WatchedRun(path, name) for path, name in zip(distinct, _names(distinct), strict=True)]
-
-
-def _check_path(path: Path) -> None:
-    if (path / SETTINGS).is_file() or not path.exists():
-        return
-    if not path.is_dir():
-        raise TacitError(f"{path} is a file; name the directory of a run (runs/NAME).")
-    if (path / COMPARISON).is_file():
-        runs = sorted(str(file.parent.relative_to(path)) for file in path.glob(f"runs/**/{SETTINGS}"))
-        named = f" Name some of its runs instead: {', '.join(runs[:5])}." if runs else ""
-        raise TacitError(f"{path} is a comparison; `tacit report {path}` shows it.{named}")
-    if any(not own.name.endswith(".tmp") and own.name not in UNSTARTED_FILES for own in path.iterdir()):
-        raise make_missing_error(path)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -107,40 +102,31 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def _states(path: Path) -> Iterator[tuple[str, int, int]]:
-    for pattern in PAGE_FILES:
-        for file in path.glob(pattern):
-            try:
-                state = file.stat()
-            except OSError:  # just replaced or removed
-                continue
-            yield str(file.relative_to(path)), state.st_size, state.st_mtime_ns
-
-
 # The episode feed: the newest recording turn by turn, earlier ones as one line each
 
-STRIPS, RECORDINGS, MAX_TURNS = 8, 12, 60
-"""episodes shown of the newest recording, recordings, and turns per episode"""
+STRIPS, RECORDINGS, MAX_TURNS = 8, 12, 60  # episodes shown of the newest recording, recordings, and turns per episode
 
 
 def build_feed(run: Path, link: str, most: int, notices: list[str]) -> dict[str, Any]:
     """`link` is the URL of the recordings' pages. `most` is their maximum number of episodes; it determines episode numbers."""
-    found = [(name, e) for name, e in _newest(run, notices) if e.records]
-    if not found:
+    files = sorted(
+        ((file.stat().st_mtime_ns, file.name.removesuffix(RECORDED), file) for file in find_recordings(run)), reverse=True
+    )
+    told, newest = [], None
+    for _, name, file in files[:RECORDINGS]:
+        if (episodes := _read_feed(run, file, notices)).records:
+            newest = newest or episodes
+            turns, won = [len(r["turns"]) for r in episodes.records], sum(r["success"] for r in episodes.records)
+            counts = {"won": won, "played": len(turns), "turns": sum(turns) / len(turns)}
+            told.append({"title": episodes.title, "link": f"{link}/{name}", **counts})
+    if newest is None:
         return {"strips": []}
-    first, newest = found[0]
-    address = f"{link}/{first}"
-    strips = [
-        _strip(record, f"{address}#episode={number}")
-        for number, (_, record) in enumerate(choose_episodes([newest], most)[:STRIPS], start=1)
-    ]
-    return {
-        "title": newest.title,
-        "link": address,
-        "strips": strips,
-        **_outcomes(newest),
-        "earlier": [{"title": e.title, "link": f"{link}/{name}", **_outcomes(e)} for name, e in found[1:]],
-    }
+    strips = []
+    for number, (_, record) in enumerate(choose_episodes([newest], most)[:STRIPS], start=1):
+        strip = {"link": f"{told[0]['link']}#episode={number}", "success": record["success"]}
+        strip["goal"] = str(record.get("goal") or record["task"])[:200]
+        strips.append({**strip, "turns": list(map(_mark, record["turns"][:MAX_TURNS]))})
+    return {**told[0], "strips": strips, "earlier": told[1:]}
 
 
 def find_recordings(run: Path) -> list[Path]:
@@ -149,20 +135,12 @@ def find_recordings(run: Path) -> list[Path]:
 
 def render_recording(run: Path, name: str, most: int, live: Live, **more: Any) -> str:
     """The page with the episodes of one recording."""
-    file = run / "trajectories" / f"{name}{RECORDED}"
-    files = read_run(run)
+    file, files = run / "trajectories" / f"{name}{RECORDED}", read_run(run)
     notices = list(files.notices)
     episodes = _read_feed(run, file, notices)
     viewed = build_viewer([episodes] if episodes.records else [], most)
     notices += find_defaults(files.settings)[1]
     return render("episodes", notices, live, name=f"{run.name}: {episodes.title}", shown=viewed, what=str(file), **more)
-
-
-def _newest(run: Path, notices: list[str]) -> list[tuple[str, Episodes]]:
-    files = []
-    for file in find_recordings(run):
-        files.append((file.stat().st_mtime_ns, file.name.removesuffix(RECORDED), file))
-    return [(name, _read_feed(run, file, notices)) for _, name, file in sorted(files, reverse=True)[:RECORDINGS]]
 
 
 def _read_feed(run: Path, file: Path, notices: list[str]) -> Episodes:
@@ -178,18 +156,6 @@ def _read_cached(run: Path, file: Path, written: int, size: int) -> tuple[Episod
     notices: list[str] = []
     stage, step = parse_recording_name(file) or ("", 0)
     return Episodes(stage, step, read_episodes(run, file, notices)), tuple(notices)
-
-
-def _outcomes(episodes: Episodes) -> dict[str, Any]:
-    turns = [len(record["turns"]) for record in episodes.records]
-    won = sum(record["success"] for record in episodes.records)
-    return {"won": won, "played": len(turns), "turns": sum(turns) / len(turns)}
-
-
-def _strip(record: Record, link: str) -> dict[str, Any]:
-    turns: Sequence[Mapping[str, Any]] = record["turns"]
-    goal = str(record.get("goal") or record["task"])
-    return {"link": link, "success": record["success"], "goal": goal[:200], "turns": list(map(_mark, turns[:MAX_TURNS]))}
 
 
 def _mark(turn: Mapping[str, Any]) -> tuple[str, str]:
@@ -208,49 +174,42 @@ def _mark(turn: Mapping[str, Any]) -> tuple[str, str]:
 # Several runs side by side: progress, charts with a line per run, and episodes
 
 NAMED_SETTINGS = ("world", "method", "model", "seed")
-Found = tuple[WatchedRun, RunFiles | None, str]
-"""(run, its files or None, error)"""
+Found = tuple[WatchedRun, RunFiles | None, str]  # (run, its files or None, error)
 
 
 def render_overview(runs: Sequence[WatchedRun], links: Sequence[str], most: int, live: Live) -> str:
-    found = [(run, *_read(run)) for run in runs]
+    found: list[Found] = []
+    for run in runs:
+        try:
+            found.append((run, read_run(run.path), "") if run.has_started else (run, None, run.describe_absence()[1]))
+        except TacitError as error:
+            found.append((run, None, str(error)))
     notices = [f"{run.name}: {why}" for run, _, why in found if why]
     notices += [f"{run.name}: {said}" for run, files, _ in found if files for said in files.notices]
-    feeds = [
-        (run.name, link, build_feed(run.path, f"{link}/episodes", most, notices))
-        for run, link in zip(runs, links, strict=True)
-        if run.has_started
-    ]
-    finished = sum(files is not None and files.finished for _, files, _ in found)
+    pairs = list(zip(runs, links, strict=True))
+    feeds = [(r.name, link, build_feed(r.path, f"{link}/episodes", most, notices)) for r, link in pairs if r.has_started]
+    columns = [_column(files) for _, files, _ in found]
+    titles = dict.fromkeys(title for column in columns for title in column)
+    settings = [flatten_settings(files.settings) if files else {} for _, files, _ in found]
+    there = list(filter(None, settings))
+    places = dict.fromkeys(place for own in there for place in own if place != ("out",))
     return render(
         "watch",
         notices,
         live,
         title=pluralize(len(runs), "run"),
         name=pluralize(len(runs), "run"),
-        what=f"{finished} finished",
-        names=[Markup('<a href="{}">{}</a>').format(link, run.name) for run, link in zip(runs, links, strict=True)],
-        rows=_rows(found),
+        what=f"{sum(files is not None and files.finished for _, files, _ in found)} finished",
+        names=[Markup('<a href="{}">{}</a>').format(link, run.name) for run, link in pairs],
+        rows=[(title, *(column.get(title, DASH) for column in columns)) for title in titles],
         curves=_curves(found),
         feeds=feeds,
-        differences=_differences(found),
+        differences=[
+            (CODE.format(flag_name(place)), *(render_value(own[place]) if place in own else "" for own in settings))
+            for place in places
+            if any(own.get(place) != there[0].get(place) for own in there)
+        ],
     )
-
-
-def _read(run: WatchedRun) -> tuple[RunFiles | None, str]:
-    if not run.has_started:
-        return None, run.describe_absence()[1]
-    try:
-        return read_run(run.path), ""
-    except TacitError as error:
-        return None, str(error)
-
-
-def _rows(found: Sequence[Found]) -> list[tuple[Any, ...]]:
-    """Table rows with a column per run."""
-    columns = [_column(files) for _, files, _ in found]
-    titles = list(dict.fromkeys(title for column in columns for title in column))
-    return [(title, *(column.get(title, DASH) for column in columns)) for title in titles]
 
 
 def _column(files: RunFiles | None) -> dict[str, str]:
@@ -258,49 +217,31 @@ def _column(files: RunFiles | None) -> dict[str, str]:
         return {"state": "not started"}
     state = files.ending if files.finished else f"at {files.last_step}" if files.last_step else "started"
     told = {"state": state, **{key: setting_name(files.settings, key) for key in NAMED_SETTINGS}}
-    told |= {
-        label.removesuffix(", not final"): f"{number} {more}" for label, number, more in build_headline(group_panels(files))
-    }
+    for label, number, more in build_headline(group_panels(files)):
+        told[label.removesuffix(", not final")] = f"{number} {more}"
     if files.alarms:
         told["alarms"] = ", ".join(alarm["name"].replace("_", " ") for alarm in files.alarms)
     return told
 
 
 def _curves(found: Sequence[Found]) -> dict[str, list[Markup]]:
-    """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run."""
+    """Stage -> charts: success on the panel, then the CHARTED metrics, with a line per run. A chart does not name its only
+    line, so its title does."""
     there = [(run.name, i, files) for i, (run, files, _) in enumerate(found) if files is not None]
     told: dict[str, list[Markup]] = {}
-    panels = [
-        Series(name, panel_points(panel), i) for name, i, files in there for panel in group_panels(files)[:1] if panel.training
-    ]
-    if panels:
-        told[STAGE_TITLES["rl"]] = [draw_chart(_title("Success on the panel", panels), panels, share=True, marks=True)]
-    for stage, title in STAGE_TITLES.items():
-        lines = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in there]
-        for metric, (reading, scale) in CHARTED.items():
-            own = [
-                replace(line, name=name, colour=i)
-                for name, i, metrics in lines
-                for line in metrics.get(metric, ())
-                if line.name == ALL
-            ]
-            if own:
-                word = "iteration" if stage == "rl" else "step"
-                told.setdefault(title, []).append(draw_chart(_title(reading, own), own, word, **scale))
+
+    def draw(stage: str, title: str, lines: Sequence[Series], word: str, **scale: Any) -> None:
+        if lines:
+            title = title if len(lines) > 1 else f"{title}, {lines[0].name}"
+            told.setdefault(STAGE_TITLES[stage], []).append(draw_chart(title, lines, word, **scale))
+
+    panels = [(name, i, panel) for name, i, files in there for panel in group_panels(files)[:1] if panel.training]
+    lines = [Series(name, panel_points(panel), i) for name, i, panel in panels]
+    draw("rl", "Success on the panel", lines, "iteration", share=True, marks=True)
+    for stage in STAGE_TITLES:
+        own = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in there]
+        for metric, (title, scale) in CHARTED.items():
+            whole = [(name, i, line) for name, i, metrics in own for line in metrics.get(metric, ()) if line.name == ALL]
+            lines = [replace(line, name=name, colour=i) for name, i, line in whole]
+            draw(stage, title, lines, "iteration" if stage == "rl" else "step", **scale)
     return told
-
-
-def _title(reading: str, lines: Sequence[Series]) -> str:
-    """A chart does not name its only line, so the title does."""
-    return reading if len(lines) > 1 else f"{reading}, {lines[0].name}"
-
-
-def _differences(found: Sequence[Found]) -> list[tuple[Any, ...]]:
-    told = [flatten_settings(files.settings) if files else {} for _, files, _ in found]
-    there = [t for t in told if t]
-    places = dict.fromkeys(place for t in there for place in t if place != ("out",))
-    differing = [place for place in places if any(t.get(place) != there[0].get(place) for t in there)]
-    return [
-        (Markup("<code>{}</code>").format(flag_name(place)), *(render_value(t[place]) if place in t else "" for t in told))
-        for place in differing
-    ]

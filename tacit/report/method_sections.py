@@ -27,8 +27,7 @@ from tacit.runs.checkpoints import COMPANIONS
 from tacit.runs.directory import open_checkpoints
 
 SHARE, FROM_ZERO = {"share": True, "floor": 0.0}, {"floor": 0.0}
-MAX_POINTS = 60
-"""per line of a comparison"""
+MAX_POINTS = 60  # per line of a comparison
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class Diagnostic:
     """One chart with a line per metric."""
 
     title: str
-    metrics: Mapping[str, str]
-    """line name -> metric"""
+    metrics: Mapping[str, str]  # line name -> metric
     scale: Mapping[str, Any]
 
 
@@ -122,8 +120,7 @@ SKILL_CHARTS = (
     Diagnostic("Critical steps per episode", {"": "hindsight/critical_steps"}, FROM_ZERO),
     Diagnostic("Seconds waited for hindsight", {"": "hindsight/seconds_waited"}, FROM_ZERO),
 )
-FIELDS = ("skills", "shift_by_token")
-"""of a recorded turn"""
+FIELDS = ("skills", "shift_by_token")  # of a recorded turn
 
 
 def draw_skill_charts(found: dict[str, list[Series]], word: str) -> list[Markup]:
@@ -159,8 +156,7 @@ EXPERIENCE_CHARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "experience/search_ms": ("Search of a group, ms", FROM_ZERO),
 }
 MAX_ENTRIES = 5
-MAX_ENTRY_LENGTH = 400
-"""characters of an entry on the page"""
+MAX_ENTRY_LENGTH = 400  # characters of an entry on the page
 
 
 def draw_experience_charts(found: dict[str, list[Series]], word: str) -> list[Markup]:

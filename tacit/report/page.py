@@ -14,8 +14,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 
 import tacit
 
-DASH = "–"
-"""for anything that is not a number"""
+DASH = "–"  # for anything that is not a number
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -106,22 +105,17 @@ environment = Environment(
 )  # fmt: skip
 environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
 environment.globals |= {function.__name__: function for function in FUNCTIONS}
-parts: Any = environment.get_template("parts.html").module
-"""macros: `parts.figure(…)` returns markup"""
+parts: Any = environment.get_template("parts.html").module  # macros: `parts.figure(…)` returns markup
 
 
 @dataclass(frozen=True)
 class Live:
     """What a live page needs to follow a run."""
 
-    script: str
-    """runs before the page's own script"""
-    stamp: str
-    """changes when there is something new"""
-    written: float | None
-    """time of the last change, in seconds since 1970"""
-    hint: str = ""
-    """what to do when nothing changes any more"""
+    script: str  # runs before the page's own script
+    stamp: str  # changes when there is something new
+    written: float | None  # time of the last change, in seconds since 1970
+    hint: str = ""  # what to do when nothing changes any more
 
 
 def render(kind: str, notices: Sequence[str], live: Live | None = None, **values: Any) -> str:

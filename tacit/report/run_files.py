@@ -21,22 +21,18 @@ from tacit.runs.trajectories import list_recordings, trajectory_from_record
 
 Record = Mapping[str, Any]
 OF_EPISODE = {"task": str, "success": bool, "score": float | int, "stop": str, "turns": list, "saw": str}
-OF_TURN = {"saw": str, "wrote": str, "action": str, "valid": bool, "effective": bool}
-"""required fields of recordings"""
-EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")
-"""recordings of the run's own panel, in stage order"""
+OF_TURN = {"saw": str, "wrote": str, "action": str, "valid": bool, "effective": bool}  # required fields of recordings
+EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")  # recordings of the run's own panel, in stage order
 
 
 @dataclass(frozen=True)
 class Episodes:
     """The readable episodes of one file."""
 
-    stage: str
-    """`rl` for training, `eval-sft` etc. for evaluations"""
+    stage: str  # `rl` for training, `eval-sft` etc. for evaluations
     step: int
     records: Sequence[Record]
-    name: str = ""
-    """title, if it is not made from stage and step"""
+    name: str = ""  # title, if it is not made from stage and step
 
     @property
     def title(self) -> str:
@@ -54,23 +50,17 @@ ENDINGS = {"callback": "stopped by a callback", "patience": "stopped early: no i
 class RunFiles:
     path: Path
     settings: Record
-    summary: Record
-    """empty if the run has not finished"""
+    summary: Record  # empty if the run has not finished
     versions: Record
     metrics: Sequence[Record]
-    evaluations: Sequence[Record]
-    """in order; one over several worlds is followed by those of each world"""
-    further: Sequence[Record]
-    """on panels that are evaluated after each stage only"""
-    later: Sequence[Record]
-    """made by `tacit eval`"""
+    evaluations: Sequence[Record]  # in order; one over several worlds is followed by those of each world
+    further: Sequence[Record]  # on panels that are evaluated after each stage only
+    later: Sequence[Record]  # made by `tacit eval`
     alarms: Sequence[Record]
     notices: Sequence[str]
     finished: bool
-    ending: str
-    """how a finished run ended"""
-    last_step: str
-    """`rl 12`; empty before the first step"""
+    ending: str  # how a finished run ended
+    last_step: str  # `rl 12`; empty before the first step
 
 
 def read_run(path: Path) -> RunFiles:
@@ -212,8 +202,7 @@ class Comparison:
     path: Path
     found: Record
     cells: Sequence[Record]
-    rows: Sequence[Record]
-    """of the table: one per world and method"""
+    rows: Sequence[Record]  # of the table: one per world and method
     worlds: Sequence[str]
     methods: Sequence[str]
     seeds: Sequence[str]

@@ -66,8 +66,7 @@ STATISTICS: tuple[tuple[str, str, Shown], ...] = (
     ("in successes: places visited again", "revisits", format_number),
     ("different operators in a success", "operators_per_success", format_number),
     ("of all steps: repeats an action", "all_repeats", format_percent),
-)
-"""(label, field of Behaviour, format)"""
+)  # (label, field of Behaviour, format)
 OF_ALL_STEPS: dict[str, Callable[[Step], bool]] = {
     "of all steps: completion not in the full format": lambda step: not step.valid,
     "of all steps: action refused by the world": lambda step: step.valid and not step.effective,
@@ -78,8 +77,7 @@ BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
     ("successes without", "", "without", format_percent),
     ("operators", "share of the operations of successes", "operators", format_percent),
     ("last skill", "successes that end with it", "closings", format_count),
-)
-"""tables with a row per name: (title, caption, field, format)"""
+)  # tables with a row per name: (title, caption, field, format)
 
 
 def build_behavior(found: Sequence[Episodes], notices: list[str]) -> dict[str, Any]:
@@ -148,12 +146,9 @@ class Panel:
     """Evaluations on the same tasks under the same conditions, in order."""
 
     scores: Sequence[Record]
-    training: Sequence[Record]
-    """those made during training; others are of a stage's end, or of `tacit eval`"""
-    final: Record | None
-    """the last of `training` in a finished run"""
-    peak: Record | None
-    """the best after imitation or in RL"""
+    training: Sequence[Record]  # those made during training; others are of a stage's end, or of `tacit eval`
+    final: Record | None  # the last of `training` in a finished run
+    peak: Record | None  # the best after imitation or in RL
 
     @property
     def name(self) -> str:
@@ -251,8 +246,7 @@ def describe_outcome(panels: Sequence[Panel]) -> str:
 
 Key = tuple[str, ...]
 Flat = dict[Key, Any]
-UNPREFIXED = ("method", "prompt", "schedule")
-"""sections whose flags have no prefix: `--kl`, `--groups`"""
+UNPREFIXED = ("method", "prompt", "schedule")  # sections whose flags have no prefix: `--kl`, `--groups`
 ALWAYS_SHOWN = {("world",): "--world", ("method", "name"): "--method", ("model",): "--model", ("seed",): "--seed"}
 """flags of every command"""
 CODE = Markup("<code>{}</code>")
@@ -341,12 +335,9 @@ def setting_name(settings: Record, key: str) -> str:
 
 STAGE_TITLES = {"rl": "RL training", "sft": "Imitation"}
 NOT_CURVES = ("stage", "step", "at")
-MAX_ROWS = 200
-"""of a table of values; longer ones show every n-th row"""
-ALL, LAST = "all", len(COLOURS) - 1
-"""name and color (gray) of the whole run's line, next to those of its worlds or phases"""
-PHASE, WHOLE = "seconds_", "seconds"
-"""time of the phases of an iteration, and of all of it"""
+MAX_ROWS = 200  # of a table of values; longer ones show every n-th row
+ALL, LAST = "all", len(COLOURS) - 1  # name and color (gray) of the whole run's line, next to those of its worlds or phases
+PHASE, WHOLE = "seconds_", "seconds"  # time of the phases of an iteration, and of all of it
 SHARE, FROM_ZERO = {"share": True}, {"floor": 0.0}
 CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
     "success": ("Success in training", SHARE),
@@ -366,8 +357,7 @@ CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
     "relabel_agreement": ("Turns with the expert's action", SHARE),
     "relabel_success": ("Success in relabelled episodes", SHARE),
     "grad_norm": ("Gradient norm", FROM_ZERO),
-}
-"""metrics with their own chart: (title, kind of axis)"""
+}  # metrics with their own chart: (title, kind of axis)
 
 
 def build_stages(metrics: Sequence[Record], panels: Sequence[Panel]) -> list[dict[str, Any]]:

@@ -14,10 +14,8 @@ from tacit.report.page import format_count, format_short, is_number, replace_inv
 from tacit.report.run_files import Episodes, Record
 from tacit.runs.trajectories import order_by_interest
 
-MAX_TRAJECTORIES = 24
-"""default number of trajectories on a page"""
-MAX_CHARACTERS = 8000
-"""of one text"""
+MAX_TRAJECTORIES = 24  # default number of trajectories on a page
+MAX_CHARACTERS = 8000  # of one text
 
 
 def build_viewer(found: Sequence[Episodes], most: int) -> dict[str, Any]:

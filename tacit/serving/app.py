@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -37,8 +37,7 @@ def render_page() -> str:
     return template.render(style=style, script=script, digest=digest, version=tacit.__version__)
 
 
-SENT_BY_CLIENT = ("observation", "actions")
-"""fields of a turn that the answer to `observe` leaves out"""
+SENT_BY_CLIENT = ("observation", "actions")  # fields of a turn that the answer to `observe` leaves out
 
 
 class Play(RequestBody):
@@ -55,8 +54,7 @@ class Begin(RequestBody):
     world: Name = ""
     seed: Seed = 0
     temperature: Temperature | None = None
-    data: dict[str, Any] = {}
-    """task data that the world's tracker reads besides the goal"""
+    data: dict[str, Any] = {}  # task data that the world's tracker reads besides the goal
     play: Play | None = None
 
 
@@ -77,8 +75,7 @@ class Observe(RequestBody):
 
 
 class Step(RequestBody):
-    action: Text | None = None
-    """None: the module acts"""
+    action: Text | None = None  # None: the module acts
     alternatives: Annotated[int, Field(ge=0, le=50)] = 0
 
 
@@ -109,7 +106,7 @@ def _general_routes(service: Service) -> list[NamedRoute]:
         return JSONResponse({"modules": [served.to_json() for served in service.catalog.modules.values()]})
 
     async def refresh(request: Request) -> Response:
-        return JSONResponse(vars(await service.refresh()))
+        return JSONResponse(vars(await service.catalog.refresh()))
 
     return [
         NamedRoute("/", page),
@@ -185,21 +182,23 @@ def _answer(session: Session, turn: Turn | None) -> dict[str, Any]:
 
 
 def _error_handlers() -> dict[Any, Any]:
-    def respond(status: int, message: str) -> JSONResponse:
-        return JSONResponse(make_error(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)
+    def handle(kind: type[Exception], describe: Callable[[Request, Any], tuple[int, str]]) -> tuple[type[Exception], Any]:
+        async def respond(request: Request, error: Exception) -> Response:
+            status, message = describe(request, error)
+            return JSONResponse(make_error(status, message), status, {"retry-after": "1"} if status in (429, 503) else None)
 
-    async def request_error(request: Request, error: RequestError) -> Response:
-        return respond(error.status, str(error))
+        return kind, respond
 
-    async def tacit_error(request: Request, error: TacitError) -> Response:
-        return respond(422, str(error))
-
-    async def http_error(request: Request, error: HTTPException) -> Response:
+    def http_error(request: Request, error: HTTPException) -> tuple[int, str]:
         where = f"{request.method} {request.url.path[:100]}"
         messages = {404: f"there is nothing at {where}.", 405: f"{where} is not supported."}
-        return respond(error.status_code, messages.get(error.status_code, str(error.detail)))
+        return error.status_code, messages.get(error.status_code, str(error.detail))
 
-    async def other_error(request: Request, error: Exception) -> Response:
-        return respond(500, f"internal error ({type(error).__name__}); the session is unchanged.")
-
-    return {RequestError: request_error, TacitError: tacit_error, HTTPException: http_error, Exception: other_error}
+    return dict(
+        (
+            handle(RequestError, lambda request, error: (error.status, str(error))),
+            handle(TacitError, lambda request, error: (422, str(error))),
+            handle(HTTPException, http_error),
+            handle(Exception, lambda _, e: (500, f"internal error ({type(e).__name__}); the session is unchanged.")),
+        )
+    )

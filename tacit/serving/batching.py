@@ -25,10 +25,8 @@ from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion, HiddenState
 from tacit.serving.requests import STOPPING, RequestError, gone
 
-Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]
-"""(future, result, error)"""
-MAX_IDLE_SCHEDULERS = 8
-"""idle schedulers to keep; clients with unusual sampling settings would otherwise leave one each"""
+Answers = Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]  # (future, result, error)
+MAX_IDLE_SCHEDULERS = 8  # idle schedulers to keep; clients with unusual sampling settings would otherwise leave one each
 
 
 class SchedulerFactory(Protocol):
@@ -87,8 +85,7 @@ class SchedulerPool:
         self._deliver, self._watch = deliver, watch
         self._schedulers: dict[tuple[int, Sampling], _OpenScheduler] = {}
         self._routes: dict[tuple[int, Sampling], _Route] = {}
-        self._faulty: set[int] = set()
-        """ids of policies whose scheduler failed; each gets its own until one succeeds"""
+        self._faulty: set[int] = set()  # ids of policies whose scheduler failed; each gets its own until one succeeds
 
     def __len__(self) -> int:
         return len(self._schedulers)
@@ -110,7 +107,13 @@ class SchedulerPool:
         """Run each busy scheduler until it finishes something."""
         for opened in [opened for opened in self._schedulers.values() if opened.waiting]:
             self._step(opened)
-        self._close_idle()
+        # Close idle schedulers that have no route, and all but the newest of the others.
+        routed = {id(route.opened) for route in self._routes.values()}
+        idle = [opened for opened in self._schedulers.values() if not opened.waiting]
+        kept = [opened for opened in idle if id(opened) in routed][-MAX_IDLE_SCHEDULERS:]
+        for opened in idle:
+            if opened not in kept:
+                self._drop(opened)
 
     def close(self) -> None:
         for opened in list(self._schedulers.values()):
@@ -152,34 +155,21 @@ class SchedulerPool:
             lost = list(opened.waiting.values())
             opened.waiting.clear()
             self._drop(opened)
-            if len({id(pending.policy) for pending in lost}) > 1:
-                self._retry_separately(lost)
-            else:
+            several = len({id(pending.policy) for pending in lost}) > 1
+            if not several:
                 self._faulty.update(id(pending.policy) for pending in lost)
                 self._deliver([(pending.answer, None, error) for pending in lost])
+            for pending in lost if several else ():  # once more, each with a scheduler of its own weights
+                try:
+                    route = self._own_route(pending.policy, pending.sampling)
+                    route.opened.waiting[route.submit(pending.request)] = pending
+                except Exception as own_error:
+                    self._deliver([(pending.answer, None, own_error)])
             return
         if id(opened.owner) in self._faulty:
             self._faulty.discard(id(opened.owner))
             self._routes = {key: route for key, route in self._routes.items() if route.policy is not opened.owner}
         self._deliver([(opened.waiting.pop(request_id).answer, completion, None) for request_id, completion in finished])
-
-    def _retry_separately(self, lost: Sequence[PendingRequest]) -> None:
-        for pending in lost:
-            try:
-                route = self._own_route(pending.policy, pending.sampling)
-                route.opened.waiting[route.submit(pending.request)] = pending
-            except Exception as error:
-                self._deliver([(pending.answer, None, error)])
-
-    def _close_idle(self) -> None:
-        """Close idle schedulers that have no route, and all but the newest of the others."""
-        if not (idle := [opened for opened in self._schedulers.values() if not opened.waiting]):
-            return
-        routed = {id(route.opened) for route in self._routes.values()}
-        kept = [opened for opened in idle if id(opened) in routed][-MAX_IDLE_SCHEDULERS:]
-        for opened in idle:
-            if opened not in kept:
-                self._drop(opened)
 
     def _drop(self, opened: _OpenScheduler) -> None:
         opened.scheduler.close()
@@ -192,10 +182,8 @@ class SchedulerPool:
 
 Result = TypeVar("Result")
 THREAD_PREFIX = "tacit"
-MAX_HUNG = 4
-"""threads of one worker that could not be interrupted"""
-EXIT_S = 1.0
-"""how long `exit_process` waits for threads"""
+MAX_HUNG = 4  # threads of one worker that could not be interrupted
+EXIT_S = 1.0  # how long `exit_process` waits for threads
 
 
 class WorkerThread:
@@ -233,8 +221,7 @@ class WorkerThread:
         return answer
 
     def _start(self) -> None:
-        self._since: float | None = None
-        """when the current call began"""
+        self._since: float | None = None  # when the current call began
         self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX} worker", daemon=True)
         self._thread.start()
 
@@ -298,8 +285,7 @@ def exit_process(status: int) -> int:
 
 
 THREAD_ENDED = "the batching thread ended with an error; restart the server."
-STOP_S = 1.0
-"""how long to wait for a running model step when the server stops"""
+STOP_S = 1.0  # how long to wait for a running model step when the server stops
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,14 +359,11 @@ class BatchingThread:
         except BaseException:
             assert self._loop is not None
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._on_failure)
+                self._loop.call_soon_threadsafe(self._refuse_all, RequestError(500, THREAD_ENDED), True)
             raise
 
-    def _on_failure(self) -> None:
-        self._dead = True
-        self._refuse_all(RequestError(500, THREAD_ENDED))
-
-    def _refuse_all(self, error: RequestError) -> None:
+    def _refuse_all(self, error: RequestError, dead: bool = False) -> None:
+        self._dead = self._dead or dead
         _settle([(answer, None, error) for answer in self._unanswered])
 
     def _read_inbox(self, wait: bool) -> bool:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
 
-CODE_S = 15.0
-"""timeout of a module's own code; a drafted tracker may take 12 s to start"""
+CODE_S = 15.0  # timeout of a module's own code; a drafted tracker may take 12 s to start
 REFRESH_S = 300.0
 
 
@@ -41,10 +41,8 @@ class ServedModule:
 
     def __init__(self, name: str, module: Module, world: Environment, context: Context, policy: LocalPolicy) -> None:
         self.name, self.module, self.world, self.context, self.policy = name, module, world, context, policy
-        self.users = 0
-        """running sessions and requests"""
-        self.draft = find_draft(context)
-        """the tracker, if it was drafted"""
+        self.users = 0  # running sessions and requests
+        self.draft = find_draft(context)  # the tracker, if it was drafted
         self._thread = WorkerThread(f"module {name}")
         self.tasks: dict[tuple[str, int, str], Task] = {}
         """the last tasks of its world that were played, by split, number and family"""
@@ -143,8 +141,7 @@ class Changes:
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    """name or path -> why"""
+    refused: dict[str, str] = field(default_factory=dict)  # name or path -> why
 
 
 class Catalog:
@@ -164,8 +161,7 @@ class Catalog:
         self._models = LoadedModels(self._engine, base)
         self._refreshing = asyncio.Lock()
         self.modules: dict[str, ServedModule] = {}
-        self.base_policy: LocalPolicy | None = None
-        """the base without an adapter"""
+        self.base_policy: LocalPolicy | None = None  # the base without an adapter
         self._routers: dict[str, Router] = {}
 
     async def refresh(self) -> Changes:
@@ -180,7 +176,8 @@ class Catalog:
                     served_modules[name] = here
                     continue
                 try:
-                    served_modules[name] = await self._open(name, module, world)
+                    policy = await self._batching.call(partial(self._models.open, module, world))
+                    served_modules[name] = ServedModule(name, module, world, make_context(module.context, world), policy)
                 except Exception as error:
                     changes.refused[name] = _why(error, module.path)
                     if here is not None:
@@ -188,7 +185,11 @@ class Catalog:
                     continue
                 (changes.added if here is None else changes.replaced).append(name)
             changes.removed.extend(name for name in self.modules if name not in served_modules)
-            self._routers = self._route(served_modules)
+            self._routers = {}
+            for world in {served.world.name: served.world for served in served_modules.values()}.values():
+                own = {o.module.skill: o.module for o in served_modules.values() if o.world.name == world.name}
+                fallback = self._fallback if self._fallback in own else None
+                self._routers[world.name] = Router(own, world, self._engine, self._base, fallback)
             before, self.modules = self.modules, served_modules
             self.base_policy = await self._batching.call(self._models.base_policy)
             for served in before.values():
@@ -207,7 +208,10 @@ class Catalog:
         """The named module, or the module for a family; without a family, the only module."""
         if skill:
             return self.find(skill if "/" in skill or not world else f"{world}/{skill}")
-        worlds = sorted(name for name, router in self._routers.items() if not family or self._serves(router, family))
+        worlds = []
+        for name, router in sorted(self._routers.items()):
+            served = {own for module in router.modules.values() for own in module.families}
+            worlds += [name] if not family or router.fallback is not None or family in served else []
         if world and world not in self._routers:
             raise not_found(str(unknown("world", world, self._routers)))
         if not worlds and not world:
@@ -236,12 +240,11 @@ class Catalog:
 
     @contextmanager
     def use(self, served: ServedModule) -> Iterator[ServedModule]:
-        served.users += 1
+        release = self.hold(served)
         try:
             yield served
         finally:
-            served.users -= 1
-            self._may_retire(served)
+            release()
 
     def hold(self, served: ServedModule) -> Callable[[], None]:
         """Like `use`, for a session. Call the returned function once, at the end."""
@@ -249,7 +252,8 @@ class Catalog:
 
         def release() -> None:
             served.users -= 1
-            self._may_retire(served)
+            if not served.users and served not in self.modules.values():
+                asyncio.ensure_future(self._retire(served)).add_done_callback(lambda done: done.exception())
 
         return release
 
@@ -278,11 +282,15 @@ class Catalog:
         name = module_name(world, module)
         json.dumps(describe_module(module, world), ensure_ascii=False, allow_nan=False).encode()  # must be sendable as JSON
         wrong = find_problems(module, self._base)
-        if not wrong and not self._may_run(name, find_draft(make_context(module.context, world))):
-            wrong.append(
-                f"module {module.path} contains a draft that was not approved to run. It was shown where this server was "
-                "started: read it, then start the server with --yes"
-            )
+        if not wrong and (draft := find_draft(make_context(module.context, world))) is not None:
+            packaged = package_draft(draft)
+            if packaged.attribute_name not in self._drafts:
+                self._drafts[packaged.attribute_name] = self._approve_draft(name, packaged)
+            if not self._drafts[packaged.attribute_name]:
+                wrong.append(
+                    f"module {module.path} contains a draft that was not approved to run. It was shown where this server was "
+                    "started: read it, then start the server with --yes"
+                )
         if name in found:
             wrong.append(f"{found[name][0].path} and {module.path} are both modules of skill {name!r}")
         held = next((served.module for served in self.modules.values() if served.module.adapter), None) or next(
@@ -298,40 +306,10 @@ class Catalog:
         else:
             found[name] = module, world
 
-    def _may_run(self, name: str, draft: SandboxedDraft | None) -> bool:
-        if draft is None:
-            return True
-        packaged = package_draft(draft)
-        if packaged.attribute_name not in self._drafts:
-            self._drafts[packaged.attribute_name] = self._approve_draft(name, packaged)
-        return self._drafts[packaged.attribute_name]
-
-    async def _open(self, name: str, module: Module, world: Environment) -> ServedModule:
-        policy = await self._batching.call(lambda: self._models.open(module, world))
-        return ServedModule(name, module, world, make_context(module.context, world), policy)
-
-    def _route(self, served_modules: Mapping[str, ServedModule]) -> dict[str, Router]:
-        routers = {}
-        for world in {served.world.name: served.world for served in served_modules.values()}.values():
-            modules = {o.module.skill: o.module for o in served_modules.values() if o.world.name == world.name}
-            fallback = self._fallback if self._fallback in modules else None
-            routers[world.name] = Router(modules, world, self._engine, self._base, fallback)
-        return routers
-
-    @staticmethod
-    def _serves(router: Router, family: str) -> bool:
-        return router.fallback is not None or any(family in module.families for module in router.modules.values())
-
-    def _may_retire(self, served: ServedModule) -> None:
-        if not served.users and served not in self.modules.values():
-            task = asyncio.ensure_future(self._retire(served))
-            task.add_done_callback(lambda done: done.exception())
-
     async def _retire(self, served: ServedModule) -> None:
         """Unload a module that was removed or replaced, if nobody uses it."""
         if served.users or served in self.modules.values():
             return
-
         served.close()
 
         def close() -> None:

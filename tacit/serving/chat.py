@@ -112,17 +112,7 @@ def routes(service: Service) -> list[NamedRoute]:
         service.metrics.tokens(asked.model if not served else served.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
-        choices = await service.run(
-            lambda: [
-                {
-                    "index": i,
-                    "message": {"role": "assistant", "content": _text(completion, asked.stops)},
-                    "logprobs": _logprobs(policy, completion) if asked.logprobs else None,
-                    "finish_reason": "length" if completion.finish == "length" else "stop",
-                }
-                for i, completion in enumerate(completions)
-            ]
-        )
+        choices = await service.run(lambda: [_choice(i, done, asked, policy) for i, done in enumerate(completions)])
         if asked.stream:
             counted = usage if (asked.stream_options or {}).get("include_usage") else None
             return StreamingResponse(_stream(head, choices, counted), media_type="text/event-stream")
@@ -160,11 +150,8 @@ def _read(policy: LocalPolicy, asked: ChatRequest) -> np.ndarray:
 
 
 def _sampling(asked: ChatRequest, served: ServedModule | None, most: int) -> Sampling:
-    length = (
-        asked.max_completion_tokens
-        or asked.max_tokens
-        or min(most, 64 if served is None else served.module.sampling.max_tokens)
-    )
+    usual = 64 if served is None else served.module.sampling.max_tokens
+    length = asked.max_completion_tokens or asked.max_tokens or min(most, usual)
     if length > most:
         raise invalid(f"max_tokens {length} is more than this server's limit of {most}.")
     stop = (*asked.stops, *(served.context.format.stop if served else ()))
@@ -173,28 +160,29 @@ def _sampling(asked: ChatRequest, served: ServedModule | None, most: int) -> Sam
     return Sampling(asked.temperature, asked.top_p, asked.top_k, length, tuple(dict.fromkeys(stop)))
 
 
-def _text(completion: Completion, stops: tuple[str, ...]) -> str:
-    """The text without the client's stop strings, as in OpenAI's API; our engine keeps them."""
-    ends = [at for stop in stops if (at := completion.text.find(stop)) >= 0]
-    return completion.text[: min(ends)] if ends else completion.text
-
-
-def _logprobs(policy: LocalPolicy, completion: Completion) -> dict[str, Any]:
-    tokens = zip(completion.tokens, completion.logprobs, strict=True)
-    decoded = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
-    return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in decoded]}
+def _choice(index: int, completion: Completion, asked: ChatRequest, policy: LocalPolicy) -> dict[str, Any]:
+    """The text is without the client's stop strings, as in OpenAI's API; our engine keeps them."""
+    ends = [at for stop in asked.stops if (at := completion.text.find(stop)) >= 0]
+    text, likely = completion.text[: min(ends)] if ends else completion.text, None
+    if asked.logprobs:
+        tokens = zip(completion.tokens, completion.logprobs, strict=True)
+        decoded = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
+        likely = {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in decoded]}
+    reason = "length" if completion.finish == "length" else "stop"
+    message = {"role": "assistant", "content": text}
+    return {"index": index, "message": message, "logprobs": likely, "finish_reason": reason}
 
 
 def _stream(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
     """Server-sent events with the whole answer in one chunk: actions are short."""
+
+    def event(head: dict[str, Any], *choices: dict[str, Any]) -> str:
+        return f"data: {json.dumps({'object': 'chat.completion.chunk', **head, 'choices': choices})}\n\n"
+
     for choice in choices:
         index, likely = choice["index"], choice["logprobs"]
-        yield _event(head, {"index": index, "delta": choice["message"], "logprobs": likely, "finish_reason": None})
-        yield _event(head, {"index": index, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
+        yield event(head, {"index": index, "delta": choice["message"], "logprobs": likely, "finish_reason": None})
+        yield event(head, {"index": index, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
     if usage is not None:
-        yield _event({**head, "usage": usage})
+        yield event({**head, "usage": usage})
     yield "data: [DONE]\n\n"
-
-
-def _event(head: dict[str, Any], *choices: dict[str, Any]) -> str:
-    return f"data: {json.dumps({'object': 'chat.completion.chunk', **head, 'choices': choices})}\n\n"

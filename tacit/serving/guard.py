@@ -77,10 +77,8 @@ class Metrics:
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-MAX_DISCARDED, REFUSED_S = 1 << 24, 2.0
-"""how many bytes of a refused request are still read, and for how long"""
-PUBLIC_PATHS = ("/", "/health")
-"""readable without a token"""
+MAX_DISCARDED, REFUSED_S = 1 << 24, 2.0  # how many bytes of a refused request are still read, and for how long
+PUBLIC_PATHS = ("/", "/health")  # readable without a token
 CLIENT = "tacit.client"
 SINGLE_HEADERS = (b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding")
 LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -209,12 +207,9 @@ def make_error(status: int, message: str) -> dict[str, Any]:
 
 # Limits per connection. They apply before authentication.
 
-MAX_HEADERS = 65_536
-"""bytes"""
-MAX_UNREAD = 1 << 26
-"""bytes of answers that clients have not read yet, over all connections"""
-OTHER_FILES = 64
-"""open files reserved for anything but connections"""
+MAX_HEADERS = 65_536  # bytes
+MAX_UNREAD = 1 << 26  # bytes of answers that clients have not read yet, over all connections
+OTHER_FILES = 64  # open files reserved for anything but connections
 
 
 def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
@@ -244,16 +239,14 @@ class BoundedConnection(HttpToolsProtocol):
 
     timeout_s = 60.0
     limit, client_limit = 2048, 512
-    counts: ClassVar[collections.Counter[str]] = collections.Counter()
-    """open connections by address"""
+    counts: ClassVar[collections.Counter[str]] = collections.Counter()  # open connections by address
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head, self._head_bytes, self._known, self._active = True, 0, False, self.loop.time()
         self._reading: float | None = self._active
         """since when the current request is awaited; None: there is none, or it is complete"""
-        self._writing: float | None = None
-        """since when an answer is not read"""
+        self._writing: float | None = None  # since when an answer is not read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -25,7 +25,7 @@ from tacit.serving.catalog import Changes, ServedModule
 from tacit.serving.requests import Actions, Name, Seed, Text
 from tacit.serving.server import describe_changes, on_sighup
 from tacit.serving.service import Service, play_turn
-from tacit.serving.sessions import Session, Turn
+from tacit.serving.sessions import Session
 
 INSTRUCTIONS = """Small models that each know one kind of work. A tool named after a module plays a whole episode of its own
 world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
@@ -56,16 +56,42 @@ class Tools:
 
     def __init__(self, service: Service) -> None:
         self._service, self._changed, self._play_tools = service, InMemorySubscriptionBus(), list[str]()
-        self._greeted: list[ServerSession] = []
-        """clients that did the handshake; they are notified of changes"""
+        self._greeted: list[ServerSession] = []  # clients that did the handshake; they are notified of changes
         self.server: MCPServer[Any] = MCPServer(
             "tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING", subscriptions=self._changed,
             middleware=[self._greet],
         )  # fmt: skip
-        for tool in (_begin(service), _observe(service), _end(service)):
+        for tool in (self.begin, self.observe, self.end, self.refresh):
             self.server.add_tool(tool)
-        self.server.add_tool(self.refresh)
         self._update_tools()
+
+    async def begin(self, goal: Text, family: Name = "", skill: Name = "", seed: Seed = 0) -> dict[str, Any]:
+        """Begin an episode in a world of your own. Say which kind of task it is (family) where there is more than one."""
+        with _as_tool_errors():
+            session = await self._service.begin(goal, family=family, skill=skill, seed=seed)
+            return {"session": session.name, "module": session.served.name}
+
+    async def observe(
+        self, session: Name, observation: Text, actions: Actions = NONE_LISTED, done: bool = False, success: bool = False,
+        effective: bool = True, turn: int | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Say what is seen now, which actions there are where the world lists them, and whether that is the end; whether the
+        action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
+        an answer asks again with the same `turn`."""
+        with _as_tool_errors():
+            found = self._service.sessions.find_open(session)
+            seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
+            told = await self._service.sessions.observe(found, seen, turn)
+            if told is None:
+                return {"action": None, "outcome": found.outcome}
+            return {"action": told.action, "turn": told.number, "state": told.state, "prompt": told.prompt}
+
+    async def end(self, session: Name, success: bool = False) -> dict[str, Any]:
+        """End an episode before its world does."""
+        with _as_tool_errors():
+            found = self._service.sessions.find_open(session)
+            self._service.sessions.end(found, "success" if success else "failure")
+            return _summarize(found)
 
     async def refresh(self) -> dict[str, Any]:
         """Look for modules again: new ones become tools, changed ones are replaced, missing ones taken off."""
@@ -73,7 +99,7 @@ class Tools:
             return vars(await self.update())
 
     async def update(self) -> Changes:
-        changes = await self._service.refresh()
+        changes = await self._service.catalog.refresh()
         if changes.added or changes.replaced or changes.removed:
             self._update_tools()
             await self._changed.publish(ToolsListChanged())
@@ -100,7 +126,7 @@ class Tools:
         for served in self._service.catalog.modules.values() if self._service.settings.worlds else ():
             families = ", ".join(served.module.families)
             told = f"Play one episode of {served.world.name} ({served.world.summary}) until it is over: {families}."
-            self._play_tools.append(_tool_name(served))
+            self._play_tools.append(re.sub(r"[^A-Za-z0-9_-]", "_", served.name)[:64])
             self.server.add_tool(_make_play_tool(self._service, served), self._play_tools[-1], description=told)
 
 
@@ -124,66 +150,10 @@ def _make_play_tool(service: Service, served: ServedModule) -> Callable[..., Awa
     return play
 
 
-def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def begin(goal: Text, family: Name = "", skill: Name = "", seed: Seed = 0) -> dict[str, Any]:
-        """Begin an episode in a world of your own. Say which kind of task it is (family) where there is more than one."""
-        with _as_tool_errors():
-            session = await service.begin(goal, family=family, skill=skill, seed=seed)
-            return {"session": session.name, "module": session.served.name}
-
-    return begin
-
-
-def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def observe(
-        session: Name,
-        observation: Text,
-        actions: Actions = NONE_LISTED,
-        done: bool = False,
-        success: bool = False,
-        effective: bool = True,
-        turn: int | None = None,
-    ) -> dict[str, Any]:
-        """Say what is seen now, which actions there are where the world lists them, and whether that is the end; whether the
-        action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
-        an answer asks again with the same `turn`."""
-        with _as_tool_errors():
-            found = service.sessions.find_open(session)
-            seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
-            told = await service.sessions.observe(found, seen, turn)
-            if told is None:
-                return {"action": None, "outcome": found.outcome}
-            return {"action": told.action, "turn": told.number, "state": told.state, "prompt": told.prompt}
-
-    return observe
-
-
-def _end(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def end(session: Name, success: bool = False) -> dict[str, Any]:
-        """End an episode before its world does."""
-        with _as_tool_errors():
-            found = service.sessions.find_open(session)
-            service.sessions.end(found, "success" if success else "failure")
-            return _summarize(found)
-
-    return end
-
-
 def _summarize(session: Session) -> dict[str, Any]:
-    def line(turn: Turn) -> dict[str, Any]:
-        return {"saw": turn.observation.text, "did": turn.action}
-
+    acted = [{"saw": turn.observation.text, "did": turn.action} for turn in session.turns if turn.acted]
     told = {"goal": session.episode.task.goal, "outcome": session.outcome, "note": session.note}
-    acted = [line(turn) for turn in session.turns if turn.acted]
     return told | {"turns": acted, "saw_last": session.final.text if session.final else ""}
-
-
-def _tool_name(served: ServedModule) -> str:
-    """
-    >>> re.sub(r"[^A-Za-z0-9_-]", "_", "alfworld/heat")
-    'alfworld_heat'
-    """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", served.name)[:64]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,8 +12,7 @@ from starlette.requests import Request
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 
-STOPPING = "the server is stopping; try again when it is back."
-"""with status 503"""
+STOPPING = "the server is stopping; try again when it is back."  # with status 503
 
 
 class RequestError(TacitError):
@@ -24,29 +23,10 @@ class RequestError(TacitError):
         self.status = status
 
 
-def not_found(message: str) -> RequestError:
-    return RequestError(404, message)
-
-
-def conflict(message: str) -> RequestError:
-    return RequestError(409, message)
-
-
-def gone(message: str) -> RequestError:
-    return RequestError(410, message)
-
-
-def invalid(message: str) -> RequestError:
-    return RequestError(422, message)
-
-
-def too_many(message: str) -> RequestError:
-    return RequestError(429, message)
-
-
+not_found, conflict, gone = partial(RequestError, 404), partial(RequestError, 409), partial(RequestError, 410)
+invalid, too_many = partial(RequestError, 422), partial(RequestError, 429)
 Model = TypeVar("Model", bound=BaseModel)
-MAX_MISTAKES = 5
-"""mistakes in one error message"""
+MAX_MISTAKES = 5  # mistakes in one error message
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
@@ -54,7 +34,11 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate(json.loads(await request.body() or b"{}"))
     except ValidationError as error:
-        mistakes = "; ".join(map(_describe_mistake, error.errors()[:MAX_MISTAKES]))
+        found = []
+        for one in error.errors()[:MAX_MISTAKES]:  # without the type names that pydantic adds when it tried a union
+            where = ".".join(str(part) for part in one["loc"] if "[" not in str(part)) or "the body"
+            found.append(f"{where}: {'Input should be an object' if one['type'] == 'model_type' else one['msg']}")
+        mistakes = "; ".join(found)
     except json.JSONDecodeError as error:
         mistakes = f"it is not JSON (at character {error.pos})"
     except (ValueError, RecursionError) as error:  # invalid text, very long numbers, very deep nesting
@@ -62,16 +46,8 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     raise invalid(f"invalid request: {mistakes}.")
 
 
-def _describe_mistake(found: Mapping[str, Any]) -> str:
-    """Leaves out the type names that pydantic adds to the location when it tried a union."""
-    where = ".".join(str(part) for part in found["loc"] if "[" not in str(part)) or "the body"
-    return f"{where}: {'Input should be an object' if found['type'] == 'model_type' else found['msg']}"
-
-
-MAX_CHARACTERS = 16_384
-"""of one text; a module's context is far smaller"""
-MIN_TEMPERATURE = 1e-20
-"""below this, logits divided by the temperature overflow"""
+MAX_CHARACTERS = 16_384  # of one text; a module's context is far smaller
+MIN_TEMPERATURE = 1e-20  # below this, logits divided by the temperature overflow
 
 
 def _check_temperature(temperature: float) -> float:

@@ -72,8 +72,7 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-CLOSE_S = 2.8
-"""for everything after `--stop-s`; then the process exits, with a traceback"""
+CLOSE_S = 2.8  # for everything after `--stop-s`; then the process exits, with a traceback
 
 
 class _Server(uvicorn.Server):
@@ -129,8 +128,7 @@ def on_sighup(work: Callable[[], Awaitable[None]]) -> None:
 
 TOKEN = "TACIT_SERVE_TOKEN"
 Tokens = dict[str, str] | None
-MIN_LENGTH, MIN_DISTINCT = 16, 8
-"""of a token: its characters, and how many of them and of their distances differ"""
+MIN_LENGTH, MIN_DISTINCT = 16, 8  # of a token: its characters, and how many of them and of their distances differ
 SWITCH_S = 2e-4
 """Python's thread switch interval. With the default of 5 ms the batching thread would wait that long for the GIL after each
 operation while requests are handled; an operation of a small model takes 0.1 ms"""
@@ -172,7 +170,7 @@ def serve(service: Service, tokens: Tokens, announce: Callable[[str], None], rem
     """Serve until stopped. `announce` gets the address, `remark` the changes after each SIGHUP."""
 
     async def refresh() -> None:
-        remark(describe_changes(await service.refresh()))
+        remark(describe_changes(await service.catalog.refresh()))
 
     sys.setswitchinterval(SWITCH_S)
     app = make_app(service, tokens)

@@ -12,24 +12,21 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request
 from tacit.core.seeds import derive
-from tacit.core.types import Observation, Prompt, StopReason, Task, Transition
+from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.worlds import InProcessPool, WorldFailure
 from tacit.serving.batching import BatchingThread, Result, WorkerThread
-from tacit.serving.catalog import ApproveDraft, Catalog, Changes, ServedModule
+from tacit.serving.catalog import ApproveDraft, Catalog, ServedModule
 from tacit.serving.guard import Metrics
 from tacit.serving.requests import RequestError, conflict, gone, invalid, not_found
 from tacit.serving.sessions import Session, Sessions, Turn, count_bytes, wait_for_answer
 from tacit.serving.settings import ServingSettings
 
-MAX_TASKS = 512
-"""largest task number plus one; a world makes all earlier tasks of a split, about 1 ms each"""
-MAX_STARTING = 4
-"""worlds that start at once"""
-WORLD_S = 30.0
-"""timeout of a world's reset and step"""
+MAX_TASKS = 512  # largest task number plus one; a world makes all earlier tasks of a split, about 1 ms each
+MAX_STARTING = 4  # worlds that start at once
+WORLD_S = 30.0  # timeout of a world's reset and step
 
 
 class HostedWorld:
@@ -76,20 +73,6 @@ def find_task(served: ServedModule, split: str, number: int, family: str) -> Tas
     return tasks[number]
 
 
-async def start_world(session: Session, sessions: Sessions, places: asyncio.Semaphore) -> None:
-    """Reset the session's world and begin the first turn."""
-    session.world = HostedWorld(session.served.world)
-    with sessions.lock(session):
-        async with places:
-            first = await session.world.reset(session.episode.task)
-        if not session.open:
-            raise gone(f"session {session.name!r} was ended while its world started.")
-        if isinstance(first, WorldFailure):
-            sessions.end(session, first.reason.value, first.detail)
-            raise invalid(f"the world failed at reset: {first.detail}")
-        await sessions.next_turn(session, first)
-
-
 def current_turn(session: Session) -> Turn:
     if not session.turns:
         raise conflict(f"session {session.name!r} has no turn yet: its world is still starting.")
@@ -120,8 +103,7 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
     return turn
 
 
-CLEANUP_S = 1.0
-"""how often idle sessions are looked for"""
+CLEANUP_S = 1.0  # how often idle sessions are looked for
 
 
 class Service:
@@ -155,7 +137,13 @@ class Service:
     async def running(self) -> AsyncIterator[Service]:
         """Load all modules, run, and shut down. A module that cannot be served at the start is an error."""
         self.batching.start()
-        cleanup = asyncio.create_task(self._end_idle_sessions())
+
+        async def end_idle_sessions() -> None:
+            while True:
+                await asyncio.sleep(min(CLEANUP_S, self.settings.idle_s))
+                self.sessions.end_idle()
+
+        cleanup = asyncio.create_task(end_idle_sessions())
         try:
             changes = await self.catalog.refresh()
             if changes.refused:
@@ -173,9 +161,6 @@ class Service:
             self._task_thread.close()
             self._thread.close()
             await self.batching.stop()
-
-    async def refresh(self) -> Changes:
-        return await self.catalog.refresh()
 
     async def begin(
         self,
@@ -209,16 +194,20 @@ class Service:
         if number is None:
             return session
         try:
-            await start_world(session, self.sessions, self._starting_worlds)
+            session.world = HostedWorld(session.served.world)
+            with self.sessions.lock(session):
+                async with self._starting_worlds:
+                    first = await session.world.reset(task)
+                if not session.open:
+                    raise gone(f"session {session.name!r} was ended while its world started.")
+                if isinstance(first, WorldFailure):
+                    self.sessions.end(session, first.reason.value, first.detail)
+                    raise invalid(f"the world failed at reset: {first.detail}")
+                await self.sessions.next_turn(session, first)
         except BaseException:
             self.sessions.end(session, "world_error", "its world did not start")
             raise
         return session
-
-    async def _end_idle_sessions(self) -> None:
-        while True:
-            await asyncio.sleep(min(CLEANUP_S, self.settings.idle_s))
-            self.sessions.end_idle()
 
 
 MAX_ALTERNATIVES, DRAWS = 100, 16
@@ -237,30 +226,22 @@ async def score_alternatives(session: Session, turn: Turn, most: int, service: S
     temperature = session.episode.sampling.temperature or 1.0
 
     def work() -> list[tuple[str, float]]:
-        meant = listed or _drawn(served, request, seed, session)
-        return _scored(served, prompt, request, tuple(dict.fromkeys(meant)), temperature)
+        actions = list(listed)
+        if not actions:
+            requests = [Request(request.prompt, derive(seed, len(session.turns), "alternative", draw)) for draw in range(DRAWS)]
+            completions = served.policy.sample(requests, session.episode.sampling)
+            actions = [served.context.format.parse(completion.text).action for completion in completions]
+        written = {}
+        for action in dict.fromkeys(actions):
+            with suppress(TacitError):  # the module's format may not be able to express it
+                tokens = encode_action(prompt, action, served.context.format, served.policy)
+                if len(tokens) + len(request.prompt) <= served.policy.context_limit:
+                    written[action] = tokens
+        rows = served.policy.logprobs([request.prompt] * len(written), list(written.values()), temperature)
+        scored = [(action, math.exp(float(row.sum()))) for action, row in zip(written, rows, strict=True)]
+        return sorted(scored, key=lambda pair: -pair[1])
 
     found = await wait_for_answer(lambda: service.batching.call(work), service.settings, service.batching)
     alternatives = [{"action": action, "probability": value} for action, value in found[:most]]
     service.sessions.grow(session, count_bytes(alternatives))
     turn.alternatives = alternatives
-
-
-def _drawn(served: ServedModule, request: Request, seed: int, session: Session) -> tuple[str, ...]:
-    requests = [Request(request.prompt, derive(seed, len(session.turns), "alternative", draw)) for draw in range(DRAWS)]
-    completions = served.policy.sample(requests, session.episode.sampling)
-    return tuple(served.context.format.parse(completion.text).action for completion in completions)
-
-
-def _scored(
-    served: ServedModule, prompt: Prompt, request: Request, actions: tuple[str, ...], temperature: float
-) -> list[tuple[str, float]]:
-    written = {}
-    for action in actions:
-        with suppress(TacitError):  # the module's format may not be able to express it
-            tokens = encode_action(prompt, action, served.context.format, served.policy)
-            if len(tokens) + len(request.prompt) <= served.policy.context_limit:
-                written[action] = tokens
-    rows = served.policy.logprobs([request.prompt] * len(written), list(written.values()), temperature)
-    scored = [(action, math.exp(float(row.sum()))) for action, row in zip(written, rows, strict=True)]
-    return sorted(scored, key=lambda pair: -pair[1])

@@ -27,10 +27,8 @@ from tacit.serving.guard import Metrics
 from tacit.serving.requests import RequestError, conflict, gone, invalid, not_found, too_many
 from tacit.serving.settings import ServingSettings
 
-MODULE, HAND = "module", "hand"
-"""who chose an action"""
-TURN_BYTES = 2048
-"""of a turn besides its texts, about"""
+MODULE, HAND = "module", "hand"  # who chose an action
+TURN_BYTES = 2048  # of a turn besides its texts, about
 
 
 def count_bytes(*values: Any) -> int:
@@ -50,25 +48,18 @@ class Turn:
     number: int
     observation: Observation
     prompt: str
-    state: str
-    """the state block in the prompt; empty if there is none"""
+    state: str  # the state block in the prompt; empty if there is none
     action: str = ""
     acted: bool = False
     by: str = MODULE
-    wrote: str = ""
-    """the completion"""
-    effective: bool = True
-    """whether the action changed anything"""
-    valid: bool = True
-    """whether the completion is an action in the module's format"""
-    probability: float | None = None
-    """of the completion, at its sampling temperature"""
+    wrote: str = ""  # the completion
+    effective: bool = True  # whether the action changed anything
+    valid: bool = True  # whether the completion is an action in the module's format
+    probability: float | None = None  # of the completion, at its sampling temperature
     prompt_tokens: int = 0
     tokens: int = 0
-    alternatives: list[dict[str, Any]] | None = None
-    """the most likely actions with probabilities, if requested"""
-    signals: dict[str, float] = field(default_factory=dict)
-    """the tracker's reward signals"""
+    alternatives: list[dict[str, Any]] | None = None  # the most likely actions with probabilities, if requested
+    signals: dict[str, float] = field(default_factory=dict)  # the tracker's reward signals
 
     def to_json(self) -> dict[str, Any]:
         others = {name: value for name, value in vars(self).items() if name not in ("number", "observation", "action")}
@@ -80,21 +71,15 @@ class Session:
     def __init__(self, name: str, client: str, served: ServedModule, episode: Episode, release: Callable[[], None]) -> None:
         self.name, self.client, self.served, self.episode, self._release = name, client, served, episode, release
         self.turns: list[Turn] = []
-        self.outcome = ""
-        """empty while it is open"""
+        self.outcome = ""  # empty while it is open
         self.note = ""
         self.began = time.time()
         self.touch()
-        self.bytes = 0
-        """of its texts in memory"""
-        self.final: Observation | None = None
-        """the last observation"""
-        self.request: Request | None = None
-        """of the current turn"""
-        self.acting = False
-        """a request is in progress"""
-        self.world: Any = None
-        """a `service.HostedWorld`, if the server runs the world"""
+        self.bytes = 0  # of its texts in memory
+        self.final: Observation | None = None  # the last observation
+        self.request: Request | None = None  # of the current turn
+        self.acting = False  # a request is in progress
+        self.world: Any = None  # a `service.HostedWorld`, if the server runs the world
 
     @property
     def open(self) -> bool:
@@ -134,8 +119,7 @@ Answer = TypeVar("Answer")
 class Sessions:
     def __init__(self, settings: ServingSettings, catalogue: Catalog, batching: BatchingThread, metrics: Metrics) -> None:
         self._settings, self._catalogue, self._batching, self._metrics = settings, catalogue, batching, metrics
-        self._life = secrets.token_hex(4)
-        """prefix of session names, to recognize those of an earlier server process"""
+        self._life = secrets.token_hex(4)  # prefix of session names, to recognize those of an earlier server process
         self._open: dict[str, Session] = {}
         self._over: OrderedDict[str, Session] = OrderedDict()
         self._beginning = self.bytes = 0

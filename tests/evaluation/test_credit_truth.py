@@ -13,12 +13,12 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Group, Observation
 from tacit.evaluation.credit_truth import (
+    AFTER,
     MidwayContext,
-    MidwayWorlds,
+    MidwayWorld,
     continuations,
     done_in,
     split_midway,
-    start_midway,
     states_of,
     value_group,
 )
@@ -28,6 +28,10 @@ from tacit.rollout.worlds import InProcessPool
 
 SETUP = make_setup()
 GROUPS = SETUP.collect(1)
+
+
+def start_midway(task, done):
+    return replace(task, data={**task.data, AFTER: tuple(done)})
 
 
 def exact(group: Group, gamma: float = GAMMA) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +101,7 @@ def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
     for t, step in enumerate(whole.steps):
         task = start_midway(whole.task, [done_in(s) for s in whole.steps[:t]])
         assert split_midway(task) == (whole.task, tuple((s.action, None) for s in whole.steps[:t]))
-        observation = MidwayWorlds(make, LIMIT)().reset(task)
+        observation = MidwayWorld(make(), LIMIT).reset(task)
         assert observation == step.observation
         assert context.begin(task, PLAIN).read(observation).text == step.prompt.text
     assert context.style == "bare"
@@ -130,13 +134,13 @@ def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
     told = MidwayContext(context, Maze)
     for t, step in enumerate(one.steps):
         task = start_midway(one.task, [done_in(s) for s in one.steps[:t]])
-        assert told.begin(task, PLAIN).read(MidwayWorlds(Maze, LIMIT)().reset(task)) == step.prompt
+        assert told.begin(task, PLAIN).read(MidwayWorld(Maze(), LIMIT).reset(task)) == step.prompt
     assert states_of(one)[0] == states_of(other)[0]
     assert states_of(one)[1] != states_of(other)[1], "the same place, and other words to read"
 
 
 def test_the_limit_counts_the_steps_that_came_first():
-    world = MidwayWorlds(Maze, LIMIT)()
+    world = MidwayWorld(Maze(), LIMIT)
     world.reset(start_midway(TASKS[0], [(action, None) for action in ("right", "left", "left", "left")]))
     assert not world.step("left").done and world.step("left").done
 

@@ -11,7 +11,7 @@ from household_logs import WORLD, household
 from tacit.core.types import Observation, Task, Transition
 from tacit.modules.drafting.checks import Draft, check_draft
 from tacit.modules.drafting.draft import (
-    build_tracker_prompt,
+    build_prompt,
     choose_examples,
     draft_until_valid,
     extract_code,
@@ -252,9 +252,9 @@ def test_nothing_is_run_that_nobody_agreed_to(episodes, monkeypatch) -> None:
 def test_the_question_has_a_handful_of_episodes_and_the_answer_a_file(episodes) -> None:
     shown = choose_examples(episodes, 6)
     assert [e.success for e in shown].count(False) == 2 and len({e.goal for e in shown[:4]}) == 4
-    text = build_tracker_prompt("pick", shown, list_action_kinds(episodes)).text
+    text = build_prompt("pick", shown, list_action_kinds(episodes)).text
     assert shown[0].goal in text and "It was lost." in text and "go to " in text and "CLAIMS" in text
-    again = build_tracker_prompt("pick", shown, [], drafts.ALWAYS_DONE, "- done: too early").text
+    again = build_prompt("pick", shown, [], drafts.ALWAYS_DONE, "- done: too early").text
     assert "return True" in again and "- done: too early" in again
     assert extract_code(f"<think>```python\nx\n```</think>{drafts.fenced(drafts.GOOD)}") == drafts.GOOD.strip() + "\n"
     assert extract_code("BOUND = 1") == "BOUND = 1\n"

@@ -80,8 +80,6 @@ def test_a_packed_module_comes_out_as_it_went_in(modules, package, tmp_path, cap
         assert said in card, said
     assert f"license: {OWN_LICENSE}" in card and (out / "heat" / "README.md").read_text() == card
     assert install(package, out) == 0 and "already in" in capsys.readouterr().out
-    older = rewritten(package, tmp_path / "older.tacit", lambda e: e.update({"package.json": b"{}"}))
-    assert install(older, out) == 0 and "already in" in capsys.readouterr().out, "earlier versions wrote a list"
     assert main(["modules", "verify", str(out)]) == 0 and main(["modules", "list", str(out)]) == 0
 
 

@@ -35,12 +35,12 @@ def scores(router: Router, skill: str) -> np.ndarray:
 
 def test_only_the_active_adapter_is_loaded_and_the_base_once(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
-    assert (router.loads.models, router.loads.adapters) == (0, 0)
+    assert (router.loads["models"], router.loads["adapters"]) == (0, 0)
     heat = scores(router, "heat")
-    assert np.array_equal(scores(router, "heat"), heat) and (router.loads.models, router.loads.adapters) == (1, 1)
+    assert np.array_equal(scores(router, "heat"), heat) and (router.loads["models"], router.loads["adapters"]) == (1, 1)
     pick = scores(router, "pick")
-    assert not np.allclose(pick, heat) and (router.loads.models, router.loads.adapters) == (1, 2)
-    assert np.array_equal(scores(router, "heat"), heat) and (router.loads.models, router.loads.adapters) == (1, 3)
+    assert not np.allclose(pick, heat) and (router.loads["models"], router.loads["adapters"]) == (1, 2)
+    assert np.array_equal(scores(router, "heat"), heat) and (router.loads["models"], router.loads["adapters"]) == (1, 3)
     engine = router.policy(router.modules["heat"]).engine
     assert list(engine.members) == ["default"], "one adapter in memory, whichever it is"
 
@@ -55,7 +55,7 @@ def test_sampling_follows_the_switch(modules: Path) -> None:
     agent = Agent.load(modules)
     routed = played(agent)
     agent.play(WORLD.make(), pick)
-    assert agent.router.loads.adapters == 2 and played(agent) == routed and agent.router.loads.adapters == 3
+    assert agent.router.loads["adapters"] == 2 and played(agent) == routed and agent.router.loads["adapters"] == 3
     assert played(Agent.load(modules / "heat")) == routed
     assert played(Agent.load(modules / "pick", fallback="pick")) != routed
 
@@ -75,7 +75,7 @@ def test_an_adapter_of_another_number_format_is_taken_over(modules: Path, tmp_pa
     rounded = rewritten(heat, tmp_path / "rounded", lambda name, t: t.to(torch.bfloat16))
     router = Router({"heat": heat, "rounded": rounded}, WORLD)
     exact, coarse = scores(router, "heat"), scores(router, "rounded")
-    assert not np.array_equal(exact, coarse) and np.allclose(exact, coarse, atol=0.05) and router.loads.models == 1
+    assert not np.array_equal(exact, coarse) and np.allclose(exact, coarse, atol=0.05) and router.loads["models"] == 1
 
 
 def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path
     half = rewritten(heat, tmp_path / "half", lambda name, t: t[:2] if "lora_A" in name else t[:, :2], r=2, lora_alpha=4)
     router = Router({"heat": heat, "half": half}, WORLD)
     whole = scores(router, "heat")
-    assert not np.allclose(scores(router, "half"), whole) and (router.loads.models, router.loads.adapters) == (2, 2)
-    assert np.array_equal(scores(router, "heat"), whole) and (router.loads.models, router.loads.adapters) == (3, 3)
+    assert not np.allclose(scores(router, "half"), whole) and (router.loads["models"], router.loads["adapters"]) == (2, 2)
+    assert np.array_equal(scores(router, "heat"), whole) and (router.loads["models"], router.loads["adapters"]) == (3, 3)
 
 
 def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_one_agent_over_modules_of_several_worlds(modules: Path, tmp_path: Path)
     agent.begin(household.goal)
     assert agent.module.world == "alfworld"
     agent.begin(errand.goal)
-    assert agent.module.world == "errands" and agent.router.loads.models == 1, "one base serves both"
+    assert agent.module.world == "errands" and agent.router.loads["models"] == 1, "one base serves both"
     with pytest.raises(TacitError, match="two modules have the same skill and world"):
         Agent.load([tmp_path / "household", tmp_path / "household" / "heat"])
 

@@ -17,14 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit.modules.drafting.sandbox import DraftError, Limits, Sandbox
+from tacit.modules.drafting.sandbox import DraftError, Kind, Limits, Sandbox
 from tacit.modules.drafting.tracker import COUNTS, DraftRules, Fields
 from tacit.training.recordings import Recording
 
-MAX_TIMEOUTS = 3
-"""give up after this many timeouts"""
-MAX_STATE = 100_000
-"""characters of a state"""
+MAX_TIMEOUTS = 3  # give up after this many timeouts
+MAX_STATE = 100_000  # characters of a state
 
 
 @dataclass
@@ -35,8 +33,7 @@ class DraftTrace:
     done: list[bool] = field(default_factory=list)
     events: list[list[str]] = field(default_factory=list)
     state: Any = None
-    error: str = ""
-    """why it stopped early"""
+    error: str = ""  # why it stopped early
 
 
 def run_tracker(sandbox: Sandbox, goal: str, seen: Sequence[str], actions: Sequence[str]) -> DraftTrace:
@@ -58,36 +55,34 @@ def run_tracker(sandbox: Sandbox, goal: str, seen: Sequence[str], actions: Seque
     return trace
 
 
-def run_rewards(sandbox: Sandbox, fields: Sequence[Fields], seen: Sequence[str], actions: Sequence[str]) -> DraftTrace:
-    """Run drafted rewards over the fields of the world's tracker; `fields` has one more entry than there are actions."""
-    trace, counts = DraftTrace(), Counter[str]()
-    try:
-        for turn, action in enumerate(actions, start=1):
-            before, saw = {**fields[turn - 1], COUNTS: dict(counts)}, seen[min(turn, len(seen) - 1)]
-            events = sandbox.call("events", state=before, action=action, saw=saw, after=fields[turn])
-            trace.events.append(events)
-            counts.update(events)
-    except DraftError as error:
-        trace.error = str(error)
-    return trace
-
-
 @dataclass(frozen=True)
 class Draft:
     """Source files, executed in order in one namespace."""
 
     sources: Sequence[str]
     limits: Limits | None = None
-    blocks: Mapping[Recording, Sequence[Fields]] | None = None
-    """for rewards only: fields of the world's own tracker, per turn"""
+    blocks: Mapping[Recording, Sequence[Fields]] | None = None  # for rewards only: fields of the world's own tracker, per turn
+
+    @property
+    def kind(self) -> Kind:
+        return "tracker" if self.blocks is None else "rewards"
 
     def sandbox(self, seed: int = 0) -> Sandbox:
-        return Sandbox(self.sources, self.limits, seed, kind="tracker" if self.blocks is None else "rewards")
+        return Sandbox(self.sources, self.limits, seed, kind=self.kind)
 
     def follow(self, sandbox: Sandbox, episode: Recording) -> DraftTrace:
         if self.blocks is None:
             return run_tracker(sandbox, episode.goal, episode.seen, episode.actions)
-        return run_rewards(sandbox, self.blocks[episode], episode.seen, episode.actions)
+        fields, trace, counts = self.blocks[episode], DraftTrace(), Counter[str]()  # one more entry than there are actions
+        try:
+            for turn, action in enumerate(episode.actions, start=1):
+                before, saw = {**fields[turn - 1], COUNTS: dict(counts)}, episode.seen[min(turn, len(episode.seen) - 1)]
+                events = sandbox.call("events", state=before, action=action, saw=saw, after=fields[turn])
+                trace.events.append(events)
+                counts.update(events)
+        except DraftError as error:
+            trace.error = str(error)
+        return trace
 
     def follow_all(self, episodes: Sequence[Recording]) -> list[DraftTrace | None]:
         """A trace per episode; None for episodes after the draft was given up."""
@@ -108,10 +103,8 @@ class Draft:
 
 
 CHECKS = ("reads", "runs", "deterministic", "bounded", "done", "rewards")
-REWARD_CHECKS = ("reads", "runs", "deterministic", "rewards")
-"""for a draft without its own state block"""
-LONG = 400
-"""turns of the concatenated episode"""
+REWARD_CHECKS = ("reads", "runs", "deterministic", "rewards")  # for a draft without its own state block
+LONG = 400  # turns of the concatenated episode
 CLOSE = 1e-6
 
 
@@ -119,10 +112,8 @@ CLOSE = 1e-6
 class Failure:
     check: str
     what: str
-    episode: int = 0
-    """line of the log; 0 if no episode is concerned"""
-    turn: int = 0
-    """starts at 1; 0 is before the first action"""
+    episode: int = 0  # line of the log; 0 if no episode is concerned
+    turn: int = 0  # starts at 1; 0 is before the first action
 
     def __str__(self) -> str:
         where = f"episode of line {self.episode}, turn {self.turn}: " if self.episode else ""
@@ -134,17 +125,13 @@ class CheckReport:
     episodes: int = 0
     won: int = 0
     turns: int = 0
-    broke: int = 0
-    """episodes that the draft did not follow to the end"""
-    longest: int = 0
-    """characters of the longest state block"""
+    broke: int = 0  # episodes that the draft did not follow to the end
+    longest: int = 0  # characters of the longest state block
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     enforced_limits: dict[str, bool] = field(default_factory=dict)
-    last_check: str = "rewards"
-    """the last check that ran"""
-    checks: tuple[str, ...] = CHECKS
-    """checks that apply"""
+    last_check: str = "rewards"  # the last check that ran
+    checks: tuple[str, ...] = CHECKS  # checks that apply
 
     @property
     def passed(self) -> bool:
@@ -193,7 +180,7 @@ def _run_checks(draft: Draft, episodes: Sequence[Recording], found: CheckReport)
             found.failures = [Failure("reads", reason) for reason in sandbox.findings]
             found.last_check = "reads"
             return
-        rules = DraftRules.of(sandbox.constants, "tracker" if whole else "rewards")
+        rules = DraftRules.of(sandbox.constants, draft.kind)
     traces = draft.follow_all(episodes)
     for episode, trace in zip(episodes, traces, strict=True):
         if trace is not None and trace.error:
@@ -211,7 +198,6 @@ def _run_checks(draft: Draft, episodes: Sequence[Recording], found: CheckReport)
         _check_rewards(episode, trace, rules, found)
         if whole:
             _check_blocks(episode, trace, rules, found)
-            _check_done(episode, trace, found)
     if whole:
         _check_long_episode(draft, episodes, rules, found)
     _add_notes(draft, followed, found)
@@ -224,7 +210,7 @@ def _check_determinism(
     sound = [(e, c) for e, c in followed if not c.error][::-1]
     try:
         with draft.sandbox(seed=1) as sandbox:
-            if DraftRules.of(sandbox.constants, "tracker" if draft.blocks is None else "rewards") != rules:
+            if DraftRules.of(sandbox.constants, draft.kind) != rules:
                 found.failures.append(Failure("deterministic", "another BOUND, REWARDS or CLAIMS the second time"))
             for episode, before in sound:
                 if not sandbox.alive:
@@ -247,22 +233,16 @@ def _first_difference(before: DraftTrace, again: DraftTrace) -> int | None:
 
 
 def _check_blocks(episode: Recording, trace: DraftTrace, rules: DraftRules, found: CheckReport) -> None:
-    for turn, block in enumerate(trace.blocks):
-        found.longest = max(found.longest, len(block))
-        if len(block) > rules.bound:
-            what = f"a block of {len(block)} characters, over the BOUND of {rules.bound}"
-            found.failures.append(Failure("bounded", what, episode.line, turn))
-            return
-
-
-def _check_done(episode: Recording, trace: DraftTrace, found: CheckReport) -> None:
+    """No block is longer than BOUND, and `done` is true exactly at the end of a won episode."""
+    found.longest = max([found.longest, *map(len, trace.blocks)])
+    if (long := next((turn for turn, block in enumerate(trace.blocks) if len(block) > rules.bound), None)) is not None:
+        what = f"a block of {len(trace.blocks[long])} characters, over the BOUND of {rules.bound}"
+        found.failures.append(Failure("bounded", what, episode.line, long))
     last = len(episode.actions)
-    early = next((turn for turn, done in enumerate(trace.done) if done and turn < last), None)
-    if early is not None:
+    if (early := next((turn for turn, done in enumerate(trace.done) if done and turn < last), None)) is not None:
         found.failures.append(Failure("done", "done, and it was not won yet", episode.line, early))
-    if trace.error or len(episode.seen) <= last:
-        return  # the observation after the last action was not recorded
-    if trace.done[last] != episode.success:
+    # Where the observation after the last action was not recorded, the end is not known.
+    if not trace.error and len(episode.seen) > last and trace.done[last] != episode.success:
         what = "won, and not done" if episode.success else "done, and it was not won"
         found.failures.append(Failure("done", what, episode.line, last))
 
@@ -292,12 +272,12 @@ def _check_long_episode(draft: Draft, episodes: Sequence[Recording], rules: Draf
     with draft.sandbox() as sandbox:
         trace = run_tracker(sandbox, episodes[0].goal, [episodes[0].seen[0], *(s for _, s in turns)], [a for a, _ in turns])
     long = next((turn for turn, block in enumerate(trace.blocks) if len(block) > rules.bound), None)
-    where = f"turn {len(trace.events) + 1} of an episode that goes on through the turns of the others"
+    where = "of an episode that goes on through the turns of the others"
     if trace.error:
-        found.failures.append(Failure("bounded", f"{where}: {trace.error}"))
+        found.failures.append(Failure("bounded", f"turn {len(trace.events) + 1} {where}: {trace.error}"))
     elif long is not None:
-        what = f"turn {long} of an episode that goes on through the turns of the others: {len(trace.blocks[long])} characters"
-        found.failures.append(Failure("bounded", f"{what}, over the BOUND of {rules.bound}"))
+        what = f"turn {long} {where}: {len(trace.blocks[long])} characters, over the BOUND of {rules.bound}"
+        found.failures.append(Failure("bounded", what))
 
 
 def _add_notes(draft: Draft, followed: Sequence[tuple[Recording, DraftTrace]], found: CheckReport) -> None:

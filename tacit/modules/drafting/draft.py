@@ -29,8 +29,7 @@ from tacit.training.recordings import Recording
 # actions; each computed from the state before, the action, the observation and the state after. We ask for the same as runnable
 # functions, and also for the tracker that keeps the state.
 
-MAX_OBSERVATION = 1200
-"""characters of an observation in the prompt"""
+MAX_OBSERVATION = 1200  # characters of an observation in the prompt
 MAX_ACTIONS = 60
 _CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 
@@ -73,63 +72,37 @@ It opens no file, asks nobody, uses no random numbers and no names that begin wi
 open, getattr, type. Calls must be quick. The same texts must always give the same result."""
 
 
-def build_tracker_prompt(
-    family: str, shown: Sequence[Recording], actions: Sequence[str], before: str = "", failed: str = ""
-) -> Prompt:
-    """`before` and `failed` are the last draft and its failures."""
-    wanted = f"Write one Python file with exactly this in it:\n\n{_TRACKER_RULES}{_REWARD_RULES}\n\n{_LIMITS}"
-    return _prompt(family, actions, shown, wanted, before, failed)
-
-
-def build_rewards_prompt(
-    family: str, shown: Sequence[Recording], actions: Sequence[str], tracker: str, before: str = "", failed: str = ""
-) -> Prompt:
-    """For a drafted tracker with the given source."""
-    there = f"The tracker is there:\n```python\n{tracker}\n```\nLeave it as it is, and write over its states."
-    wanted = f"{there}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
-    return _prompt(family, actions, shown, wanted, before, failed)
-
-
-def build_block_rewards_prompt(
+def build_prompt(
     family: str,
     shown: Sequence[Recording],
     actions: Sequence[str],
-    blocks: Mapping[Recording, Sequence[Fields]],
     before: str = "",
     failed: str = "",
-) -> Prompt:
-    """For the state blocks of the world's own tracker, which are shown with the episodes."""
-    names = ", ".join(dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block"))
-    wanted = f"{_OWN_STATES.format(names=names)}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
-    return _prompt(family, actions, shown, wanted, before, failed, blocks)
-
-
-def _prompt(
-    family: str,
-    actions: Sequence[str],
-    shown: Sequence[Recording],
-    wanted: str,
-    before: str,
-    failed: str,
+    tracker: str = "",
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> Prompt:
+    """Ask for a tracker with rewards; for the rewards of a drafted `tracker`; or for rewards over the state `blocks` of the
+    world's own tracker, which are shown with the episodes. `before` and `failed` are the last draft and its failures."""
+    there, parts = "", f"\n{_TRACKER_RULES}{_REWARD_RULES}"
+    if tracker or blocks is not None:
+        there = f"The tracker is there:\n```python\n{tracker}\n```\nLeave it as it is, and write over its states.\n"
+        parts = _REWARD_RULES
+    if not tracker and blocks is not None:
+        names = dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block")
+        there = f"{_OWN_STATES.format(names=', '.join(names))}\n"
     again = (
         f"\n\nYour last draft:\n```python\n{before}\n```\nChecked against all episodes, it failed:\n{failed}\nWrite it anew."
         if before
         else ""
     )
+    wanted = f"{there}Write one Python file with exactly this in it:\n{parts}\n\n{_LIMITS}{again}"
     return Prompt(
         task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MAX_ACTIONS])}",
         history=tuple(_render_episode(n, each, (blocks or {}).get(each, ())) for n, each in enumerate(shown, start=1)),
         now="",
-        request=f"{wanted}{again}\n\nAnswer with the file in one ```python block.",
+        request=f"{wanted}\n\nAnswer with the file in one ```python block.",
         separator="\n\n",
     )
-
-
-def as_conversation(prompt: Prompt) -> Prompt:
-    """The same prompt as a single chat message."""
-    return Prompt(task="", now=prompt.text, conversation=Conversation())
 
 
 def _render_episode(number: int, recording: Recording, blocks: Sequence[Fields]) -> str:
@@ -162,20 +135,10 @@ def list_action_kinds(episodes: Sequence[Recording]) -> list[str]:
 def choose_examples(episodes: Sequence[Recording], count: int) -> list[Recording]:
     """The shortest episodes, with different goals first; up to a third are lost ones."""
     ordered = sorted(episodes, key=lambda episode: sum(map(len, episode.seen)))
-    lost = _order_by_new_goal([e for e in ordered if not e.success])[: count // 3]
-    won = _order_by_new_goal([e for e in ordered if e.success])[: count - len(lost)]
-    return [*won, *lost]
-
-
-def _order_by_new_goal(episodes: Sequence[Recording]) -> list[Recording]:
-    """The first episode of each goal, then the others."""
-    met: set[str] = set()
-    first: list[Recording] = []
-    others: list[Recording] = []
-    for episode in episodes:
-        (others if episode.goal in met else first).append(episode)
-        met.add(episode.goal)
-    return [*first, *others]
+    first = {(episode.success, episode.goal): episode for episode in reversed(ordered)}  # of each goal
+    ordered = [e for again in (False, True) for e in ordered if (first[e.success, e.goal] is not e) == again]
+    lost = [e for e in ordered if not e.success][: count // 3]
+    return [*[e for e in ordered if e.success][: count - len(lost)], *lost]
 
 
 def extract_code(answer: str) -> str:
@@ -185,15 +148,13 @@ def extract_code(answer: str) -> str:
     return (max(blocks, key=len) if blocks else text).strip() + "\n"
 
 
-MAX_FAILURES = 12
-"""failures in the next prompt"""
+MAX_FAILURES = 12  # failures in the next prompt
 
 
 @dataclass(frozen=True)
 class DraftResult:
     text: str
-    report: CheckReport | None
-    """None if it was not approved to run"""
+    report: CheckReport | None  # None if it was not approved to run
 
 
 def draft_until_valid(
@@ -247,7 +208,7 @@ class Drafter:
                     f"{policy.context_limit}. Show fewer episodes (--shown) or lower --max-tokens."
                 )
             with suppress(TacitError):  # without a chat template, use plain text
-                tokens = encode_prompt(as_conversation(prompt), policy)
+                tokens = encode_prompt(Prompt(task="", now=prompt.text, conversation=Conversation()), policy)
             with closing(open_scheduler(policy, self._sampling, None)) as scheduler:
                 scheduler.submit(Request(tokens, attempt))
                 completion = next(done for _, done in scheduler.wait())

@@ -28,8 +28,7 @@ Kind = Literal["tracker", "rewards"]
 """a tracker with rewards, or only rewards for the state blocks of an existing tracker (`sandbox_process.PARTS`)"""
 PROCESS = Path(__file__).with_name("sandbox_process.py")
 MAX_ANSWER_BYTES = 1_000_000
-START_S = 10.0
-"""extra time for the process to start on a busy machine"""
+START_S = 10.0  # extra time for the process to start on a busy machine
 
 
 class DraftError(TacitError):
@@ -42,12 +41,9 @@ class DraftTimeout(DraftError):
 
 @dataclass(frozen=True)
 class Limits:
-    call_s: float = 2.0
-    """per call"""
-    memory: int = 512 << 20
-    """bytes"""
-    cpu_s: int = 600
-    """CPU time of the process"""
+    call_s: float = 2.0  # per call
+    memory: int = 512 << 20  # bytes
+    cpu_s: int = 600  # CPU time of the process
 
 
 class Sandbox:
@@ -77,8 +73,7 @@ class Sandbox:
             raise
         self.findings: tuple[str, ...] = tuple(first["findings"])
         """forbidden code in the source; if there is any, nothing was run"""
-        self.enforced_limits: Mapping[str, bool] = first["held"]
-        """limit -> whether the kernel enforces it here"""
+        self.enforced_limits: Mapping[str, bool] = first["held"]  # limit -> whether the kernel enforces it here
         self.constants: Mapping[str, Any] = first.get("constants", {})
         if "error" in first:
             self.close()

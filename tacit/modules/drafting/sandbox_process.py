@@ -54,46 +54,15 @@ REFUSED = frozenset(
 HARMLESS_DUNDERS = ("__name__", "__doc__", "__slots__")
 """not `__match_args__`, which makes a pattern read the attributes it lists"""
 FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
-FORMATS = ("format", "format_map")
-"""they read attributes that their text names"""
+FORMATS = ("format", "format_map")  # they read attributes that their text names
 PARTS = {
     "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
     "rewards": (("events",), ("REWARDS", "CLAIMS")),
-}
-"""kind of draft -> required functions and constants"""
-DENIED = (
-    "open",
-    "socket.",
-    "subprocess.",
-    "os.",
-    "shutil.",
-    "ctypes.",
-    "import",
-    "resource.",
-    "signal.",
-    "pty.",
-    "fcntl.",
-    "mmap.",
-    "sys._getframe",
-    "sys.settrace",
-    "sys.setprofile",
-    "gc.",
-    "tempfile.",
-    "glob.",
-    "pathlib.",
-    "cpython.",
-    "marshal.",
-    "pickle.",
-    "urllib.",
-    "http.",
-    "ftplib.",
-    "smtplib.",
-    "webbrowser.",
-    "winreg.",
-    "msvcrt.",
-    "sqlite3.",
-    "code.__new__",
-    "function.__new__",
+}  # kind of draft -> required functions and constants
+DENIED = tuple(
+    "open socket. subprocess. os. shutil. ctypes. import resource. signal. pty. fcntl. mmap. sys._getframe sys.settrace "  # noqa: SIM905
+    "sys.setprofile gc. tempfile. glob. pathlib. cpython. marshal. pickle. urllib. http. ftplib. smtplib. webbrowser. winreg. "
+    "msvcrt. sqlite3. code.__new__ function.__new__".split()
 )
 MAX_SOURCE = 60_000
 MAX_FINDINGS = 20

@@ -33,12 +33,9 @@ from tacit.core.world import Environment, Tracker
 from tacit.modules.drafting.sandbox import DraftError, DraftTimeout, Kind, Limits, Sandbox
 from tacit.training.recordings import Known, Recording
 
-LONGEST_BLOCK = 2000
-"""largest BOUND"""
-CALLS_PER_PROCESS = 100_000
-"""then a new process starts: CPU time per process is limited, and it keeps no state"""
-HIGHEST = 100.0
-"""largest reward of a rule"""
+LONGEST_BLOCK = 2000  # largest BOUND
+CALLS_PER_PROCESS = 100_000  # then a new process starts: CPU time per process is limited, and it keeps no state
+HIGHEST = 100.0  # largest reward of a rule
 
 
 @dataclass(frozen=True)
@@ -97,8 +94,7 @@ class DraftState:
     fields: Mapping[str, Any]
     block: str
     done: bool
-    events: tuple[str, ...] = ()
-    """of the step that led here"""
+    events: tuple[str, ...] = ()  # of the step that led here
 
 
 class SandboxedDraft:
@@ -114,8 +110,7 @@ class SandboxedDraft:
         self._rules: DraftRules | None = None
         self._calls = 0
         written = "\0".join(self.sources).encode()
-        self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"
-        """changes with every character of the draft"""
+        self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"  # changes with every character of the draft
 
     @property
     def rules(self) -> DraftRules:
@@ -222,11 +217,9 @@ def parse_block(block: str) -> Fields:
 
 @dataclass(frozen=True)
 class RewardedState:
-    own: Any
-    """state of the world's tracker"""
+    own: Any  # state of the world's tracker
     fields: Fields
-    events: tuple[str, ...] = ()
-    """of the step that led here"""
+    events: tuple[str, ...] = ()  # of the step that led here
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
