@@ -148,8 +148,8 @@ def _run_job(job: CostJob) -> dict[str, Any]:
 
 def _make_row(name: str, result: Mapping[str, Any], remote: bool = False) -> CostRow:
     score = result["score"]
-    measured = [score[key] for key in ("success", "interval", "steps", "prompt_tokens", "completion_tokens")]
-    tokens = score["episode_prompt_tokens"] + score["episode_completion_tokens"]
-    times = (result["seconds_per_episode"], result["seconds_to_load"])
-    peaks = (None, None) if remote else (result["peak_bytes"], result["device_peak_bytes"])
-    return CostRow(name, *measured, tokens, *times, *peaks, tuple(result["hosts"]), result["sent_bytes_per_episode"])
+    measured = {key: score[key] for key in ("success", "interval", "steps", "prompt_tokens", "completion_tokens")}
+    measured |= {"tokens": score["episode_prompt_tokens"] + score["episode_completion_tokens"], "hosts": tuple(result["hosts"])}
+    measured |= {"seconds": result["seconds_per_episode"], "seconds_to_load": result["seconds_to_load"]}
+    peaks = {} if remote else {key: result[key] for key in ("peak_bytes", "device_peak_bytes")}
+    return CostRow(name, **measured, **peaks, sent_bytes=result["sent_bytes_per_episode"])

@@ -180,7 +180,7 @@ def inspect_dictionary(
     behaviours, episodes = {}, list[Trajectory]()
     if file is not None:
         before: Counter[tuple[str, bool]] = Counter()
-        places = []  # successes first, and one of each task before a second
+        places: list[tuple[bool, int, int, Trajectory]] = []  # successes first, and one of each task before a second
         for trajectory in played(file, practised):
             kind = (trajectory.task.id, trajectory.success)
             places.append((not trajectory.success, before[kind], len(places), trajectory))

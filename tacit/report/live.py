@@ -37,9 +37,8 @@ from tacit.report.write import make_missing_error
 from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
 from tacit.runs.trajectories import RECORDED, parse_recording_name
 
-PAGE_FILES = ("*.json", "*.jsonl", "evaluations/*.json", "trajectories/*.jsonl.gz")
-PAGE_FILES += ("checkpoints/*/state.json", "experience/bank.sqlite*")
-"""files that pages are made from"""
+FOLDERS = ("evaluations/*.json", "trajectories/*.jsonl.gz", "checkpoints/*/state.json", "experience/bank.sqlite*")
+PAGE_FILES = ("*.json", "*.jsonl", *FOLDERS)  # files that pages are made from
 
 
 @dataclass(frozen=True)
