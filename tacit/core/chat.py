@@ -41,8 +41,6 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Of a tool."""
-
     name: str
     arguments: Mapping[str, str]
 
@@ -81,8 +79,6 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What is sent."""
-
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     thinking: bool = False
@@ -103,7 +99,6 @@ class Chat:
         return found
 
     def dumps(self) -> str:
-        """As text that `loads` reads back."""
         messages = [[m.role, m.content, [m.call.name, dict(m.call.arguments)] if m.call else None] for m in self.messages]
         tools = [
             [tool.name, tool.argument, tool.summary, tool.meaning, *([tool.parameters] if tool.parameters else [])]

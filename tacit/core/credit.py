@@ -131,7 +131,6 @@ def given_by(term: object, found: Any, groups: Sequence[Group], kind: type[K]) -
 
 
 def sum_terms(terms: Iterable[Sequence[K]]) -> list[K]:
-    """Add terms group by group."""
     return [reduce(add, parts) for parts in zip(*terms, strict=True)]
 
 
@@ -185,7 +184,6 @@ class Batch:
 
     @cached_property
     def total_tokens(self) -> int:
-        """completion tokens"""
         return sum(len(c) for c in self.completions)
 
     @classmethod
@@ -257,7 +255,6 @@ class Batch:
         return replace(self, rows={**self.rows, name: np.asarray(values)})
 
     def select(self, rows: np.ndarray) -> Batch:
-        """The given rows, in the given order."""
 
         def pick(column: Sequence[np.ndarray]) -> list[np.ndarray]:
             return [column[i] for i in rows]
@@ -283,8 +280,6 @@ def _columns(parts) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one turn of the loop did."""
-
     played: list[Group]
     """every group rolled out, crashed episodes and unselected groups included"""
     groups: list[Group]

@@ -94,8 +94,6 @@ class Context(ABC):
 
 
 class MethodPiece:
-    """A piece of a method."""
-
     @property
     def needs(self) -> frozenset[str]:
         """What it asks of an engine besides sampling and learning, by the names of core/protocols.py."""
@@ -299,7 +297,6 @@ class Schedule:
         return self.lr * {"none": 1.0, "linear": 1 - behind, "cosine": 0.5 * (1 + math.cos(math.pi * behind))}[self.decay]
 
     def steps_per_pass(self, rows: int) -> int:
-        """Optimiser steps over a batch of so many samples."""
         return math.ceil(rows / self.minibatch_rows) if self.minibatch_rows else self.minibatches
 
 
@@ -337,7 +334,6 @@ class Method:
 
     @property
     def _read_by_losses(self) -> frozenset[str]:
-        """What the losses read beside log-probabilities and advantages."""
         return frozenset().union(*(loss.needs for loss in self.losses))
 
     @property

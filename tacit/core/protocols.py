@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn."""
-
     temperature: float = 1.0
     """softmax temperature; 0 is greedy"""
     top_p: float = 1.0
@@ -43,8 +41,6 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One prompt to complete."""
-
     prompt: np.ndarray
     seed: int = 0
     max_tokens: int | None = None
@@ -102,9 +98,7 @@ class Scheduler(Protocol):
         """Sample until at least one request finishes: (request id, completion) of all that did; empty if none is pending."""
         ...
 
-    def close(self) -> None:
-        """Drop all pending requests and free the slots."""
-        ...
+    def close(self) -> None: ...
 
 
 def run_requests(scheduler: Scheduler, requests: Sequence[Request]) -> list[Completion]:

@@ -123,7 +123,6 @@ class Registry:
         self.registered[name] = found
 
     def check(self, found: Any) -> None:
-        """Refuse an object that is not of this kind."""
         if not self.fits(found):
             raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
 

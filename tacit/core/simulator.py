@@ -45,7 +45,6 @@ class Served(Generic[S]):
     def __init__(self, open_simulator: Callable[[], S], make: Callable[[S], Any]) -> None:
         self._open, self._make = open_simulator, make
         self.simulator: S | None = None
-        """the one that serves now"""
         self.lock = RLock()
         self._abandoned: list[S] = []
 

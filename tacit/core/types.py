@@ -60,8 +60,6 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The world's answer to one action."""
-
     observation: Observation
     done: bool = False
     success: bool = False
@@ -180,7 +178,6 @@ class Prompt:
         )
 
     def without_oldest(self) -> Prompt:
-        """The same prompt without the oldest line of history."""
         left, talk = self.history[1:], self.conversation
         talk = replace(talk, past=talk.past[1:]) if talk else None
         return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone, conversation=talk)
@@ -249,8 +246,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """One episode."""
-
     task: Task
     steps: tuple[Step, ...]
     success: bool
@@ -277,7 +272,6 @@ class Trajectory:
 
     @property
     def observations(self) -> tuple[Observation, ...]:
-        """the observation before each step, and the final one"""
         return (*(step.observation for step in self.steps), self.final)
 
     @property

@@ -151,7 +151,6 @@ class Brief(Wording):
     """before the list of admissible actions"""
 
     def offered(self, observation: Observation) -> Sequence[str]:
-        """The admissible actions to list."""
         return observation.actions
 
     def brief(self, observation: Observation) -> str:
@@ -375,7 +374,6 @@ class Environment:
 
     @property
     def skill_families(self) -> Mapping[str, tuple[str, ...]]:
-        """skill module -> the families it serves"""
         return self.skills or {family: (family,) for family in self.families}
 
     def tasks_of(self, split: str, count: int, seed: int, families: Sequence[str] = ()) -> Sequence[Task]:

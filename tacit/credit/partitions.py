@@ -31,7 +31,6 @@ ROUNDING = 1e-6
 
 
 def by_key(keys: Sequence[Hashable]) -> np.ndarray:
-    """Equal keys share a cluster."""
     label: dict[Hashable, int] = {}
     return np.array([label.setdefault(key, len(label)) for key in keys], dtype=np.int64)
 
@@ -150,8 +149,6 @@ class SameKey(Partition):
 
 @dataclass(frozen=True)
 class SimilarObservation(Partition):
-    """Steps with similar observations."""
-
     threshold: float = 0.95
 
     def __post_init__(self) -> None:
@@ -171,8 +168,6 @@ class Radius(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """A constant radius."""
-
     value: float
 
     def __post_init__(self) -> None:

@@ -63,7 +63,6 @@ class SearchAndAsk(Context):
     inner: Context
     ask: Callable[[str, Task], PendingAnswer] = field(repr=False, compare=False)
     conditions: tuple[str, ...] = ()
-    """their names"""
     brief: bool = False
     """short invitation, for tiny policies"""
     most: int = 0

@@ -283,7 +283,6 @@ def demonstrate_notes(
 #     D ← D ∪ {(prompt of s, expert(s)) : s visited by the policy}
 
 BATCH = 256
-"""concurrent episodes"""
 
 
 @dataclass(frozen=True)
@@ -294,7 +293,6 @@ class RelabeledEpisodes:
     advice: list[list[str]] = field(default_factory=list)
     """per episode, the expert's actions; shorter than the episode if the expert broke"""
     broken: list[str] = field(default_factory=list)
-    """the expert's errors"""
 
     @property
     def turns(self) -> list[tuple[Step, str]]:
@@ -424,7 +422,6 @@ def save_relabeled(shown: Demonstrations, place: Path) -> None:
 
 
 def load_relabeled(place: Path) -> Demonstrations:
-    """The inverse of `save_relabeled`."""
     try:
         with np.load(place) as file:
             prompts, completions = (

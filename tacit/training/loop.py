@@ -31,15 +31,11 @@ PHASES = ("rollout", "companions", "credit", "scoring", "update")
 
 @dataclass(frozen=True)
 class Collector:
-    """Collects training rollouts in one world."""
-
     method: Method
     tasks: Sequence[Task]
     worlds: WorldPool
     max_tokens: int
-    """longest completion"""
     max_steps: int
-    """longest episode"""
     name: str = ""
     """empty if the run has one world"""
     share: float = 1.0
@@ -230,7 +226,6 @@ class Loop:
 
     @property
     def schedule(self) -> Schedule:
-        """Shared by all worlds."""
         return self.collectors[0].method.schedule
 
 

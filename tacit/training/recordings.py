@@ -186,8 +186,6 @@ ReplayResult = Literal["again", "unknown", "lost"] | ReplayMismatch
 
 @dataclass(frozen=True)
 class Recording:
-    """One line of a file."""
-
     line: int
     task: str
     goal: str
@@ -447,7 +445,6 @@ class Known:
 
 
 def task_of_recording(recording: Recording, world: str) -> Task:
-    """A task made from an episode of an unknown task."""
     return Task(world, recording.task or f"recorded/{recording.line}", recording.family, "recorded", 0, recording.goal, {})
 
 

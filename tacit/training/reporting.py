@@ -152,7 +152,6 @@ class Event:
     metrics: Mapping[str, Any]
     """metrics of the step, as in metrics.jsonl, or of the evaluation, as in summary.json"""
     run: Path
-    """the run directory"""
 
 
 Callback = Callable[[Event], bool | None]

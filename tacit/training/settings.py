@@ -63,7 +63,6 @@ class SupervisedSettings:
 
     @property
     def imitates(self) -> bool:
-        """Whether there is an imitation stage."""
         return bool(self.epochs or self.all_steps)
 
     def resolve_epochs(self, turns: int) -> SupervisedSettings:

@@ -51,11 +51,8 @@ class TaskSets:
 
 @dataclass(frozen=True)
 class WorldSetup:
-    """What a run does in one world."""
-
     world: Environment
     method: Method
-    """built for this world"""
     settings: TrainSettings
     """the run's settings with this world's overrides"""
     tasks: TaskSets

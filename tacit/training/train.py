@@ -61,8 +61,6 @@ class Progress:
 
 
 class Trainer:
-    """The stages of one run."""
-
     def __init__(
         self,
         run: Run,

@@ -67,7 +67,6 @@ class SkillDictionary(Companion):
         self.successes, self.history = [], History()
 
     def seg(self, sequence: Sequence[str]) -> int:
-        """Fewest phrases of the current dictionary that spell the sequence."""
         return self.dictionary.seg(sequence)
 
     def observe(

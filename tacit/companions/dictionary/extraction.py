@@ -163,7 +163,6 @@ class Extraction:
 
     @property
     def description_length(self) -> float:
-        """L_BDL, Eq. 3."""
         return (self.dictionary.bits + self.segments * log2(len(self.dictionary))) / self.sequences
 
 
@@ -227,8 +226,6 @@ def min_saved_segments(segments: int, size: int, bits: float) -> int:
 
 @dataclass(frozen=True)
 class Segmentation:
-    """A word and its minimum segmentation."""
-
     word: str
     lengths: list[tuple[int, ...]]
     """for each letter, the lengths of the merged phrases that end with it, shortest first"""

@@ -36,8 +36,6 @@ BY_HAND = "removed by hand"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an entry came from."""
-
     world: str = ""
     family: str = ""
     task: str = ""
@@ -78,8 +76,6 @@ class Call:
 
 @dataclass
 class Usage:
-    """How an entry has been used."""
-
     retrieved: int = 0
     """c(m) of Eq. 6"""
     last_retrieved: int = -(10**9)
@@ -307,7 +303,6 @@ class Bank:
         return self._snapshot
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
-        """For each query, the ids of the `count` nearest entries by cosine, nearest first; ties by age."""
         return [[entry.id for entry in found] for found in self._snapshot.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
@@ -385,7 +380,6 @@ class Bank:
         return Call(prompt, completion, np.frombuffer(row[2], np.float32), row[3])
 
     def training_steps(self, entry: int) -> list[int]:
-        """The iterations that trained on it, also of a retired entry."""
         with self._writing:
             wanted = "SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number"
             return _numbers(self._base, wanted, entry)
@@ -439,7 +433,6 @@ class Bank:
         self._by_hand |= set(_numbers(self._base, "SELECT id FROM entries WHERE retired = ?", BY_HAND))
 
     def save_to(self, path: Path) -> None:
-        """Write a copy of the whole bank."""
         with self._writing:
             path.unlink(missing_ok=True)
             try:

@@ -76,7 +76,6 @@ class Experience(Companion):
             self._manager.bank.close()
 
     def ask(self, question: str, task: Task) -> Future[SearchResult]:
-        """search_and_ask."""
         if self._answerer is None:
             self._answerer = QueryAnswerer(self.manager, self._asked)
         self._answerer.step, self._answerer.seed = self.step, self.seed

@@ -159,7 +159,6 @@ def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
 
 
 def parse_advice(answer: str, style: Style) -> str:
-    """The advice in an answer; empty if there is none."""
     answer = strip_thinking(answer)
     if style == "terse":
         advice: Any = next(iter(answer.strip().splitlines()), "")
@@ -212,7 +211,6 @@ or, where there is nothing to learn from it, {{"operations": [{{"op": "return"}}
 
 
 def render_merge_prompt(texts: Sequence[str], style: Style) -> str:
-    """The prompt to merge entries into fewer."""
     if style == "terse":
         return _lines([*(f"entry: {text}" for text in texts), "merged:"])
     request = f"""These entries are in a bank of experience for an agent. Keep what is useful, make one of those that say the
@@ -222,7 +220,6 @@ same, and drop what is wrong or says nothing. Answer with one JSON object and no
 
 
 def render_advice_prompt(question: str, entry: str, style: Style) -> str:
-    """The prompt to apply an entry to an agent's question (search_and_ask)."""
     if style == "terse":
         return "\n".join([f"question: {one_line(question)}", f"entry: {one_line(entry)}", "advice:"])
     request = """You keep a bank of experience for an agent. In the middle of an episode it asks for advice, and this entry is
@@ -340,7 +337,6 @@ class Extractor:
         return [("" if problem else parse_advice(text, style), call) for text, call, problem in written]
 
     def _open_thread(self) -> SamplingThread | None:
-        """None without a background."""
         with self._buffering:
             if self.background and self._thread is None:
                 policy = self.policy()
@@ -436,8 +432,6 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
 
 @dataclass(eq=False)
 class SamplingJob:
-    """Requests of one caller, and their completions so far."""
-
     requests: Sequence[Request]
     future: Future[tuple[list[Completion], int]] = field(default_factory=Future)
     """the completions, and after how many updates they were sampled"""

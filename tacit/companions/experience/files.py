@@ -35,8 +35,6 @@ KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "succes
 
 @dataclass
 class ImportResult:
-    """What an import did."""
-
     added: int = 0
     known: int = 0
     """texts that the bank already had"""
@@ -200,8 +198,6 @@ def fill_bank(bank: Bank, embedding: Embedding, world: Environment, source: str,
 
 
 class RandomAgent:
-    """Picks any admissible action."""
-
     def __init__(self, rng: Random) -> None:
         self._rng = rng
 

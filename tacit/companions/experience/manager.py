@@ -72,14 +72,12 @@ class ExperienceManager:
         self._jobs: dict[str, threading.Thread] = {}
         """training and merging in the background, by name"""
         self._learned: dict[str, float] = {}
-        """metrics of the last training"""
         self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
         if self._thread is not None:
             self._thread.start()
 
     def search(self, queries: Sequence[Query], step: int, count: bool = True) -> list[Entry | None]:
-        """One entry per query."""
         began = time.perf_counter()
         self.bank.refresh()
         found = retrieve(self.bank, self.embedding, queries, step, self.diversity, count)
@@ -295,7 +293,6 @@ class QueryQueue(Generic[Question, Answer]):
         self._asking, self._gathering = threading.Lock(), threading.Lock()
         self._closed = False
         self.batches: list[int] = []
-        """sizes of the batches so far"""
         self._workers = [threading.Thread(target=self._work, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
             worker.start()
@@ -309,7 +306,6 @@ class QueryQueue(Generic[Question, Answer]):
         return future
 
     def answer_all(self) -> None:
-        """Search what is queued, in this thread."""
         while not self._queue.empty() and (batch := self._gather()):
             self._answer(batch)
 
@@ -418,7 +414,6 @@ class QueryAnswerer:
     def __init__(self, manager: ExperienceManager, settings: QuerySettings) -> None:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
-        """current iteration and run seed"""
         self.refinements: dict[tuple[int, str], Call] = {}
         """(entry, question) -> the call that refined it, in this iteration"""
         workers = settings.workers if manager.background else 0

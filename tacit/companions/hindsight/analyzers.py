@@ -62,7 +62,6 @@ def render_question(trajectory: Trajectory, most: int, room: int, wording: Wordi
 
 
 def render_request(success: bool, most: int, wording: Wording = "v2") -> str:
-    """The instructions, for a success or a failure."""
     wanted = (
         "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
         if success
@@ -167,8 +166,6 @@ MIN_ANSWER_TOKENS = 64
 
 @dataclass(frozen=True)
 class Analysis:
-    """The analysis of one episode."""
-
     skills: Skills = field(default_factory=Skills)
     problem: str = ""
     """why there is no skill, or no episode skill"""
@@ -181,8 +178,6 @@ class Analysis:
 
 
 class Analyzer(ABC):
-    """Finds what each episode teaches."""
-
     def check(self, policy: Policy) -> None:  # noqa: B027
         """Raise a TacitError if it cannot work with this policy. Called before anything is played."""
 

@@ -51,7 +51,6 @@ class Hindsight(Companion):
         return {}
 
     def analysis(self, trajectory: Trajectory) -> Analysis:
-        """The analysis of an episode of the current batch."""
         if self._found is None:
             began = time.perf_counter()
             analyses = self._result()
