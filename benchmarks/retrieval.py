@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 GROUP = 4
@@ -83,7 +84,8 @@ def burst(bank, embedding, queries: Sequence[object], settings: tuple[int, float
     waited: list[float] = []
     whole: list[float] = []
     for step in range(repeats):
-        with QueryQueue(lambda asked, step=step: retrieve(bank, embedding, asked, step, Diversity()), *settings) as desk:
+        desk = QueryQueue(lambda asked, step=step: retrieve(bank, embedding, asked, step, Diversity()), *settings)
+        with closing(desk):
             answered = [0.0] * len(queries)
             handed = []
             futures = []

@@ -53,6 +53,13 @@ class Demonstrations:
         return len(self.prompts)
 
     @classmethod
+    def of(cls, samples: Sequence[Sample | None], episodes: int, won: int, broken: int = 0) -> Demonstrations:
+        """None is a sample that is too long."""
+        fitting = [sample for sample in samples if sample is not None]
+        prompts, completions = [prompt for prompt, _ in fitting], [completion for _, completion in fitting]
+        return cls(prompts, completions, episodes, won, broken, len(samples) - len(fitting))
+
+    @classmethod
     def joined(cls, parts: Sequence[Demonstrations]) -> Demonstrations:
         counts = {name: sum(getattr(part, name) for part in parts) for name in ("episodes", "won", "broken", "too_long")}
         return cls([p for part in parts for p in part.prompts], [c for part in parts for c in part.completions], **counts)
@@ -79,8 +86,8 @@ def demonstrate(
     recovery from it is.
     """
     make_expert = world.expert(expert or None)
-    shown: list[Sample] = []
-    played = won = turns = 0
+    shown: list[Sample | None] = []
+    played = won = 0
     broken: list[str] = []
     live = world.make()
     for task in tasks:
@@ -99,8 +106,7 @@ def demonstrate(
             continue
         if success:
             won += 1
-            turns += len(samples)
-            shown += [sample for sample in samples if sample is not None]
+            shown += samples
     live.close()
     if not won:
         broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
@@ -108,12 +114,13 @@ def demonstrate(
             f"the expert of world {world.name!r} won none of {played} tasks within {max_steps} steps ({broke}): "
             "there is nothing to imitate. Choose another expert, or train without SFT."
         )
-    if not shown:
+    found = Demonstrations.of(shown, len(tasks), won, len(broken))
+    if not len(found):
         raise TacitError(
-            f"none of the {turns} turns the expert of world {world.name!r} showed fits in the model's "
+            f"none of the {len(shown)} turns the expert of world {world.name!r} showed fits in the model's "
             f"{tokenizer.context_limit} tokens. Choose a model with a longer context, or a shorter prompt (wording, history)."
         )
-    return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, len(broken), turns - len(shown))
+    return found
 
 
 class NoisyExpert:
@@ -271,10 +278,8 @@ def demonstrate_notes(
     for i in range(settings.entries):
         shown.append(scribe.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
     live.close()
-    fitting = [sample for sample in shown if sample is not None]
     rest = settings.step_notes + settings.entries
-    prompts, completions = [prompt for prompt, _ in fitting], [completion for _, completion in fitting]
-    return Demonstrations(prompts, completions, settings.noted + rest, won + rest, too_long=len(shown) - len(fitting))
+    return Demonstrations.of(shown, settings.noted + rest, won + rest)
 
 
 # DAgger (Ross, Gordon, Bagnell 2011): the policy plays, and the expert labels every state it visits, including those of failed
@@ -364,19 +369,18 @@ def relabel(
 
 def make_samples(relabelled: RelabeledEpisodes, context: Context, tokenizer: Tokenizer) -> Demonstrations:
     """The exact prompts the policy read, with the expert's actions."""
-    prompts, completions = [], []
+    samples: list[Sample | None] = []
     for step, said in relabelled.turns:
         completion = encode_action(step.prompt, said, context.format, tokenizer)
-        if len(step.prompt_tokens) + len(completion) <= tokenizer.context_limit:
-            prompts.append(step.prompt_tokens)
-            completions.append(completion)
-    too_long = len(relabelled.turns) - len(prompts)
-    if not prompts:
+        fits = len(step.prompt_tokens) + len(completion) <= tokenizer.context_limit
+        samples.append((step.prompt_tokens, completion) if fits else None)
+    found = Demonstrations.of(samples, len(relabelled.played), relabelled.won, len(relabelled.broken))
+    if not len(found):
         raise TacitError(
-            f"nothing was relabeled: {relabelled}; {too_long} turns exceed the model's context. Fix the expert, or leave out "
-            "sft.rounds."
+            f"nothing was relabeled: {relabelled}; {found.too_long} turns exceed the model's context. Fix the expert, or leave "
+            "out sft.rounds."
         )
-    return Demonstrations(prompts, completions, len(relabelled.played), relabelled.won, len(relabelled.broken), too_long)
+    return found
 
 
 def play_round(

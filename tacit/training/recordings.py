@@ -283,15 +283,13 @@ def imitate_recordings(
         won += 1
         shown += [make_sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
     known.close()
-    fitting = [each for each in shown if each is not None]
-    if not fitting:
+    found = Demonstrations.of(shown, len(recordings), won)
+    if not len(found):
         raise TacitError(
             f"there is nothing to imitate in {path}: {len(recordings)} episodes, {len(shown)} turns of won ones, none of them "
             f"usable. {'. '.join(reading.notes())}."
         )
-    prompts, completions = map(list, zip(*fitting, strict=True))
-    too_long = len(shown) - len(fitting)
-    return Demonstrations(prompts, completions, len(recordings), won, too_long=too_long), reading.notes()
+    return found, reading.notes()
 
 
 def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:

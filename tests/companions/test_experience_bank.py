@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
-from tacit.companions.experience.bank import MAX_ENTRY_CHARS, Bank, Call, Origin, normalize
+from tacit.companions.experience.bank import BY_HAND, MAX_ENTRY_CHARS, Bank, Call, Origin, normalize
 from tacit.companions.experience.files import read_bank
 from tacit.companions.experience.retrieval import CachedEmbedding, Diversity, NgramEmbedding, Query, retrieve, score
 from tacit.core.errors import TacitError
@@ -68,7 +68,7 @@ def test_what_was_written_is_there_again(tmp_path):
     bank.record("retrieved", [made.id], 4)
     bank.record("guided", [made.id, 1], 4, "t", True)
     bank.record("trained", [made.id], 5)
-    bank.remove([2])
+    bank.replace([2], (), BY_HAND)
     bank.close()
     again = bank_of(tmp_path / "bank.sqlite")
     assert [e.text for e in again.entries.values()] == ["red lever", "green key"]
@@ -163,11 +163,11 @@ def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
     with sqlite3.connect(tmp_path / "bank.sqlite") as base:  # as one call that wrote both
         base.execute("UPDATE entries SET call = (SELECT min(id) FROM calls)")
         base.execute("DELETE FROM calls WHERE id > (SELECT min(id) FROM calls)")
-    bank.remove([first.id])
+    bank.replace([first.id], (), BY_HAND)
     assert bank.call(first.id) is not None, "somebody it guides may still be playing"
     bank.drop_retired_calls()
     assert bank.call(first.id) is None and bank.call(second.id).completion.tolist() == [2, 3]
-    bank.remove([second.id])
+    bank.replace([second.id], (), BY_HAND)
     bank.close()
     again = bank_of(tmp_path / "bank.sqlite")
     assert again.call(second.id) is not None, "killed before it let go, it knows what to let go"

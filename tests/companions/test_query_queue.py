@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -39,8 +40,10 @@ def test_every_query_is_answered_as_a_single_search_would(workers):
     queries = [f"where is thing {i % 45}" for i in range(240)]
     alone = {q: retrieve(bank, EMBED, [Query(q)], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
-    with QueryQueue(
-        lambda asked: retrieve(bank, remembered, list(map(Query, asked)), 1, Diversity(), count=False), 16, 0.005, workers
+    with closing(
+        QueryQueue(
+            lambda asked: retrieve(bank, remembered, list(map(Query, asked)), 1, Diversity(), count=False), 16, 0.005, workers
+        )
     ) as query_queue:
 
         def ask(i: int) -> None:
@@ -59,10 +62,10 @@ def test_a_batch_is_full_or_waits_no_longer_than_said():
         searched.append(len(asked))
         return asked
 
-    with QueryQueue(search, size=4, wait_s=60.0, workers=1) as query_queue:
+    with closing(QueryQueue(search, size=4, wait_s=60.0, workers=1)) as query_queue:
         futures = [query_queue.ask(str(i)) for i in range(8)]
         assert [f.result(timeout=30) for f in futures] == [str(i) for i in range(8)] and searched == [4, 4]
-    with QueryQueue(search, size=1000, wait_s=0.01, workers=1) as query_queue:
+    with closing(QueryQueue(search, size=1000, wait_s=0.01, workers=1)) as query_queue:
         began = time.monotonic()
         assert query_queue.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
 
@@ -121,7 +124,7 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
             raise ValueError("no such thing")
         return asked
 
-    with QueryQueue(search, size=1, wait_s=0.0, workers=2) as query_queue:
+    with closing(QueryQueue(search, size=1, wait_s=0.0, workers=2)) as query_queue:
         bad, good = query_queue.ask("bad"), query_queue.ask("good")
         assert good.result(timeout=30) == "good"
         with pytest.raises(ValueError, match="no such thing"):

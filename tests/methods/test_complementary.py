@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, group_extractor, make_group, solve_countdown
 
-from tacit.companions.experience.bank import Call, Origin, Usage
+from tacit.companions.experience.bank import BY_HAND, Call, Origin, Usage
 from tacit.companions.experience.companion import GUIDED, GuidedHalf
 from tacit.companions.experience.extractor import (
     Extractor,
@@ -156,7 +156,7 @@ def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
     first, second, *_ = manager.bank.entries
     for step in (3, 4, 5):
         manager.bank.record("trained", [first, second], step)
-    manager.bank.remove([second])
+    manager.bank.replace([second], (), BY_HAND)
     for entry, reward in ((first, 1.0), (second, -1.0)):
         manager.extractor.add_sample(Sample(entry, reward, manager.bank.call(entry)))
     experience.learn([], None, IterationInfo(0, 7))

@@ -13,7 +13,7 @@ import pytest
 from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
 from tacit.cli.main import main
-from tacit.companions.experience.bank import Origin
+from tacit.companions.experience.bank import BY_HAND, Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import Operation
 from tacit.companions.experience.manager import merge_origins
@@ -90,7 +90,7 @@ def test_an_entry_that_guided_in_two_worlds_is_one_sample(tmp_path):
     loop.iterate(1)
     manager = experience.manager
     keep = next(iter(manager.bank.entries))
-    manager.bank.remove([number for number in manager.bank.entries if number != keep])
+    manager.bank.replace([number for number in manager.bank.entries if number != keep], (), BY_HAND)
     done = loop.iterate(2)
     guided = [t for g in done.groups for t in g.trajectories if t.condition.name == GUIDED]
     assert {t.task.world for t in guided} == {"countdown", "textcraft"} and {t.condition.entry for t in guided} == {str(keep)}

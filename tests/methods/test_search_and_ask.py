@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, group_extractor, solve_countdown
 
-from tacit.companions.experience.bank import Origin
+from tacit.companions.experience.bank import BY_HAND, Origin
 from tacit.companions.experience.companion import GUIDED
 from tacit.companions.experience.extractor import parse_advice
 from tacit.companions.experience.manager import QueryQueue
@@ -92,7 +92,7 @@ def test_what_was_asked_for_is_rewarded(tmp_path):
     loop, experience, _, _ = made(tmp_path, extractor, actor, diversity=0.0, recency=0)
     loop.iterate(1)
     bank = experience.manager.bank
-    bank.remove([1, 2])  # they were put there by hand, and nobody can be trained on them
+    bank.replace([1, 2], (), BY_HAND)  # they were put there by hand, and nobody can be trained on them
     guided, _ = guided_and_free(loop.iterate(2))
     earned: dict[int, list[float]] = {}
     for trajectory in guided:

@@ -347,12 +347,6 @@ class Bank:
         )
         return Entry(int(cursor.lastrowid or 0), text, origin), vector_D
 
-    def remove(self, ids: Sequence[int], why: str = BY_HAND) -> None:
-        for number in ids:
-            if number not in self.entries:
-                raise TacitError(f"there is no entry {number} in the bank.")
-        self.replace(ids, (), why)
-
     def record(self, kind: str, ids: Sequence[int], step: int, task: str = "", success: bool | None = None) -> None:
         """Store and count events: `retrieved`, `guided` (an episode that ended with `success`) or `trained`."""
         if not ids:

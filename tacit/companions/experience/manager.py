@@ -293,7 +293,7 @@ class QueryQueue(Generic[Question, Answer]):
         self._asking, self._gathering = threading.Lock(), threading.Lock()
         self._closed = False
         self.batches: list[int] = []
-        self._workers = [threading.Thread(target=self._work, name=f"search-{i}", daemon=True) for i in range(workers)]
+        self._workers = [threading.Thread(target=self.answer_all, name=f"search-{i}", daemon=True) for i in range(workers)]
         for worker in self._workers:
             worker.start()
 
@@ -306,15 +306,24 @@ class QueryQueue(Generic[Question, Answer]):
         return future
 
     def answer_all(self) -> None:
-        while not self._queue.empty() and (batch := self._gather()):
-            self._answer(batch)
+        """Search batch after batch: a worker until the queue is closed, anybody else until it is empty."""
+        while (self._workers or not self._queue.empty()) and (batch := self._gather()):
+            batch = [(query, future) for query, future in batch if future.set_running_or_notify_cancel()]
+            try:
+                found = self._search([query for query, _ in batch]) if batch else ()
+                for (_, future), answer in zip(batch, found, strict=True):
+                    future.set_result(answer)
+            except BaseException as error:  # raised by future.result
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
 
     def close(self) -> None:
         """Answer all queued queries, and stop."""
         self._end()
         for worker in self._workers:
             worker.join()
-        self.answer_all()
+        self.answer_all()  # what is left without workers
 
     def abandon(self, patience_s: float = 10.0) -> None:
         """Cancel queued queries, wait a while for running searches, and stop."""
@@ -335,16 +344,6 @@ class QueryQueue(Generic[Question, Answer]):
             self._closed = True
             self._queue.put(None)
 
-    def __enter__(self) -> QueryQueue[Question, Answer]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _work(self) -> None:
-        while batch := self._gather():
-            self._answer(batch)
-
     def _gather(self) -> list[tuple[Question, Future[Answer]]]:
         """The next batch; empty once the queue is closed and drained."""
         batch: list[tuple[Question, Future[Answer]]] = []
@@ -363,17 +362,6 @@ class QueryQueue(Generic[Question, Answer]):
             if batch:
                 self.batches.append(len(batch))
         return batch
-
-    def _answer(self, batch: Sequence[tuple[Question, Future[Answer]]]) -> None:
-        batch = [(query, future) for query, future in batch if future.set_running_or_notify_cancel()]
-        try:
-            found = self._search([query for query, _ in batch]) if batch else ()
-            for (_, future), answer in zip(batch, found, strict=True):
-                future.set_result(answer)
-        except BaseException as error:  # raised by future.result
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
 
 
 class _LazyFuture(Future[Answer]):

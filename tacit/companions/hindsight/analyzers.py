@@ -118,9 +118,22 @@ def _object(answer: str) -> dict:
     start, end = text.find("{"), text.rfind("}")
     if start < 0:
         raise UnusableAnswer(f"no JSON object in {answer[:60]!r}")
+    decoder = json.JSONDecoder(strict=False)  # strings may contain line breaks
     for variant in (text, _TRAILING_COMMA.sub(r"\1", text)):
-        if with_skills := [one for one in _objects(variant) if _has_skills(one)]:
-            return with_skills[-1]
+        last, at = None, variant.find("{")
+        while at >= 0:
+            next_at = at + 1
+            try:
+                one, after = decoder.raw_decode(variant, at)
+                if _has_skills(one):  # otherwise the object may be nested in this one
+                    last, next_at = one, after
+            except RecursionError:
+                break
+            except ValueError:
+                pass
+            at = variant.find("{", next_at)
+        if last is not None:
+            return last
     try:
         one = ast.literal_eval(text[start : end + 1])
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
@@ -128,22 +141,6 @@ def _object(answer: str) -> dict:
     if _has_skills(one):
         return one
     raise UnusableAnswer(f"no complete JSON object with an episode_skill in {text[start:][:60]!r}")
-
-
-def _objects(text: str) -> list[dict]:
-    found, start, decoder = [], text.find("{"), json.JSONDecoder(strict=False)  # strings may contain line breaks
-    while start >= 0:
-        end = start + 1
-        try:
-            one, after = decoder.raw_decode(text, start)
-            found.append(one)
-            end = after if _has_skills(one) else end  # otherwise the object may be nested in this one
-        except RecursionError:
-            break
-        except ValueError:
-            pass
-        start = text.find("{", end)
-    return found
 
 
 def _has_skills(one: object) -> bool:
