@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tacit.core.actions import ActionFormat
 from tacit.core.chat import Conversation, Exchange
+from tacit.core.errors import TacitError
 from tacit.core.method import Context, PromptReader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Wording, tell_now
 from tacit.prompts.conversation import build_exchange, build_format, frame_note, render_observation, render_request
+
+if TYPE_CHECKING:
+    from tacit.prompts.state_block import StateBlock
 
 
 @dataclass(frozen=True)
@@ -24,53 +29,70 @@ class History(Context):
     style: ActionStyle = "tags"
     chat: bool = False
     thinking: bool = False
+    block, bound = False, 0  # no state block, no bound
 
     @property
     def format(self) -> ActionFormat:
         return build_format(self.wording, self.style, self.thinking)
 
     def begin(self, task: Task, condition: Condition) -> PromptReader:
-        return _HistoryReader(self, task, condition)
+        return TurnReader(self, task, condition, self.turns)
 
 
-class _HistoryReader(PromptReader):
-    def __init__(self, context: History, task: Task, condition: Condition) -> None:
-        self._context = context
-        self._task = context.wording.task(task)
-        self._note = frame_note(condition.note)
+class TurnReader(PromptReader):
+    """Reads an episode turn by turn. Shows the last `turns` of them and, with a tracker, its state block."""
+
+    def __init__(self, context: History | StateBlock, task: Task, condition: Condition, turns: int | None) -> None:
+        self._context, self._task, self._turns = context, task, turns
+        self._statement, self._note = context.wording.task(task), frame_note(condition.note)
         self._past: list[str] = []
         self._exchanges: list[Exchange] = []
         self._observation = Observation("")
+        self._state: Any = None
 
     def read(self, observation: Observation) -> Prompt:
+        context, wording, form, number = self._context, self._context.wording, self._context.format, len(self._past) + 1
+        if context.tracker is not None and not self._past:
+            self._state = context.tracker.start(self._task, observation)
         self._observation = observation
-        context, wording, number = self._context, self._context.wording, len(self._past) + 1
-        first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
-        past, form, conversation, alone = tuple(self._past[first:]), context.format, None, ""
+        first = 0 if self._turns is None else max(0, len(self._past) - self._turns)
+        past, conversation, alone = tuple(self._past[first:]), None, ""
         if context.chat:
             conversation = Conversation(tuple(self._exchanges[first:]), form.tools, context.thinking)
             now = render_observation(wording, form, number, observation, context.admissible, self._before)
         else:
             now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
-        return Prompt(
-            task=self._task,
-            task_note=self._note,
+        block = self.block = context.tracker.render(self._state) if context.tracker is not None and context.block else ""
+        prompt = Prompt(
+            task=self._statement,
             history=past,
-            now=now,
-            request=render_request(wording, context.style) if context.chat else wording.request(context.style),
+            now=wording.separator.join(filter(None, (block, now))),
+            request=render_request(wording, context.style),
             separator=wording.separator,
-            now_alone=alone,
+            now_alone=wording.separator.join(filter(None, (block, alone))) if alone else "",
             conversation=conversation,
         )
+        if context.bound and (size := len(prompt.text)) > context.bound:
+            parts = {"task": self._statement, "turn before": "".join(past), "state block": block}
+            shares = ", ".join(f"{name} {len(text)}" for name, text in parts.items())
+            raise TacitError(
+                f"the prompt of turn {number} of task {self._task.id!r} has {size} characters, more than the bound of "
+                f"{context.bound} ({shares}, observation {len(observation.text)}). Raise the bound (--bound) if this world "
+                f"says that much in one turn; if the block has grown with the episode, its tracker's `render` is at fault."
+            )
+        return prompt.with_notes(task_note=self._note)
 
     @property
     def _before(self) -> Exchange | None:
         return self._exchanges[-1] if self._exchanges else None
 
     def record(self, action: str, transition: Transition, raw_text: str | None = None) -> Mapping[str, float]:
-        context, number = self._context, len(self._past) + 1
+        context, number, seen = self._context, len(self._past) + 1, self._observation
         if context.chat:
-            seen, before = self._observation, self._before
-            self._exchanges.append(build_exchange(context.wording, context.format, number, seen, action, raw_text, before))
-        self._past.append(context.wording.turn(number, self._observation, action))
-        return {}
+            exchange = build_exchange(context.wording, context.format, number, seen, action, raw_text, self._before)
+            self._exchanges.append(exchange)
+        self._past.append(context.wording.turn(number, seen, action))
+        if context.tracker is None:
+            return {}
+        before, self._state = self._state, context.tracker.update(self._state, action, transition)
+        return context.tracker.signals(before, self._state)
