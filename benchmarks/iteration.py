@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from train_step import LR, PlainStep, plain_model, synchronize, world_texts
+from train_step import LR, PackedStep, PlainStep, plain_model, synchronize, world_texts
 from vllm_peer import beside_vllm, work_of
 
 from tacit.core.actions import BARE
@@ -207,18 +207,19 @@ def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: arg
     """The same turns by others; {"failed": why} where one does not run."""
     peers: dict[str, Any] = {}
     policy.engine.free_memory()
-    try:
-        step, seconds = PlainStep(plain_model(args.path, policy), batch), []
-        for _ in range(2):  # the first finds out how many rows fit
-            synchronize()
-            began = time.perf_counter()
-            step()
-            synchronize()
-            seconds.append(time.perf_counter() - began)
-        peers["transformers update"] = {"seconds": seconds[-1], "rows_at_once": step.rows}
-        del step
-    except Exception as error:
-        peers["transformers update"] = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
+    for name, kind in (("transformers update", PlainStep), ("packed transformers update", PackedStep)):
+        try:
+            step, seconds = kind(plain_model(args.path, policy, kind is PackedStep), batch), []
+            for _ in range(2):  # the first finds out how many rows fit, or compiles
+                synchronize()
+                began = time.perf_counter()
+                step()
+                synchronize()
+                seconds.append(time.perf_counter() - began)
+            peers[name] = {"seconds": seconds[-1], "rows_at_once": step.rows}
+            del step
+        except Exception as error:
+            peers[name] = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
     if policy.engine.device.type == "cuda":
         torch.cuda.empty_cache()
         played = [trajectory for group in groups for trajectory in group.trajectories]
@@ -239,7 +240,8 @@ def show(result: dict[str, Any]) -> None:
     for phase, speed in result["tokens_per_s"].items():
         print(f"  {phase:<28}{speed:>10,.0f} tokens/s")
     print(f"  behaviour_gap               {result['behaviour_gap']:>10.5f}")
-    ours = {"transformers update": result["seconds"]["update"], "vllm rollout": result["seconds"]["rollout"]}
+    update, rollout_s = result["seconds"]["update"], result["seconds"]["rollout"]
+    ours = {"transformers update": update, "packed transformers update": update, "vllm rollout": rollout_s}
     for name, peer in result["peers"].items():
         if "failed" in peer:
             print(f"  {name:<28}does not run here: {peer['failed']}")
