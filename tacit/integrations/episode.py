@@ -23,8 +23,6 @@ DEFAULT_TASKS = 1000
 
 @dataclass(frozen=True)
 class Turn:
-    """The result of an action."""
-
     observation: Observation
     reward: float
     done: bool
@@ -119,8 +117,6 @@ SEEDS: Mapping[str, range] = {"train": range(1_000_000), "test": range(1_000_000
 
 
 class PlainWording(Numbered):
-    """The goal, the observation and a request."""
-
     def task(self, task: Task) -> str:
         return task.goal
 

@@ -35,8 +35,6 @@ MOST_DEVICES, MOST_ROWS = 8, 1024
 
 @dataclass(frozen=True)
 class Cluster:
-    """The devices and how they are used."""
-
     shape: ModelShape
     device: Device
     reached: Efficiency

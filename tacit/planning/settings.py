@@ -14,8 +14,6 @@ from tacit.planning.timing import Network, Training
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The cluster and the workload."""
-
     gpus: tuple[int, ...] = ()
     """GPUs for ranks and servers together; several numbers, such as 8,64,512, make a table. None: those found here, else 8"""
     gpu: str = ""

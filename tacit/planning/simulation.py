@@ -21,8 +21,6 @@ from tacit.planning.workload import Workload
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated."""
-
     work: Workload
     server: Server
     servers: int
@@ -74,8 +72,6 @@ ROUNDING = 1e-6
 
 @dataclass(slots=True)
 class Row:
-    """One running episode."""
-
     number: int
     turns: list[tuple[float, float]]
     begun: int

@@ -25,8 +25,6 @@ USABLE = 0.92
 
 @dataclass(frozen=True)
 class Training:
-    """How the weights are trained."""
-
     lora_rank: int = 0
     """0 trains all weights"""
     recompute: bool = False
@@ -120,8 +118,6 @@ LOGIT_BYTES = 20
 
 @dataclass(frozen=True)
 class Network:
-    """Links between machines."""
-
     bandwidth: float = 50e9
     """bytes per second of each device's link, one way: 400 Gb/s"""
     per_machine: int = 8

@@ -65,8 +65,6 @@ class SamplingPolicy(Sampler, Tokenizer, Protocol):
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """One episode to play."""
-
     task: Task
     seed: int
     condition: Condition = PLAIN

@@ -22,8 +22,6 @@ from tacit.rollout.encoding import encode_prompt, fit_prompt
 
 
 class Interaction(NamedTuple):
-    """One turn in the world."""
-
     observation: Observation
     action: str
     transition: Transition
@@ -32,8 +30,6 @@ class Interaction(NamedTuple):
 
 
 class RenderedPrompt(NamedTuple):
-    """The prompt of one turn."""
-
     prompt: Prompt
     tokens: np.ndarray
     """empty without a tokenizer"""

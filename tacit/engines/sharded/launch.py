@@ -26,8 +26,6 @@ QUOTED_CHARACTERS = 600
 
 @dataclass(frozen=True)
 class Role:
-    """What kind of process is started."""
-
     name: str
     """how to speak of one: `rank`, `server`"""
     module: str

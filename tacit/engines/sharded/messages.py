@@ -175,8 +175,6 @@ class TensorChannel:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The first message to a server."""
-
     checkpoint: str
     device: str
     dtype: str
@@ -192,8 +190,6 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """One completion to sample."""
-
     request_id: int
     member: str
     prompt: tuple[int, ...]

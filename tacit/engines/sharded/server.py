@@ -314,7 +314,6 @@ class Server:
             )
 
     def add(self, orders: Sequence[SampleRequest]) -> None:
-        """Send requests."""
         self.under_way |= {order.request_id: order for order in orders}
         self._send("add", list(orders))
 
@@ -336,7 +335,6 @@ class Server:
         self._handle_results(kind, told)
 
     def check_alive(self) -> None:
-        """Raise if it exited or has been silent for too long."""
         if self._process.exit_reason() is not None:
             raise self._died(None)
         if self.under_way and time.monotonic() > self._heard + self.timeout_s:

@@ -147,7 +147,6 @@ class VllmServer:
         self._abort([name for name, row in self._rows.items() if row.order.request_id in request_ids])
 
     def load(self, member: str, version: int, path: str) -> None:
-        """Take over what was handed over in a file."""
         if not self._config.lora_rank:
             return self.receive_weights(member, version, load_file(path).items())
         with self._restart_requests(member, version):
@@ -161,7 +160,6 @@ class VllmServer:
                 self._engine.remove_lora(old.lora_int_id)
 
     def receive_weights(self, member: str, version: int, weights: Iterable[tuple[str, Any]]) -> None:
-        """Take over weights as they come."""
         with self._restart_requests(member, version):
             self._engine.collective_rpc("take_over", args=(weights,))
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +235,6 @@ EPSILON = 1e-8
 
 @dataclass(eq=False)
 class Member:
-    """One adapter at the service."""
-
     client: Any
     lineage: str
     """a hash of what its weights come from: base, rank, seed, and every update in order"""
@@ -282,10 +279,12 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
     connection = Connection(service, model.name, settings, model.seed)
     client = connection.member(MAIN).client
     try:
-        from transformers import AutoTokenizer
+        if settings.tokenizer:
+            from transformers import AutoTokenizer
 
-        named = partial(AutoTokenizer.from_pretrained, settings.tokenizer, trust_remote_code=is_code_trusted())
-        tokenizer = named() if settings.tokenizer else client.get_tokenizer()
+            tokenizer: Any = AutoTokenizer.from_pretrained(settings.tokenizer, trust_remote_code=is_code_trusted())
+        else:
+            tokenizer = client.get_tokenizer()
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TacitError(
