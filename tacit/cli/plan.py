@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
         if settings.episodes and recipe and ("schedule", "groups") not in said:
             words += ["--groups", str(max(1, round(settings.episodes / recipe.schedule.group_size)))]
         words += ["--model", arguments.model if place else "MODEL"]
-        command = show_command(console, words, cluster, work, plans[0], settings)
+        command = show_command(console, words, cluster, work, plans[0], settings, recorded["engine"] if again else {})
     outcomes = show_simulated(console, work, plans, settings) if settings.simulate else {}
     if arguments.json:
         document = as_json(cluster, work, plans, outcomes)
@@ -160,9 +160,11 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
 
 
 def show_command(
-    console: Console, words: Sequence[str], cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings
-) -> str:
-    """Print and return the `tacit train` command of this plan, one process per GPU; nothing for a plan that does not fit."""
+    console: Console, words: Sequence[str], cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings,
+    before: Document
+) -> str:  # fmt: skip
+    """Print and return the `tacit train` command of this plan, one process per GPU; nothing for a plan that does not fit.
+    `before`: the engine's settings in the run that is repeated."""
     if plan.server_devices > 1:  # the engine starts servers of one GPU only
         plan = best_division(cluster, work, settings.gpus[0], settings.ranks, settings.servers, 1)
     if plan.trouble:
@@ -175,9 +177,15 @@ def show_command(
         words += ["--overlap", "1"] if plan.servers and cluster.overlap else []
         words += ["--engine.gather", training.gather] if training.gather != "auto" else []
         words += ["--engine.handover", "files"] if plan.servers and cluster.network.transport == "file" else []
-    words += ["--engine.lora-rank", str(training.lora_rank)] if training.lora_rank else []
-    words += ["--engine.gradient-checkpointing"] if training.recompute else []
-    words += ["--engine.device", "cpu"] if cluster.device.name == "cpu" else []
+    device = "cpu" if cluster.device.name == "cpu" else "auto"
+    for name, value, known in (
+        ("lora-rank", training.lora_rank, before.get("lora_rank", 0)),
+        ("device", device, before.get("device", "auto")),
+    ):
+        words += [f"--engine.{name}", str(value)] if value != known else []
+    if training.recompute != before.get("gradient_checkpointing", False):
+        words.append(f"--{'' if training.recompute else 'no-'}engine.gradient-checkpointing")
+    words += ["--no-engine.compile"] if before.get("compile") and plan.devices > 1 else []
     command = shlex.join(words) + flag_for_later()
     served = f", {plan.servers} sample{'s' if plan.servers == 1 else ''} with vLLM"
     parts = f"{plan.ranks} train{'s' if plan.ranks == 1 else ''}" + (served if plan.servers else ", the first also samples")
