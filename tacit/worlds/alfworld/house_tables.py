@@ -89,15 +89,11 @@ CAPACITY: Mapping[str, int] = {
     "toaster": 0,
 }
 """how many things a receptacle starts with at most; an agent may put more"""
-
 OPENABLE: Mapping[str, float] = {"cabinet": 0.85, "drawer": 0.85, "fridge": 1.0, "microwave": 1.0, "safe": 0.85}
 """the chance that one of these has a door (all start closed); the others stand open"""
-
 SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")  # kinds of which two neighbours may be faced at once
-
 LAMP = "desklamp"
 SMALL = frozenset(f"{_CUTLERY} ladle pen pencil creditcard keychain".split())  # what may be seen lying in a vessel
-
 _PUT = frozenset(FITS) - {"bathtubbasin", "handtowelholder", "laundryhamper", "sinkbasin", "towelholder", "tvstand"}
 TARGETS: Mapping[str, frozenset[str]] = {
     "pick": _PUT,
@@ -108,20 +104,13 @@ TARGETS: Mapping[str, frozenset[str]] = {
     "look": frozenset({LAMP}),
 }
 """family -> where its goals may want things put; for `look`, what to look under"""
-
 ROOMS_OF_FAMILY: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-    "pick": (("kitchen", "bedroom", "bathroom", "livingroom"), (1, 1, 1, 1)),
-    "pick2": (("kitchen", "bedroom", "bathroom", "livingroom"), (1, 1, 1, 1)),
+    **dict.fromkeys(("pick", "pick2"), (("kitchen", "bedroom", "bathroom", "livingroom"), (1, 1, 1, 1))),
     "look": (("bedroom", "livingroom"), (3, 1)),
     "clean": (("kitchen", "bathroom"), (3, 1)),
-    "heat": (("kitchen",), (1,)),
-    "cool": (("kitchen",), (1,)),
+    **dict.fromkeys(("heat", "cool"), (("kitchen",), (1,))),
 }
 """family -> rooms it is played in, and their weights"""
-
-NEEDED: Mapping[str, str] = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
-"""family -> the ability that what it asks for must have"""
-
 SENTENCES: Mapping[str, tuple[str, str]] = {
     "pick": ("put a {kind} in {target}.", "put some {kind} on {target}."),
     "look": ("look at {kind} under the {target}.", "examine the {kind} with the {target}."),
@@ -154,19 +143,13 @@ class Amount:
     chance: float
     fewest: int
     most: int
-
-
-@dataclass(frozen=True)
-class Belonging(Amount):
-    """A kind of object and its places: receptacle kind -> weight."""
-
-    places: Mapping[str, float] = field(default_factory=dict)
+    places: Mapping[str, float] = field(default_factory=dict)  # of an object: receptacle kind -> weight
 
 
 @dataclass(frozen=True)
 class Room:
     furniture: Mapping[str, Amount]
-    belongings: Mapping[str, Belonging]
+    belongings: Mapping[str, Amount]
 
 
 def _weights(listed: str) -> dict[str, float]:
@@ -174,12 +157,12 @@ def _weights(listed: str) -> dict[str, float]:
 
 
 def _room(furniture: Mapping[str, list], belongings: Mapping[str, list]) -> Room:
-    things: dict[str, Belonging] = {}
+    things: dict[str, Amount] = {}
     for kind, (chance, fewest, most, listed) in belongings.items():
         places = _weights(listed)
         if "pickupable" in traits(kind):
             places |= {place: SELDOM for place in sorted(furniture) if fits(place, kind) and place not in places}
-        things[kind] = Belonging(chance, fewest, most, places)
+        things[kind] = Amount(chance, fewest, most, places)
     return Room({kind: Amount(*row) for kind, row in furniture.items()}, things)
 
 

@@ -27,7 +27,7 @@ from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
 from tacit.worlds.alfworld import house_tables as tables
 from tacit.worlds.alfworld.published import FOLDERS, NAME, published_tasks
-from tacit.worlds.alfworld.world import FAMILIES, Game, Goal, Receptacle, Thing, number_names
+from tacit.worlds.alfworld.world import APPLIANCES, FAMILIES, Game, Goal, Receptacle, Thing, number_names
 
 PANELS = parse_panels("""
 train            16:4c49786f8c448fb5 128:c3ea4c2a87d010ce 256:f1302c4d4e46b73c 512:7407b294eb0ba311
@@ -120,7 +120,12 @@ def iterate_tasks(split: str, seed: int, families: Sequence[str] = FAMILIES) -> 
 def make_task(split: str, family: str, seed: int, number: int) -> Task:
     """One game as a task. Its id has the goal, plan, seed and number: `train/heat-mug-fridge-kitchen7/0-17`."""
     rng = Random(f"{NAME}/{split}/{seed}/{number}")
-    plan, goal = _draw_goal(rng, split, family)
+    (room,) = rng.choices(*tables.ROOMS_OF_FAMILY[family])
+    goals: Mapping[str, tuple[Goal, ...]] = {}
+    while not goals:
+        plan = rng.choice(floor_plans(room))
+        goals = _goals(plan, split, family)
+    goal = rng.choice(goals[rng.choice(tuple(goals))])
     things = _populate(rng, plan, goal, split)
     kinds = {thing.kind for thing in things}
     fits = frozenset((place, kind) for place in plan.of_kind for kind in kinds & tables.FITS.get(place, frozenset()))
@@ -160,20 +165,6 @@ def _by_digest(key: str, names: set[str]) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{key} {name}".encode()).digest())
 
 
-def _in_seen(plan: FloorPlan, goal: Goal) -> bool:
-    """Whether a training plan with this goal belongs to `seen` rather than `train`."""
-    text = f"{plan.room} {plan.number} {goal.family} {goal.kind} {goal.target}"
-    return hashlib.sha256(text.encode()).digest()[0] % SEEN_SHARE == 0
-
-
-def _draw_goal(rng: Random, split: str, family: str) -> tuple[FloorPlan, Goal]:
-    (room,) = rng.choices(*tables.ROOMS_OF_FAMILY[family])
-    while True:
-        plan = rng.choice(floor_plans(room))
-        if goals := _goals(plan, split, family):
-            return plan, rng.choice(goals[rng.choice(tuple(goals))])
-
-
 @cache
 def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal, ...]]:
     """The goals of a split in a plan: object kind -> goals. Empty if the plan belongs to another split."""
@@ -183,7 +174,7 @@ def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal,
         return {}
     targets = tables.TARGETS[family] if family == "look" else tables.TARGETS[family] & set(plan.of_kind)
     for kind in sorted(tables.ROOMS[plan.room].belongings):
-        if not {"pickupable", tables.NEEDED.get(family, "pickupable")} <= tables.traits(kind):
+        if not {"pickupable", APPLIANCES.get(family, ("pickupable",))[0]} <= tables.traits(kind):
             continue
         for target in sorted(targets):
             goal = Goal(family, kind, target)
@@ -191,7 +182,9 @@ def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal,
                 continue
             places, _ = _target_start_places(plan, goal, split)
             room = sum(tables.CAPACITY[place] * len(plan.of_kind[place]) for place in places)
-            if room >= _required_count(goal) and (unseen or _in_seen(plan, goal) == (split == "seen")):
+            digest = hashlib.sha256(f"{plan.room} {plan.number} {family} {kind} {target}".encode()).digest()
+            in_seen = digest[0] % SEEN_SHARE == 0
+            if room >= _required_count(goal) and (unseen or in_seen == (split == "seen")):
                 goals[kind] = (*goals.get(kind, ()), goal)
     return goals
 

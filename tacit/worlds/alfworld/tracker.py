@@ -57,7 +57,6 @@ _COMMANDS: Sequence[tuple[re.Pattern[str], str]] = [
         (r"You sliced the ([\w ]{1,80}) with the ([\w ]{1,80})\.$", r"slice \1 with \2"),
     )
 ]
-
 _VIEW = re.compile(r"(?:On the ([\w ]{1,80})|The ([\w ]{1,80}) is open\. In it), you see ([^.]{0,4000})\.")
 _NAME = re.compile(r"\ba (\w+ \d+)")
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.cooking.expert import Explorer, act_on_prompt, hindsight
 from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK, failure
 from tacit.worlds.cooking.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.cooking.tracker import FORMS, CookingTracker, FullWording, TerseWording, room_of
+from tacit.worlds.cooking.tracker import FORMS, CookingTracker, FullWording, TerseWording, place
 from tacit.worlds.cooking.world import MAX_STEPS, CookingWorld
-
-
-def place(action: str, observation: Observation) -> str:
-    """The visible room, at the start of an episode or after `go`."""
-    return room_of(observation.text) if action.split()[:1] in ([], ["go"]) else ""
-
 
 ENVIRONMENT = Environment(
     name=NAME,

@@ -47,14 +47,11 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
         for family, cook, cut in block:
             before = len(found)
             while len(found) == before:
-                task = _task(draw_game(rng, family, cook, cut, split), family, split, seed)
-                found.setdefault(task.id, task)
+                data = draw_game(rng, family, cook, cut, split)
+                digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+                name = f"{NAME}/{split}/{family}-{digest}"
+                found.setdefault(name, Task(NAME, name, family, split, seed, GOAL, data))
     return list(found.values())[:count]
-
-
-def _task(data: dict[str, Any], family: str, split: str, seed: int) -> Task:
-    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
-    return Task(NAME, f"{NAME}/{split}/{family}-{digest}", family, split, seed, GOAL, data)
 
 
 def split_of(recipe: Sequence[Sequence[str]]) -> str:

@@ -16,9 +16,8 @@ from typing import Any
 from tacit.core.errors import TacitError, install_command, unknown
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.worlds.cooking import place
 from tacit.worlds.cooking.skills import TEXTWORLD_ALPHABET, failure
-from tacit.worlds.cooking.tracker import FullWording
+from tacit.worlds.cooking.tracker import FullWording, place
 from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL
 
 SUFFIXES = (".z8", ".ulx")
@@ -57,12 +56,10 @@ class TextWorldWorld:
     def step(self, action: str) -> Transition:
         if self._env is None:
             raise TacitError("the TextWorld world has no game yet; call reset(task) first.")
-        command = " ".join(action.split())
-        before = self._state
+        command, before = " ".join(action.split()), self._state
         self._state, _, done = self._env.step(command)
-        state = self._state
+        state, lost = self._state, bool(self._state.lost)
         answer = _clean(state.feedback, _text(state.description))
-        lost = bool(state.lost)
         changed = any(before[key] != state[key] for key in ("description", "inventory", "score"))
         return Transition(
             self._observe(answer),

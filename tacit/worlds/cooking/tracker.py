@@ -145,9 +145,9 @@ def read_scene(text: str) -> Scene:
     return scene
 
 
-def room_of(text: str) -> str:
-    """The room in an observation (ours or TextWorld's); empty if there is none."""
-    header = _ANY_ROOM.search(text)
+def place(action: str, observation: Observation) -> str:
+    """The visible room (ours or TextWorld's), at the start of an episode or after `go`."""
+    header = _ANY_ROOM.search(observation.text) if action.split()[:1] in ([], ["go"]) else None
     return header[1].lower() if header else ""
 
 

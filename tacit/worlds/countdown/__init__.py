@@ -7,17 +7,6 @@ from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, 
 from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
 from tacit.worlds.countdown.world import MAX_STEPS, CountdownWorld, FullWording, TerseWording
 
-
-def example_texts(seed: int) -> list[str]:
-    """Text to train a tiny tokenizer: both wordings along the expert's episodes."""
-    world, wordings = CountdownWorld(), (TerseWording(), FullWording())
-    return [
-        text
-        for task in tasks("train", 200, seed)
-        for text in (*texts_of_play(world, [task], Solver, wordings, present=False), "rollback", "reset")
-    ]
-
-
 ENVIRONMENT = Environment(
     name=NAME,
     summary="Countdown-Stepwise: make the target from all numbers, one operation at a time; rollback and reset",
@@ -33,7 +22,14 @@ ENVIRONMENT = Environment(
     failure=failure,
     hindsight=hindsight,
     handbook=HANDBOOK,
-    example_texts=example_texts,
+    example_texts=lambda seed: [
+        text
+        for task in tasks("train", 200, seed)
+        for text in (
+            *texts_of_play(CountdownWorld(), [task], Solver, (TerseWording(), FullWording()), present=False),
+            *("rollback", "reset"),
+        )
+    ],
     questions=questions,
     action_tokens=24,
     panels=PANELS,

@@ -34,7 +34,16 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
     def draw() -> Iterator[Task]:
         while True:
-            numbers, target = _draw(rng, 4 if split == "hard" else rng.choice((3, 4)))
+            size = 4 if split == "hard" else rng.choice((3, 4))
+            numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(size)]
+            target = numbers[0]
+            for number in numbers[1:]:
+                value = evaluate(Operation(rng.choice("+-*/"), target, number))
+                target = abs(target - number) if value is None else value
+                if target == 0:
+                    break
+            else:
+                rng.shuffle(numbers)
             if target in TARGETS and split_of(numbers) == split:
                 yield make_task(numbers, target, split, seed)
 
@@ -58,19 +67,6 @@ def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int
 def split_of(numbers: Sequence[int]) -> str:
     """The split of all puzzles over these numbers."""
     return split_by_digest(" ".join(map(str, sorted(numbers))))
-
-
-def _draw(rng: Random, size: int) -> tuple[list[int], int]:
-    """Random numbers and the value of a random expression over all of them; 0 if it has none."""
-    numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(size)]
-    value = numbers[0]
-    for number in numbers[1:]:
-        after = evaluate(Operation(rng.choice("+-*/"), value, number))
-        value = abs(value - number) if after is None else after
-        if value == 0:
-            return numbers, 0
-    rng.shuffle(numbers)
-    return numbers, value
 
 
 PANELS = parse_panels("""

@@ -22,6 +22,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -88,14 +89,10 @@ LEVEL_SYMBOLS = str.maketrans("# $.", "W.AC")
 def read_levels(path: Path) -> list[list[str]]:
     """The rooms of a level file: rows of symbols, with a `;` line or an empty one before each level. Short rows are filled up
     with floor, and what lies outside the walls stays floor that nobody reaches."""
-    levels: list[list[str]] = [[]]
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.strip() or line.startswith(";"):
-            levels.append([])
-        else:
-            levels[-1].append(line.rstrip())
+    lines = [line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
+    levels = [list(rows) for between, rows in groupby(lines, lambda line: not line or line.startswith(";")) if not between]
     rooms = []
-    for number, rows in enumerate(filter(None, levels), start=1):
+    for number, rows in enumerate(levels, start=1):
         width = max(map(len, rows))
         rooms.append([row.ljust(width).translate(LEVEL_SYMBOLS) for row in rows])
         read_rows(rooms[-1], f"level {number} of {path}")

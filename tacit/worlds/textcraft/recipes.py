@@ -242,7 +242,6 @@ def workshop() -> Book:
 DATA_VARIABLE = "TEXTCRAFT_DATA"
 WORKSHOP, PUBLISHED = "workshop", "published"
 SHAPED, SHAPELESS = f"{NAMESPACE}crafting_shaped", f"{NAMESPACE}crafting_shapeless"
-
 _ITEM = re.compile(rf"{NAMESPACE}[a-z0-9_]+")
 _log = logging.getLogger(__name__)
 
