@@ -27,7 +27,7 @@ from tacit.core.credit import Rewards
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.credit.embedders import ActorHidden
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Fixed
+from tacit.credit.partitions import Clusters
 
 GROUPS, MEMBERS, STEPS, WIDTH = 16, 8, 50, 3584
 PAPER_MS, PAPER_SHARE = 490.0, 0.113
@@ -61,7 +61,7 @@ def make_iteration(kinds: int, seed: int = 0) -> tuple[list[Group], list[Rewards
 
 def measure_grouping(kinds: int, repeats: int) -> dict[str, Any]:
     groups, rewards = make_iteration(kinds)
-    term = ActionPeers(Clusters(ActorHidden(), Fixed(0.10)))
+    term = ActionPeers(Clusters(ActorHidden(), 0.10))
     done = term(groups, rewards, None)
     times = [timed(lambda: term(groups, rewards, None)) for _ in range(repeats)]
     return {

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from tacit.core.method import MethodPiece
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.embedders import Embedder, Key, key_texts
+
+if TYPE_CHECKING:
+    from tacit.credit.geometry import AdaptiveRadius
 
 ROUNDING = 1e-6
 """error of a single-precision cosine; equal features must be within radius 0"""
@@ -159,32 +162,17 @@ class SimilarObservation(Partition):
         return [by_similarity([step.observation.text for step in group.steps], self.threshold) for group in groups]
 
 
-class Radius(Protocol):
-    """A cosine radius that may be found after construction."""
-
-    @property
-    def value(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Fixed:
-    value: float
-
-    def __post_init__(self) -> None:
-        check_radius(self.value)
-
-
 @dataclass(frozen=True)
 class Clusters(Partition):
     """Steps whose features are within a cosine radius (Eq. 3)."""
 
     embedder: Embedder
-    radius: Radius = field(default_factory=lambda: Fixed(0.10))
+    radius: float | AdaptiveRadius = 0.10
 
     @property
     def needs(self) -> frozenset[str]:
         return self.embedder.needs
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
-        radius = self.radius.value
-        return [by_cosine(features, radius) for features in self.embedder(groups, policy)]
+        epsilon = self.radius if isinstance(self.radius, int | float) else self.radius.value
+        return [by_cosine(features, epsilon) for features in self.embedder(groups, policy)]

@@ -21,7 +21,7 @@ from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.geometry import search_radius
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Fixed, Partition, SameKey
+from tacit.credit.partitions import Clusters, Partition, SameKey
 from tacit.credit.returns import StepReturns
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative, partition_metrics
 from tacit.evaluation.credit_truth import Truth
@@ -81,7 +81,7 @@ def partitions(
         whole = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
         if epsilon is None:
             epsilon = searched[whole] = features.searched()
-        found[whole] = Clusters(features, Fixed(epsilon))
+        found[whole] = Clusters(features, epsilon)
 
     cluster("n-grams", CachedEmbedder(HashNgram(), groups, policy), None)
     states: dict[tuple[int, Pooling], CachedEmbedder] = {}

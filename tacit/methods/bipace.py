@@ -30,7 +30,7 @@ from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
 from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, AdaptiveRadius, Geometry, choose_geometry
 from tacit.credit.pace import ActionKey, ActionPeers, Form
-from tacit.credit.partitions import Clusters, Fixed
+from tacit.credit.partitions import Clusters
 from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
 
@@ -72,7 +72,7 @@ class BiGPO(GRPO):
             )
         phi = self.build_embedder(resources)
         adaptive = AdaptiveRadius(phi) if self.adaptive else None
-        radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
+        radius = adaptive or (PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
         sampled = [HiddenState(phi.layer, phi.pooling)] if isinstance(phi, ActorHidden) else []  # computed by the prefill
         return (
             adds("credits", "step credit", self.step_credit(Clusters(phi, radius))),  # Eqs. 3 and 8

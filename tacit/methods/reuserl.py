@@ -27,39 +27,7 @@ from tacit.core.method import Schedule
 from tacit.core.resources import Base, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
-from tacit.rewards.segmentation import SegmentationCost, cap_efficiency, world_alphabet, world_horizon
-
-
-@dataclass(frozen=True)
-class ReuseRL(GRPO):
-    """GRPO with a reward for successes that consist of few reusable phrases."""
-
-    name: ClassVar[str] = "reuserl"
-
-    invalid_penalty: NotNegative = 0.01
-    """penalty on a step whose completion does not parse into an action"""
-    efficiency: float = 10.0
-    """λ: cost of a success with T segments"""
-    max_phrase: int = 4
-    """L: most skills in a phrase"""
-    buffer: int = 256
-    """past successes kept for extracting the dictionary; 0: only those of the batch"""
-    horizon: int | None = None
-    """T of the segmentation cost; default: the world's step limit"""
-    delta: float = 0.05
-    """failure probability of the reported bound"""
-    schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
-
-    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        settings, notes = super().fit_to_model(base, said)
-        efficiency, note = cap_efficiency(self.efficiency, self.success_reward, said)
-        return replace(settings, efficiency=efficiency), (*notes, *note)
-
-    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
-        alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
-        dictionary = SkillDictionary(alphabet, horizon, self.max_phrase, self.buffer, self.delta)
-        cost = SegmentationCost(alphabet, dictionary, horizon, self.efficiency)
-        return adds("rewards", "length cost", cost), adds("companions", "dictionary", dictionary)
+from tacit.rewards.segmentation import SegmentationCost, world_alphabet, world_horizon
 
 
 @dataclass(frozen=True)
@@ -77,17 +45,40 @@ class RoundLength(GRPO):
     invalid_penalty: NotNegative = 0.01
     """penalty on a step whose completion does not parse into an action"""
     efficiency: float = 10.0
-    """λ: cost of a success with T steps"""
+    """λ: cost of a success with T segments; in round_length, with T steps"""
     horizon: int | None = None
-    """T of the length penalty; default: the world's step limit"""
+    """T of the cost; default: the world's step limit"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """Unless the user set it, λ is at most the success reward: no success may score below a failure."""
         settings, notes = super().fit_to_model(base, said)
-        efficiency, note = cap_efficiency(self.efficiency, self.success_reward, said)
-        return replace(settings, efficiency=efficiency), (*notes, *note)
+        if "efficiency" in said or self.efficiency <= (most := self.success_reward):
+            return settings, notes
+        note = f"efficiency = {most:g}, so that no success scores below a failure"
+        return replace(settings, efficiency=most), (*notes, note)
 
     def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
         single_skills = Dictionary(alphabet.skills)
         return (adds("rewards", "length cost", SegmentationCost(alphabet, single_skills, horizon, self.efficiency)),)
+
+
+@dataclass(frozen=True)
+class ReuseRL(RoundLength):
+    """GRPO with a reward for successes that consist of few reusable phrases."""
+
+    name: ClassVar[str] = "reuserl"
+
+    max_phrase: int = 4
+    """L: most skills in a phrase"""
+    buffer: int = 256
+    """past successes kept for extracting the dictionary; 0: only those of the batch"""
+    delta: float = 0.05
+    """failure probability of the reported bound"""
+
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
+        alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
+        dictionary = SkillDictionary(alphabet, horizon, self.max_phrase, self.buffer, self.delta)
+        cost = SegmentationCost(alphabet, dictionary, horizon, self.efficiency)
+        return adds("rewards", "length cost", cost), adds("companions", "dictionary", dictionary)

@@ -63,13 +63,6 @@ def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...
     return sequence
 
 
-def cap_efficiency(efficiency: float, success: float, said: frozenset[str]) -> tuple[float, tuple[str, ...]]:
-    """(λ, notes). Unless the user set it, λ is at most the success reward: no success may score below a failure."""
-    if "efficiency" in said or efficiency <= success:
-        return efficiency, ()
-    return success, (f"efficiency = {success:g}, so that no success scores below a failure",)
-
-
 def world_alphabet(world: Environment, method: str) -> Alphabet:
     if world.alphabet is None:
         raise TacitError(

@@ -14,7 +14,7 @@ from stepwise import make_group, make_step
 from tacit.core.credit import Rewards
 from tacit.credit.embedders import ActorHidden
 from tacit.credit.pace import ActionPeers, action_peers
-from tacit.credit.partitions import Clusters, Fixed, by_cosine
+from tacit.credit.partitions import Clusters, by_cosine
 from tacit.credit.step_relative import cluster_relative
 
 GAMMA, GOOD = 0.9, 0.6
@@ -47,7 +47,7 @@ def play(members: int, rng: np.random.Generator):
 
 def test_the_q_form_is_unbiased_under_exact_bisimulation():
     rng = np.random.default_rng(0)
-    term = ActionPeers(Clusters(ActorHidden(), Fixed(0.0)), gamma=GAMMA)
+    term = ActionPeers(Clusters(ActorHidden(), 0.0), gamma=GAMMA)
     estimates: dict[tuple[str, str], list[float]] = {place: [] for place in true_advantages()}
     for _ in range(250):
         group, rewards, places = play(32, rng)

@@ -17,7 +17,7 @@ from tacit.core.types import Condition, Group, IterationInfo
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, WithinConditions
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Fixed
+from tacit.credit.partitions import Clusters
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative, explain_credit
 from tacit.methods import get_method
 from tacit.worlds import get_environment
@@ -81,8 +81,8 @@ def test_who_is_in_no_part_has_no_label_in_the_group_either():
     [
         EpisodeRelative(),
         StepRelative(),
-        StepRelative(Clusters(HashNgram(), Fixed(0.25))),
-        ActionPeers(Clusters(Identity(), Fixed(0.0))),
+        StepRelative(Clusters(HashNgram(), 0.25)),
+        ActionPeers(Clusters(Identity(), 0.0)),
         ActionPeers(form="difference"),
         HistoryHierarchy(base=True),
     ],

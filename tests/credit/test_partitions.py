@@ -13,7 +13,6 @@ from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEnc
 from tacit.credit.geometry import median_cluster_size, search_radius
 from tacit.credit.partitions import (
     Clusters,
-    Fixed,
     SameKey,
     SimilarObservation,
     by_cosine,
@@ -98,8 +97,6 @@ def _borderline(features, epsilon) -> bool:
 def test_a_radius_that_is_no_cosine_distance_is_refused(epsilon):
     with pytest.raises(TacitError, match="between 0"):
         by_cosine(np.eye(2), epsilon)
-    with pytest.raises(TacitError, match="between 0"):
-        Fixed(epsilon)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -125,13 +122,13 @@ def test_a_similarity_that_is_no_share_is_refused(threshold):
 @given(st.lists(st.text("abcdefgh", min_size=1, max_size=30), min_size=1, max_size=8))
 def test_one_axis_per_observation_and_radius_zero_is_the_exact_partition(members):
     group = seen(*members)
-    (clusters,) = Clusters(Identity(), Fixed(0.0))([group], None)
+    (clusters,) = Clusters(Identity(), 0.0)([group], None)
     assert clusters.tolist() == SameKey()([group])[0].tolist()
 
 
 def test_hidden_states_come_with_the_completion():
     group = make_group([[make_step("a", hidden=[1, 0]), make_step("b", hidden=[0.99, 0.1])], [make_step("c", hidden=[0, 1])]])
-    assert Clusters(ActorHidden(-2), Fixed(0.1))([group], None)[0].tolist() == [0, 0, 1]
+    assert Clusters(ActorHidden(-2), 0.1)([group], None)[0].tolist() == [0, 0, 1]
 
 
 class Recorder:
@@ -185,7 +182,7 @@ def test_each_text_is_encoded_once_by_whatever_was_handed_in():
     features = SentenceEncoder(encode)(groups)
     assert asked == [["aa", "b"]]
     assert [rows.tolist() for rows in features] == [[[2, 1], [1, 1], [2, 1]], [[1, 1]], []]
-    assert [part.tolist() for part in Clusters(SentenceEncoder(encode), Fixed(0.0))(groups, None)] == [[0, 1, 0], [0], []]
+    assert [part.tolist() for part in Clusters(SentenceEncoder(encode), 0.0)(groups, None)] == [[0, 1, 0], [0], []]
     with pytest.raises(TacitError, match="built without one"):
         SentenceEncoder()(groups)
 

@@ -37,7 +37,7 @@ from tacit.credit.pace import (
     action_values,
     pace_metrics,
 )
-from tacit.credit.partitions import Clusters, Fixed, SameKey
+from tacit.credit.partitions import Clusters, SameKey
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative, cluster_relative, partition_metrics
 
 records = st.lists(
@@ -170,7 +170,7 @@ def test_steps_may_be_the_same_in_more_than_what_they_saw():
     assert parts == {"observation": [0, 0, 0], "state": [0, 1, 1], "prompt": [0, 1, 2]}
     assert SameKey()([group])[0].tolist() == parts["observation"]
     for key, expected in parts.items():
-        assert Clusters(Identity(key), Fixed(0.0))([group], None)[0].tolist() == expected
+        assert Clusters(Identity(key), 0.0)([group], None)[0].tolist() == expected
         assert HistoryHierarchy(1, key=key)([group], [Rewards.zeros(group)]).marks[0]["part"].tolist() == expected
     near = HashNgram(key="state")([group])[0]
     assert not np.array_equal(near[0], near[1]) and np.array_equal(near[1], near[2])
@@ -186,9 +186,9 @@ def test_identity_with_pace_is_pace_on_exact_observations():
         (exact,) = ActionPeers(SameKey(), form)([group], [rewards])
         assert any(values_of(exact))
         for radius in (0.0, 0.25):
-            (identity,) = ActionPeers(Clusters(Identity(), Fixed(radius)), form)([group], [rewards])
+            (identity,) = ActionPeers(Clusters(Identity(), radius), form)([group], [rewards])
             assert identity.tokens_T.tobytes() == exact.tokens_T.tobytes()
-        (state_only,) = StepRelative(Clusters(Identity(), Fixed(0.0)), std=None)([group], [rewards])
+        (state_only,) = StepRelative(Clusters(Identity(), 0.0), std=None)([group], [rewards])
         assert values_of(state_only) != values_of(exact)
 
 
@@ -251,7 +251,7 @@ def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit(members, 
     group = seen(*members)
     rewards = outcomes(group, np.random.default_rng(seed).random(len(members)))
     (gigpo,) = StepRelative(SameKey())([group], [rewards])
-    (bigpo,) = StepRelative(Clusters(Identity(), Fixed(0.0)))([group], [rewards])
+    (bigpo,) = StepRelative(Clusters(Identity(), 0.0))([group], [rewards])
     assert gigpo.tokens_T.tobytes() == bigpo.tokens_T.tobytes()
 
 

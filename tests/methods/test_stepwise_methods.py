@@ -14,7 +14,7 @@ from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEnc
 from tacit.credit.episode import LeaveOneOut
 from tacit.credit.geometry import AdaptiveRadius
 from tacit.credit.pace import ActionPeers
-from tacit.credit.partitions import Clusters, Fixed, SameKey, SimilarObservation
+from tacit.credit.partitions import Clusters, SameKey, SimilarObservation
 from tacit.credit.step_relative import HistoryHierarchy, StepRelative
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
@@ -57,7 +57,7 @@ def test_as_published():
     assert gigpo.credits == (*grpo.credits, StepRelative(SameKey(), 1.0, 0.95, "population", 1e-6))
     assert hgpo.credits == (HistoryHierarchy(3, 1.0, False, 0.95, "population"),), "k up to history + 1, no episode term"
     assert differs(bigpo, grpo) == differs(bipace, grpo) == {"credits", "hidden_state", "schedule"}
-    clusters = Clusters(ActorHidden(-8, "last"), Fixed(0.10))
+    clusters = Clusters(ActorHidden(-8, "last"), 0.10)
     assert bigpo.credits[1] == StepRelative(clusters, 1.0, 0.95, "population")
     assert bipace.credits[1] == ActionPeers(clusters, "q", "tag", 8, 1.0, 0.95, None)
     assert bipace.hidden_state == (-8, "last") and bipace.schedule == replace(grpo.schedule, lr=5e-7)
@@ -71,10 +71,10 @@ def test_options():
     assert (variant.form, variant.key, variant.key_tokens, variant.std) == ("difference", "tokens", 4, "sample")
     by = {name: BiGPO(embedder=name).build(WORLD) for name in ("ngram", "identity", "sentence")}
     assert [m.credits[1].partition for m in (by["ngram"], by["identity"])] == [
-        Clusters(HashNgram(), Fixed(0.25)), Clusters(Identity(), Fixed(0.0))
+        Clusters(HashNgram(), 0.25), Clusters(Identity(), 0.0)
     ]  # fmt: skip
     encoded = by["sentence"].credits[1].partition
-    assert isinstance(encoded.embedder, SentenceEncoder) and encoded.radius == Fixed(0.10)
+    assert isinstance(encoded.embedder, SentenceEncoder) and encoded.radius == 0.10
     assert all(m.hidden_state is None for m in by.values()), "text needs no hidden states"
     pooled = BiPACE(pooling="mean", layer=-3).build(WORLD)
     assert pooled.hidden_state == (-3, "mean") and pooled.credits[1].partition.embedder == ActorHidden(-3, "mean")
