@@ -87,7 +87,7 @@ class EpisodeJudge(RewardTerm, Companion):
         """id(trajectory) -> answer."""
         assert self._answers is not None
         judge = self.ask()
-        who = getattr(judge, "identity", None) or judge.digest()
+        who = judge.digest()
         sampling = Sampling(temperature=0.0, max_tokens=self.tokens)
         keys: dict[int, str] = {}
         waiting: dict[int, tuple[str, int]] = {}

@@ -246,7 +246,7 @@ class Trainer:
         self.progress.turns += sum(len(g.steps) for g in done.played)
         self.progress.generated_tokens += sum(t.completion_tokens for t in episodes)
         if self.settings.trajectories:
-            self._write_records("rl", step, *iteration_records(done))
+            self._write_trajectories("rl", step, *iteration_records(done))
         refuse_if_all_crashed(
             episodes, f"Iteration {step} has no data. Fix the world, then run `tacit train --resume {self.run.path}`."
         )
@@ -319,12 +319,13 @@ class Trainer:
         origin = {"world": setup.name, "fingerprint": self.policy.digest(), "code": code_version()}
         return {"stage": stage, "step": step, **score.to_json(), **origin}, played
 
-    def _write_trajectories(self, name: str, step: int, played: Sequence[Trajectory]) -> None:
-        if self.settings.trajectories:
-            self._write_records(name, step, played, list(map(trajectory_record, played)))
-
-    def _write_records(self, name: str, step: int, played: Sequence[Trajectory], records: Sequence[dict[str, Any]]) -> None:
+    def _write_trajectories(
+        self, name: str, step: int, played: Sequence[Trajectory], known: Sequence[dict[str, Any]] | None = None
+    ) -> None:
         """With what a page needs, so that it need not import the world."""
+        if not self.settings.trajectories:
+            return
+        records = [trajectory_record(trajectory) for trajectory in played] if known is None else known
         worlds = {setup.name: setup.world for setup in self.setups}
         for trajectory, record in zip(played, records, strict=True):
             record["labels"] = describe_episode(trajectory, worlds.get(trajectory.task.world, self.setups[0].world))

@@ -274,7 +274,7 @@ class ModelAnalyzer(Analyzer):
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
         assert self._answers is not None
         if self.model and self._who is None:  # it is not trained, so its identity is fixed
-            self._who = getattr(asked, "identity", None) or asked.digest()
+            self._who = asked.digest()
         who = self._who or (info.seed, info.iteration)
         room = asked.context_limit - self.max_tokens
         questions = [self._question(trajectory, asked, room) for trajectory in trajectories]

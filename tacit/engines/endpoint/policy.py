@@ -62,8 +62,7 @@ class ChatPolicy(ByteTokens):
         self.broken: list[str] = []
         self._lock = threading.Lock()
 
-    @property
-    def identity(self) -> str:
+    def digest(self) -> str:
         """What names it, where there are no weights to hash."""
         return f"{self._client.model} at {self._client.url}"
 

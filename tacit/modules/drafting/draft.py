@@ -198,7 +198,7 @@ class Drafter:
 
     def write(self, prompt: Prompt, attempt: int) -> str:
         policy, room = self._policy, self._sampling.max_tokens
-        who = getattr(policy, "identity", None) or policy.digest()  # type: ignore[attr-defined]
+        who = policy.digest()  # type: ignore[attr-defined]
         key = answer_key(who, self._sampling.temperature, room, prompt.text, attempt)
         if key not in self._answers:
             prompt, tokens, fits = fit_prompt(prompt, policy, room)
