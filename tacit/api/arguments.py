@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit.config.checks import find_differing
 from tacit.config.flags import NAMES_ELSEWHERE, method_options, methods_with, section_options, train_options
-from tacit.config.recipe import METHOD_TABLES, old_keys
+from tacit.config.recipe import METHOD_TABLES
 from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.registry import IN_MEMORY, Registry
@@ -45,8 +45,6 @@ def parse_settings(settings: Mapping[str, Any], method: str) -> dict[tuple[str, 
             said.update({("method", key, name): setting for name, setting in _table(key, value).items()})
         elif key in places:
             said[places[key]] = value
-        elif key in old_keys(method):
-            said["method", key] = value
         else:
             raise _unknown(key, value, method, [*places, *inner, *SECTIONS, *WHOLE, *NAMED])
     return said

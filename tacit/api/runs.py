@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, parse_settings
-from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, Endpoint, Target, open_endpoint, open_loaded, open_target
+from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, Target, open_endpoint, open_loaded, open_target
 from tacit.config.checks import check_new_run, is_finished, open_world, prepare
 from tacit.config.measuring import EvaluationResult, PanelEvaluation, run_of, with_panel
 from tacit.config.recipe import (
@@ -450,4 +450,4 @@ def _open(
         return open_agent(name, said, checkpoint, actor)
     if checkpoint:
         raise TacitError(f"checkpoint = {checkpoint!r} is for runs; an endpoint serves what it serves.")
-    return open_endpoint(Endpoint(endpoint, name, key_variable, concurrency, timeout_s), said)
+    return open_endpoint(said, endpoint, name, key_variable, concurrency, timeout_s)

@@ -32,7 +32,7 @@ from tacit.cli.terminal import (
     table,
 )
 from tacit.cli.train import can_redraw, pack_lines
-from tacit.config.agents import Endpoint, Target, open_endpoint
+from tacit.config.agents import Target, open_endpoint
 from tacit.config.checks import check_output_directory
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.measuring import EvaluationResult, PanelEvaluation, check_tokens, with_panel
@@ -407,8 +407,8 @@ def _open(arguments: Namespace, said: Overrides) -> Target:
         return open_agent(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
-    key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout
-    return open_endpoint(Endpoint(arguments.endpoint, arguments.model or "", key, concurrency, timeout), said)
+    url, model, key = arguments.endpoint, arguments.model or "", arguments.key_variable
+    return open_endpoint(said, url, model, key, arguments.concurrency, arguments.timeout)
 
 
 def _ks(text: str) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ from typing import Any
 
 from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, open_world, prepare
 from tacit.config.flags import method_options
-from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, old_keys
+from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
@@ -146,8 +146,7 @@ def check_shared_settings(shared: Document, methods: Iterable[str], world: str) 
 
 
 def _settings_of(method: str) -> set[str]:
-    own = {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
-    return own | set(old_keys(method))
+    return {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
 
 
 # Final success once more, as rows × columns of the file's methods: who plays × what is read, say.

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, check_sampling, check_values, open_world, open_worlds, with_split
-from tacit.config.recipe import Document, Overrides, PolicyRecipe, Recipe, absolute_name, override
+from tacit.config.checks import AGENTS, EXPERT, RULE_AGENT, check_sampling, open_world, open_worlds
+from tacit.config.recipe import Document, Overrides, Recipe, absolute_name, override
 from tacit.config.resources import load_policy
 from tacit.config.values import to_data
 from tacit.core.actions import BARE, ActionFormat
@@ -167,17 +167,6 @@ class Target:
         return {"method": self.recipe.method, **prompt, **{name: value for name, value in own.items() if name != "schedule"}}
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """A model behind an OpenAI-compatible API."""
-
-    url: str
-    model: str
-    key_variable: str
-    concurrency: int
-    timeout_s: float
-
-
 def open_target(
     name: str,
     said: Overrides,
@@ -186,12 +175,9 @@ def open_target(
 ) -> Target:
     """`name` is a run directory, a checkpoint, a model, `expert`, `reader`, or the name of `actor`. Settings are checked
     before anything is loaded."""
-    said = dict(said)
-    path = Path(name).expanduser()
-    if actor is not None or name == EXPERT:
-        return _open_actor(name, said, actor)
-    if name == RULE_AGENT:
-        return _open_rule_agent(said)
+    said, path = dict(said), Path(name).expanduser()
+    if actor is not None or name in AGENTS:
+        return _open_agent(name, said, actor)
     if (path / SETTINGS).exists():
         return _open_run(path, said, checkpoint)
     if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
@@ -200,35 +186,34 @@ def open_target(
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
     _needs_world(name, said, place=True)
     recipe = Recipe.from_json(override({"model": name}, said))
-    return _open(name, recipe, recipe.train.seed, None, None)
+    return _open(name, recipe, recipe.train.seed)
 
 
 def open_loaded(policy: SamplingPolicy, said: Overrides, like: str = "") -> Target:
     """A loaded policy, with the prompt of these settings or of the run `like`."""
-    said = dict(said)
     if like:
-        recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), said)
-        return _open(f"a policy as {like}", recipe, seed, None, None, trained_in, policy)
+        recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), dict(said))
+        return _open(f"a policy as {like}", recipe, seed, texts=trained_in, policy=policy)
     _needs_world("a policy", said)
     recipe = Recipe.from_json(override({}, said))
-    return _open("a policy", recipe, recipe.train.seed, None, None, policy=policy)
+    return _open("a policy", recipe, recipe.train.seed, policy=policy)
 
 
-def open_endpoint(endpoint: Endpoint, said: Overrides) -> Target:
-    """A model behind an endpoint; it reads the method's prompts as single messages."""
+def open_endpoint(
+    said: Overrides, url: str, model: str, key_variable: str, concurrency: int = 16, timeout_s: float = 120.0
+) -> Target:
+    """A model behind an OpenAI-compatible API; it reads the method's prompts as single messages."""
     from tacit.engines.endpoint.client import ChatClient
     from tacit.engines.endpoint.policy import ChatPolicy
 
-    client = ChatClient(endpoint.url, endpoint.model, endpoint.key_variable, endpoint.timeout_s)
-    _needs_world(endpoint.model, said)
-    recipe = Recipe.from_json(override({"model": endpoint.model}, said))
+    client = ChatClient(url, model, key_variable, timeout_s)
+    _needs_world(model, said)
+    recipe = Recipe.from_json(override({"model": model}, said))
     world = open_world(recipe.world)
-    check_values(recipe)
-    recipe = with_split(recipe, world)
-    context = recipe.settings.context(world)
-    policy = ChatPolicy(client, endpoint.concurrency)
+    recipe = check_sampling(recipe, world, loads=False)
+    context, policy = recipe.settings.context(world), ChatPolicy(client, concurrency)
     sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
-    label = f"{endpoint.model} at {client.url}"
+    label = f"{model} at {client.url}"
     return Target(label, recipe, world, context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle)
 
 
@@ -283,20 +268,16 @@ def _open(
     label: str,
     recipe: Recipe,
     seed: int,
-    run: Path | None,
-    checkpoint: Checkpoint | None,
+    run: Path | None = None,
+    checkpoint: Checkpoint | None = None,
     texts: Sequence[Environment] = (),
     policy: SamplingPolicy | None = None,
 ) -> Target:
     """`texts`: worlds whose text trained a tiny model's tokenizer, if not the played one. `policy`: if already loaded."""
     world = open_world(recipe.world)
-    if policy is not None:
-        check_values(recipe)
-        recipe = with_split(recipe, world)
-    else:
-        recipe = check_sampling(recipe, world)
-        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
-        policy = loaded = load_policy(main, recipe.train.seed, texts or (world,))
+    recipe = check_sampling(recipe, world, loads=policy is None)
+    if policy is None:
+        policy = loaded = load_policy(recipe.main, recipe.train.seed, texts or (world,))
         if checkpoint is not None:
             loaded.load(checkpoint.path / "policy")
     context = recipe.settings.context(world)
@@ -305,39 +286,21 @@ def _open(
     return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)
 
 
-def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Task], Expert] | None) -> Target:
+def _open_agent(name: str, said: Overrides, actor: Callable[[Task], Expert] | None) -> Target:
+    """The caller's own agent, the world's expert, or its rule agent, which reads a policy's prompts."""
     _needs_world(name, said)
-    recipe = Recipe.from_json(override({}, said))
+    reads = actor is None and name == RULE_AGENT
+    recipe = Recipe.from_json(override({"method": dict(RULE_AGENT_METHOD)} if reads else {}, said))
     world = open_world(recipe.world)
-    check_values(recipe)
-    recipe = with_split(recipe, world)
-    context = ActingContext(actor) if actor else expert_context(world, recipe.train.world_timeout_s)
-    identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
-    sampling = Sampling(temperature=0.0)
-    return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
-
-
-def _open_rule_agent(said: dict[tuple[str, ...], Any]) -> Target:
-    """The world's rule agent with a policy's prompts."""
-    _needs_world(RULE_AGENT, said)
-    recipe = Recipe.from_json(override({"method": dict(RULE_AGENT_METHOD)}, said))
-    world = open_world(recipe.world)
-    if world.reader is None:
+    if reads and world.reader is None:
         raise TacitError(f"world {world.name!r} has no reader; its expert plays without reading (`tacit eval expert`).")
-    check_values(recipe)
-    recipe = with_split(recipe, world)
-    context = recipe.settings.context(world)
-    identity = f"reader of {world.name}"
-    return Target(
-        RULE_AGENT,
-        recipe,
-        world,
-        context,
-        RulePolicy(world.reader),
-        Sampling(temperature=0.0),
-        recipe.train.seed,
-        identity=identity,
-    )
+    recipe = check_sampling(recipe, world, loads=False)
+    context: Context = ActingContext(actor) if actor else expert_context(world, recipe.train.world_timeout_s)
+    policy: SamplingPolicy = Echo()
+    identity = name if actor else f"expert of {world.name}: {next(iter(world.experts), '')}"
+    if reads and world.reader is not None:
+        context, policy, identity = recipe.settings.context(world), RulePolicy(world.reader), f"reader of {world.name}"
+    return Target(name, recipe, world, context, policy, Sampling(temperature=0.0), recipe.train.seed, identity=identity)
 
 
 def _needs_world(name: str, said: Overrides, place: bool = False) -> None:

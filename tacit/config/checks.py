@@ -90,12 +90,13 @@ def check_values(recipe: Recipe) -> None:
         check_bounds(settings, prefix)
 
 
-def check_sampling(recipe: Recipe, world: Environment) -> Recipe:
-    """Checks for playing a panel. Returns the recipe with its evaluation split filled in."""
+def check_sampling(recipe: Recipe, world: Environment, loads: bool = True) -> Recipe:
+    """Checks for playing a panel; `loads`: with the recipe's model. Returns the recipe with its evaluation split filled in."""
     check_values(recipe)
-    check_model(recipe.model)
-    _check_texts(recipe, (world,))
-    return with_split(recipe, world)
+    if loads:
+        check_model(recipe.model)
+        _check_texts(recipe, (world,))
+    return replace(recipe, train=_with_split(recipe.train, world))
 
 
 def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
@@ -106,13 +107,9 @@ def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
         )
 
 
-def with_split(recipe: Recipe, world: Environment) -> Recipe:
+def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
     """Fill in the evaluation split and its number of tasks, so that saved settings keep their meaning if the world's
     defaults change. Raises if the split does not exist."""
-    return replace(recipe, train=_with_split(recipe.train, world))
-
-
-def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
     measured = train.evaluation
     if not world.playable:
         return train

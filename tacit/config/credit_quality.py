@@ -13,7 +13,6 @@ from tacit.calibration.probe import late_layer
 from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
 from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
 from tacit.config.agents import Target
-from tacit.config.recipe import PolicyRecipe
 from tacit.config.resources import load_policy
 from tacit.core.credit import Rewards, sum_terms
 from tacit.core.errors import TacitError
@@ -153,8 +152,7 @@ def analyzer_of(target: Target) -> Analyzer:
         return rule_of(target)
     loaded: Policy | None = None
     if kind == "model":
-        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
-        loaded = load_policy(recipe.policies.get("analyzer", main), recipe.train.seed, (target.world,))
+        loaded = load_policy(recipe.policies.get("analyzer", recipe.main), recipe.train.seed, (target.world,))
     most = settings.critical_steps or target.world.critical_steps
     model = None if loaded is None else lambda: loaded
     return ModelAnalyzer(model, most, settings.analyzer_temperature, settings.analyzer_tokens, wording=settings.skill_wording)

@@ -12,15 +12,15 @@ import difflib
 import inspect
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL, METHOD_TABLES
-from tacit.config.values import NONE, field_types, file_name, from_text, is_optional
+from tacit.config.values import NONE, field_default, field_types, file_name, from_text, is_optional
 from tacit.core.bounds import BASIC
 from tacit.core.errors import TacitError
 from tacit.core.trust import FLAG, HELP
@@ -54,17 +54,17 @@ class Option:
 def options_of(
     settings: type[Any] | Any, place: tuple[str, ...] = (), prefix: str = "", only: Iterable[str] | None = None
 ) -> list[Option]:
-    """The options of a settings class, or of an instance, whose values are then the defaults.
-
-    A field that is a settings class becomes a section: its flags carry its name as a prefix.
-    """
-    cls: Any = _class_of(settings)
+    """The options of a settings class, or of an instance, whose values are then the defaults. A field that is a settings class
+    becomes a section: its flags carry its name as a prefix."""
+    cls: Any = settings if isinstance(settings, type) else type(settings)
+    if not dataclasses.is_dataclass(cls):
+        raise TacitError(f"{cls.__name__} has no settings to read: it must be a dataclass.")
     docs, kinds, hints = field_docs(cls), field_types(cls), get_type_hints(cls, include_extras=True)
     found = []
     for field in dataclasses.fields(cls):
         if only is not None and field.name not in only:
             continue
-        default = _default(field) if isinstance(settings, type) else getattr(settings, field.name)
+        default = field_default(field) if settings is cls else getattr(settings, field.name)
         if dataclasses.is_dataclass(kinds[field.name]):
             inner = kinds[field.name] if default is dataclasses.MISSING else default
             found += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
@@ -81,61 +81,25 @@ def field_docs(cls: type[Any]) -> Mapping[str, str]:
     docs: dict[str, str] = {}
     for part in getattr(cls, "made_of", {}).values():  # a class put together from others has no source of its own
         docs = {**field_docs(part), **docs}
-    for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base):
-            docs |= dict(_docs_in_source(base))
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError):  # no source file: defined in a prompt, or shipped without
+            continue
+        body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
+        for node, below in pairwise(body):
+            match node, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
     return docs
 
 
-def _docs_in_source(cls: type[Any]) -> Iterator[tuple[str, str]]:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError):  # no source file: defined in a prompt, or shipped without
-        return
-    body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
-    for node, below in pairwise(body):
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            yield node.target.id, " ".join(below.value.value.split())
-
-
-def _class_of(settings: type[Any] | Any) -> type[Any]:
-    cls = settings if isinstance(settings, type) else type(settings)
-    if not dataclasses.is_dataclass(cls):
-        raise TacitError(f"{cls.__name__} has no settings to read: it must be a dataclass.")
-    return cls
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
 NAMES_ELSEWHERE = {
-    "learning_rate": "lr",
-    "num_generations": "group_size",
-    "rollouts": "group_size",
-    "batch_size": "groups",
-    "train_batch_size": "groups",
-    "num_steps": "iterations",
-    "total_steps": "iterations",
-    "num_train_epochs": "iterations",
-    "max_new_tokens": "max_tokens",
-    "max_completion_length": "max_tokens",
-    "max_turns": "max_steps",
-    "beta": "kl",
-    "kl_coef": "kl",
-    "kl_beta": "kl",
-    "entropy_coef": "entropy",
-    "output_dir": "out",
-    "env": "world",
-}
+    "learning_rate": "lr", "num_generations": "group_size", "rollouts": "group_size", "batch_size": "groups",
+    "train_batch_size": "groups", "num_steps": "iterations", "total_steps": "iterations", "num_train_epochs": "iterations",
+    "max_new_tokens": "max_tokens", "max_completion_length": "max_tokens", "max_turns": "max_steps", "beta": "kl",
+    "kl_coef": "kl", "kl_beta": "kl", "entropy_coef": "entropy", "output_dir": "out", "env": "world",
+}  # fmt: skip
 """names in other libraries -> names here"""
 
 
@@ -157,13 +121,30 @@ class Parser(argparse.ArgumentParser):
             if imports:
                 self.add_argument(FLAG, action="store_true", help=HELP)
 
+    def flag(self, name: str, default: Any, help: str, metavar: str = "N", group: Any = None, **more: Any) -> None:
+        """A flag of the command itself, with the type of its default. False makes a switch; a type or None has no default."""
+        if default is False:
+            (group or self).add_argument(name, action="store_true", help=help, **more)
+            return
+        kind = default if isinstance(default, type) else str if default is None else type(default)
+        if isinstance(default, int | float) and "default" not in help:
+            help += f" (default: {default:g})"
+        start = None if default is kind else default
+        (group or self).add_argument(name, type=kind, default=start, metavar=metavar, help=help, **more)
+
     def add_options(self, title: str, options: Sequence[Option], description: str = "") -> None:
         group = self.add_argument_group(title, description or None)
         for option in options:
             if option.name in self._options or option.flag in self._option_string_actions:
                 raise TacitError(f"two settings share the flag {option.flag}: {'.'.join(option.place)} is one of them.")
             self._options[option.name] = option
-            _add(group, option)
+            help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
+            common = {"dest": option.name, "default": argparse.SUPPRESS, "help": help}
+            if option.kind is bool:
+                group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
+            else:
+                read = partial(_read_flag, option)
+                group.add_argument(option.flag, type=read, metavar=_metavar(option.kind), **common)
 
     def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[tuple[str, ...], Any]]:
         """(arguments of the command itself, settings by path)"""
@@ -234,16 +215,8 @@ class _Help(argparse.Action):
         parser.exit()
 
 
-def _add(group: Any, option: Option) -> None:
-    help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
-    common = {"dest": option.name, "default": argparse.SUPPRESS, "help": help}
-    if option.kind is bool:
-        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
-        return
-
-    group.add_argument(
-        option.flag, type=lambda text: from_text(option.kind, text, option.flag), metavar=_metavar(option.kind), **common
-    )
+def _read_flag(option: Option, text: str) -> Any:
+    return from_text(option.kind, text, option.flag)
 
 
 def _shown_default(default: Any) -> str:
@@ -298,12 +271,9 @@ RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run direct
 
 def method_options(name: str) -> list[Option]:
     """The flags of a method: its fields and those of its prompt and schedule, without a prefix. What GRPO lacks is basic."""
-    cls = get_method(name)
-    if not dataclasses.is_dataclass(cls):
-        raise TacitError(f"method {name!r} has no settings to read: its class must be a dataclass.")
     shared = {field.name for field in dataclasses.fields(GRPO)}
     own, inner = [], []
-    for option in options_of(cls, ("method",)):
+    for option in options_of(get_method(name), ("method",)):
         if option.place[1] in METHOD_TABLES:
             inner.append(replace(option, name=option.place[-1].replace("_", "-"), place=option.place[1:]))
         else:
@@ -324,9 +294,7 @@ def train_options() -> list[Option]:
 def section_options(model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> dict[str, list[Option]]:
     """Flags with a prefix, by section. Tiny sizes default to those of the model."""
     nested = [option for option in options_of(TrainSettings) if len(option.place) > 1]
-    return {
-        "sft": [o for o in nested if o.place[0] == "sft"],
-        "evaluation": [o for o in nested if o.place[0] == "evaluation"],
-        "engine": options_of(get_engine(engine).settings, ("engine",), "engine."),
-        "tiny": options_of(TINY_SIZES.get(model, TinySettings), ("tiny",), "tiny."),
-    }
+    sections = {section: [o for o in nested if o.place[0] == section] for section in ("sft", "evaluation")}
+    sections["engine"] = options_of(get_engine(engine).settings, ("engine",), "engine.")
+    sections["tiny"] = options_of(TINY_SIZES.get(model, TinySettings), ("tiny",), "tiny.")
+    return sections

@@ -1,22 +1,11 @@
 """A recipe: everything a run is told, in one frozen object. Files and flags become one; `settings.json` is its other form.
 
-    world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
-    [world]       name = "code", tests = "hidden"      where a world has options; or  world = "code+tests=hidden"
-    [method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
-    [prompt]      history = 2, style = "tags"          what the agent reads and how it writes actions
-    [schedule]    groups = 16, lr = 1e-4
-    [sft]         steps = 300
-    [evaluation]  tasks = 256
-    [engine]      name = "local", device = "cpu"       or only  engine = "local"
-    [tiny]        layers = 2                           sizes, where the model is a tiny one
-
-A flag says the same and wins: `--kl 0.0`, `--groups 16`, `--sft.steps 300`, `--engine.device cpu`.
-
-Several worlds in one run: `world = "alfworld=0.75,countdown=0.25"`, and where one of them is to be different
-
-    [worlds.countdown]    max_steps = 12, evaluation.tasks = 64, prompt.history = 2
-
-Further policies, where the method asks for them by name: `[policies.extractor]  model = "tiny-base", engine.device = "cpu"`.
+world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
+[world]       name = "code", tests = "hidden"      or  world = "code+tests=hidden"; several: "alfworld=0.75,countdown=0.25"
+[method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
+[prompt], [schedule], [sft], [evaluation], [engine], [tiny]
+[worlds.countdown]    max_steps = 12, evaluation.tasks = 64       where one of several worlds is to be different
+[policies.extractor]  model = "tiny-base"                         further policies that the method asks for by name
 """
 
 from __future__ import annotations
@@ -25,8 +14,9 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,12 +31,9 @@ from tacit.engines.models.bases import BASES, has_chat_template, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import get_method
 from tacit.prompts.settings import PromptSettings
-from tacit.runs.directory import complete_settings
 from tacit.training.settings import TrainSettings
 
-# Packaged recipes, by name: `quickstart`, `comparisons/step-credit`, or `step-credit`.
-#
-# Each starts with a comment that says what it is, and the command that runs it. `tacit list recipes` shows both.
+# Packaged recipes, by name. Each starts with a comment that says what it is, and the command that runs it.
 
 FOLDER = Path(tacit.__file__).parent / "recipes"
 Kind = Literal["run", "comparison", "script"]
@@ -85,14 +72,8 @@ def find_recipe(name: str, kind: Kind | None = None) -> Path:
     raise TacitError(f"{unknown('recipe', wanted, known)} There is no file {name} either.")
 
 
-def run_recipe(name: str) -> Path:
-    """A file for `tacit train` and `tacit modules train`."""
-    return find_recipe(name, "run")
-
-
-def comparison_recipe(name: str) -> Path:
-    """A file for `tacit compare`."""
-    return find_recipe(name, "comparison")
+run_recipe = partial(find_recipe, kind="run")
+comparison_recipe = partial(find_recipe, kind="comparison")
 
 
 @cache
@@ -101,16 +82,15 @@ def packaged() -> tuple[Packaged, ...]:
     files = [path for path in FOLDER.rglob("*") if path.suffix in (".toml", ".sh")]
     if not files:
         raise TacitError(f"there are no recipes in {FOLDER}: this installation is incomplete.")
-    return tuple(_read(path) for path in sorted(files, key=lambda path: (len(path.relative_to(FOLDER).parts), path)))
-
-
-def _read(path: Path) -> Packaged:
-    text = path.read_text(encoding="utf-8")
-    kind: Kind = "script" if path.suffix == ".sh" else "comparison" if "methods" in tomllib.loads(text) else "run"
-    comments = [line.removeprefix("#") for line in text.replace("\\\n#", "").splitlines() if line.startswith("# ")]
-    commands = [" ".join(line.split()) for line in comments if line.startswith("     ")]
-    command = next(line for line in commands if path.stem in line)
-    return Packaged(path.relative_to(FOLDER).with_suffix("").as_posix(), path, kind, comments[0].strip(), command)
+    found = []
+    for path in sorted(files, key=lambda path: (len(path.relative_to(FOLDER).parts), path)):
+        text = path.read_text(encoding="utf-8")
+        kind: Kind = "script" if path.suffix == ".sh" else "comparison" if "methods" in tomllib.loads(text) else "run"
+        comments = [line.removeprefix("#") for line in text.replace("\\\n#", "").splitlines() if line.startswith("# ")]
+        command = next(" ".join(line.split()) for line in comments if line.startswith("     ") and path.stem in line)
+        name = path.relative_to(FOLDER).with_suffix("").as_posix()
+        found.append(Packaged(name, path, kind, comments[0].strip(), command))
+    return tuple(found)
 
 
 # World mixtures: `alfworld`, `alfworld,countdown`, `alfworld=0.75,countdown=0.25`.
@@ -134,7 +114,14 @@ def read_mixture(text: str) -> Mapping[str, float]:
             raise TacitError(f"world = {text!r} has an empty name in it; write for example {EXAMPLE}.")
         if name in shares:
             raise TacitError(f"world = {text!r} names {name!r} twice.")
-        shares[name] = _share(number, text) if equals else None
+        shares[name] = None
+        if equals:
+            with suppress(ValueError):
+                shares[name] = float(number)
+            if not 0 < (shares[name] or 0) <= 1:
+                raise TacitError(
+                    f"world = {text!r}: {number!r} is no share; it must be above 0 and at most 1, as in {EXAMPLE}."
+                )
     said = [share for share in shares.values() if share is not None]
     if not said:
         return {name: 1 / len(shares) for name in shares}
@@ -146,16 +133,6 @@ def read_mixture(text: str) -> Mapping[str, float]:
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def _share(number: str, text: str) -> float:
-    try:
-        share = float(number)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
-        raise TacitError(f"world = {text!r}: {number!r} is no share; it must be above 0 and at most 1, as in {EXAMPLE}.")
-    return share
-
-
 # Absolute paths in settings.json, so that a run can be opened from any directory.
 
 Document = dict[str, Any]
@@ -164,20 +141,26 @@ Document = dict[str, Any]
 def make_paths_absolute(document: Document) -> Document:
     """Make the path of every existing file or directory absolute: user-defined worlds, methods and engines, models, recorded
     episodes, panels. Other names stay as they are."""
-    whole = dict(document)
+
+    def with_files(settings: Mapping[str, Any]) -> Document:
+        found = dict(settings)
+        for table, key in (("sft", "from"), ("evaluation", "panel")):
+            own = settings.get(table)
+            if isinstance(own, Mapping) and isinstance(own.get(key), str):
+                found[table] = {**own, key: absolute_path(own[key])}
+        if "model" in settings and settings["model"] not in (*TINY_SIZES, *BASES):
+            found["model"] = absolute_path(settings["model"])
+        return found
+
+    whole = with_files(document)
     whole["world"] = ",".join(absolute_name(part.strip()) for part in document["world"].split(","))
-    whole["model"] = _model(document["model"])
     method, engine = document["method"], document["engine"]
     whole["method"] = method | {"name": "+".join(map(absolute_name, method["name"].split("+")))}
     whole["engine"] = engine | {"name": absolute_name(engine["name"])}
-    whole |= _files(document)
     if "worlds" in document:
-        whole["worlds"] = {absolute_name(name): {**own, **_files(own)} for name, own in document["worlds"].items()}
+        whole["worlds"] = {absolute_name(name): with_files(own) for name, own in document["worlds"].items()}
     if "policies" in document:
-        whole["policies"] = {
-            name: {**own, **({"model": _model(own["model"])} if "model" in own else {})}
-            for name, own in document["policies"].items()
-        }
+        whole["policies"] = {name: with_files(own) for name, own in document["policies"].items()}
     return whole
 
 
@@ -194,20 +177,6 @@ def absolute_name(name: str) -> str:
 def absolute_path(text: str) -> str:
     path = Path(text).expanduser()
     return str(path.absolute()) if text and path.exists() else text
-
-
-def _model(name: str) -> str:
-    return name if name in (*TINY_SIZES, *BASES) else absolute_path(name)
-
-
-def _files(settings: Mapping[str, Any]) -> Document:
-    """The tables that name files, with absolute paths."""
-    found = {}
-    for table, key in (("sft", "from"), ("evaluation", "panel")):
-        own = settings.get(table)
-        if isinstance(own, Mapping) and isinstance(own.get(key), str):
-            found[table] = {**own, key: absolute_path(own[key])}
-    return found
 
 
 Overrides = Mapping[tuple[str, ...], Any]
@@ -276,12 +245,9 @@ class Recipe:
         """From a file (TOML, or a run's settings.json) and flags; flags win. Imports nothing heavy."""
         document = read_document(file) if file else {}
         recipe = cls.from_json(override(document, said))
-        if file is not None and file.suffix != ".json":  # an old run just opens
-            own = _named_table(document, "method", "")[1]
-            moved, regrouped = _prompt_keys(own, recipe.method), _moved_keys(own, recipe.method)
-            notes = [f"{file} has {', '.join(moved)} in [method]; prompt settings belong in [prompt] now"] if moved else []
-            notes += [f"{file} has {old} in [method]; it is {'.'.join(now)} now" for old, now in regrouped.items()]
-            recipe = replace(recipe, notes=(*notes, *recipe.notes))
+        if moved := _prompt_keys(_named_table(document, "method", "")[1], recipe.method):
+            note = f"{file} has {', '.join(moved)} in [method]; prompt settings belong in [prompt] now"
+            recipe = replace(recipe, notes=(note, *recipe.notes))
         return recipe
 
     @classmethod
@@ -292,7 +258,6 @@ class Recipe:
             if key in own:
                 raise TacitError(f"{key} settings have a table of their own: write [{key}], not [method.{key}].")
         own, prompt = split_prompt(own, document.get("prompt", {}), method)
-        own = regroup_keys(own, method)
 
         def tables() -> Mapping[str, Iterable[str]]:
             return {"method": set(field_types(get_method(method))) - set(METHOD_TABLES), **_common_tables(engine_name(outside))}
@@ -308,14 +273,11 @@ class Recipe:
             raise TacitError(f"no world was named. {where}.")
         mixture = read_mixture(world)
         worlds = _world_tables(outside.get("worlds", {}), mixture)
-        policies = {
-            name: _policy(_complete_policy(main, table), f"policies.{name}")
-            for name, table in outside.get("policies", {}).items()
-        }
-        out = (
-            _text(outside, "out", "")
-            or f"runs/{'+'.join(_plain(w.partition('+')[0]) for w in mixture)}-{_plain(method)}-{train.seed}"
-        )
+        beside = outside.get("policies", {})
+        policies = {name: _policy(_complete_policy(main, own), f"policies.{name}") for name, own in beside.items()}
+        # `package.module:OBJECT` -> `OBJECT` in the name of a directory
+        short = [name.rpartition(":")[2] for name in (*(w.partition("+")[0] for w in mixture), method)]
+        out = _text(outside, "out", "") or f"runs/{'+'.join(short[:-1])}-{short[-1]}-{train.seed}"
         inside = {f"{key}.{name}" for key, table in own.items() if isinstance(table, Mapping) for name in table}
         said = frozenset(own) | frozenset(prompt) | inside
         settings, notes = settings.fit_to_model(describe_base(main.model, main.tiny, main.engine_name), said)
@@ -329,12 +291,15 @@ class Recipe:
         method = to_data(self.settings)
         tables = {key: method.pop(key) for key in METHOD_TABLES if key in method}
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
-        engine = {"name": self.engine_name, **to_data(self.engine)}
-        document |= {"method": {"name": self.method, **method}, **tables, "engine": engine}
-        document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
+        document |= {"method": {"name": self.method, **method}, **tables} | _policy_table(self.main)
         document |= {"worlds": dict(self.worlds)} if self.worlds else {}
         beside = {name: _policy_table(policy) for name, policy in self.policies.items()}
         return make_paths_absolute(document | ({"policies": beside} if beside else {}))
+
+    @property
+    def main(self) -> PolicyRecipe:
+        """The trained policy."""
+        return PolicyRecipe(self.model, self.engine_name, self.engine, self.tiny)
 
     @property
     def places(self) -> tuple[WorldRecipe, ...]:
@@ -343,7 +308,6 @@ class Recipe:
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
             method, prompt = split_prompt(own.pop("method", {}), own.pop("prompt", {}), self.method)
-            method = regroup_keys(method, self.method)
             train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
             settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
             settings = build_tables(settings, {"prompt": prompt}, f"worlds.{name}.")
@@ -371,14 +335,8 @@ class Recipe:
 def _common_tables(engine: str) -> dict[str, Iterable[str]]:
     """The keys of every table but [method], by table."""
     train = field_types(TrainSettings)
-    nested = {
-        "prompt": PromptSettings,
-        "schedule": Schedule,
-        "sft": train["sft"],
-        "evaluation": train["evaluation"],
-        "tiny": TinySettings,
-    }
-    nested["engine"] = get_engine(engine).settings
+    nested = {"prompt": PromptSettings, "schedule": Schedule, "sft": train["sft"], "evaluation": train["evaluation"]}
+    nested |= {"tiny": TinySettings, "engine": get_engine(engine).settings}
     keys = {table: [file_name(name) for name in field_types(cls)] for table, cls in nested.items()}
     return {"": [*OUTSIDE_TRAINING, *train], **keys}
 
@@ -417,38 +375,6 @@ def _prompt_keys(own: Mapping[str, Any], method: str) -> list[str]:
     return [key for key in own if key.replace("-", "_") in names]
 
 
-def regroup_keys(own: Mapping[str, Any], method: str) -> Document:
-    """A method's settings with old keys in the tables they are in now: `extractor_lr` -> `extractor.lr`. All old keys together
-    are the record of an old run, which continues as it was."""
-    (known, before), moved = _moves(method), _moved_keys(own, method)
-    found = {**before, **own} if moved and len(moved) == len(known) else dict(own)
-    for old, (table, key) in moved.items():
-        inner = found.get(table, {})
-        if not isinstance(inner, Mapping):
-            raise TacitError(f"[method.{table}] must be a table of settings, not {inner!r}.")
-        found[table] = {key: found.pop(old), **inner}
-    return found
-
-
-def old_keys(method: str) -> Iterable[str]:
-    """Keys of a method's settings that still load."""
-    return _moves(method)[0]
-
-
-def _moved_keys(own: Mapping[str, Any], method: str) -> dict[str, tuple[str, str]]:
-    """Old keys among a method's settings, with their place now."""
-    known = _moves(method)[0] if own else {}
-    return {key: known[key] for key in own if key in known}
-
-
-def _moves(method: str) -> tuple[dict[str, tuple[str, str]], Document]:
-    """(old key -> place now, what recorded runs did before) of a method and of those it is made of."""
-    cls = get_method(method)
-    parts = [cls, *getattr(cls, "made_of", {}).values()]
-    moved = {old: now for part in parts for old, now in getattr(part, "moved", {}).items()}
-    return moved, {key: value for part in parts for key, value in getattr(part, "before", {}).items()}
-
-
 def read_document(file: Path) -> Document:
     try:
         text = file.read_text(encoding="utf-8")
@@ -460,9 +386,8 @@ def read_document(file: Path) -> Document:
         raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
     if not isinstance(document, dict):
         raise TacitError(f"the settings file {file} must hold a table of settings.")
-    if file.suffix == ".json":  # a run's settings: data
-        return complete_settings(document)
-    trust_endpoints(document)
+    if file.suffix != ".json":  # a run's settings are data
+        trust_endpoints(document)
     return document
 
 
@@ -543,10 +468,8 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
             own = tables[name].get(section, {}) if section else tables[name]
             for key in own if isinstance(own, Mapping) else ():
                 if key.replace("-", "_") in shared:
-                    said = f"{section}.{key}" if section else key
-                    raise TacitError(
-                        f"[worlds.{name}] says {said!r}, which the worlds of a run share: say it outside [worlds]."
-                    )
+                    said = f"[worlds.{name}] says {(f'{section}.{key}' if section else key)!r}"
+                    raise TacitError(f"{said}, which the worlds of a run share: say it outside [worlds].")
     return {name: dict(table) for name, table in tables.items()}
 
 
@@ -572,8 +495,3 @@ def _world_name(said: Any) -> str:
     base, *own = name.split("+")
     known = dict(option.partition("=")[::2] for option in own)
     return "+".join([base, *(f"{key}={value}" for key, value in {**known, **options}.items())])
-
-
-def _plain(name: str) -> str:
-    """A name as part of a directory name: `package.module:OBJECT` -> `OBJECT`."""
-    return name.rpartition(":")[2]

@@ -220,7 +220,7 @@ class RunResources(Resources):
     def open(self) -> Policy:
         """Load the trained policy and all declared resources. Raises if something is missing."""
         recipe = self.recipe
-        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
+        main = recipe.main
         policy = load_policy(main, recipe.train.seed, self._worlds)
         for layer in self._layers:
             policy.check_layer(layer)

@@ -29,7 +29,9 @@ def from_text(kind: Any, text: str, where: str) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         return _either(from_text, kind, text, where)
     if get_origin(kind) is tuple:
-        return from_data(kind, [_scalar(k, part.strip()) for k, part in _parts(kind, text)], where)
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        kinds = [*_item_kinds(kind, len(parts)), *[str] * len(parts)]  # more than there should be: refused by `from_data`
+        return from_data(kind, [_scalar(k, part) for k, part in zip(kinds, parts, strict=False)], where)
     return from_data(kind, _scalar(kind, text), where)
 
 
@@ -47,8 +49,11 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
         near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise TacitError(f"{where} must be one of {', '.join(map(str, choices))}, not {value!r}.{hint}")
-    if origin is tuple:
-        return _tuple(kind, value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = _item_kinds(kind, len(value))
+        if len(kinds) != len(value):
+            raise TacitError(f"{where} must be {_words(kind)}, not {len(value)} values.")
+        return tuple(from_data(k, v, where) for k, v in zip(kinds, value, strict=True))
     if kind is Path and isinstance(value, str):
         return Path(value)
     # In Python True is an int.
@@ -95,8 +100,8 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, tables: Ta
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             # The method's own default schedule, not the class's.
-            own = getattr(default, key, None) or _field_default(cls, key)
-            given[key] = build(kind, value, name, own, tables)
+            own = getattr(default, key, None) or field_default(cls.__dataclass_fields__[key])
+            given[key] = build(kind, value, name, None if own is dataclasses.MISSING else own, tables)
         else:
             given[key] = from_data(kind, value, name)
     return cls(**given) if default is None else dataclasses.replace(default, **given)
@@ -111,12 +116,8 @@ def field_name(key: str) -> str:
     return f"{key}_" if keyword.iskeyword(key) else key
 
 
-def _field_default(cls: type[Any], key: str) -> Any:
-    """A field's default; None if it has none."""
-    field = next(f for f in dataclasses.fields(cls) if f.name == key)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None if field.default is dataclasses.MISSING else field.default
+def field_default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def field_types(cls: type[Any]) -> Mapping[str, Any]:
@@ -148,11 +149,10 @@ def _inside(kind: Any) -> Any:
     return inner[0] if len(inner) == 1 else Union[tuple(inner)]  # noqa: UP007
 
 
-def _parts(kind: Any, text: str) -> list[tuple[Any, str]]:
+def _item_kinds(kind: Any, count: int) -> list[Any]:
+    """The types of a tuple's items; those of `tuple[int, ...]` are as many as there are items."""
     inner = get_args(kind)
-    parts = [part for part in text.split(",") if part.strip()]
-    kinds = [inner[0]] * len(parts) if len(inner) == 2 and inner[1] is ... else list(inner)
-    return list(zip(kinds, parts, strict=False)) + [(str, part) for part in parts[len(kinds) :]]
+    return [inner[0]] * count if inner[-1] is ... else list(inner)
 
 
 def _scalar(kind: Any, text: str) -> Any:
@@ -173,21 +173,9 @@ def _either(read: Callable[[Any, Any, str], Any], kind: Any, value: Any, where: 
     raise TacitError(f"{where} must be {' or '.join(map(_words, get_args(kind)))}, not {value!r}.")
 
 
-def _tuple(kind: Any, value: Any, where: str) -> tuple[Any, ...]:
-    inner = get_args(kind)
-    if not isinstance(value, list | tuple):
-        raise TacitError(f"{where} must be {_words(kind)}, not {value!r}.")
-    kinds = [inner[0]] * len(value) if len(inner) == 2 and inner[1] is ... else list(inner)
-    if len(kinds) != len(value):
-        raise TacitError(f"{where} must be {_words(kind)}, not {len(value)} values.")
-    return tuple(from_data(k, v, where) for k, v in zip(kinds, value, strict=True))
-
-
 def _words(kind: Any) -> str:
     plain = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false", Path: "a path"}
     if get_origin(kind) is tuple:
         inner = get_args(kind)
-        if len(inner) == 2 and inner[1] is ...:
-            return f"a list, each {_words(inner[0])}"
-        return f"a list of {len(inner)}, each {_words(inner[0])}"
+        return f"a list{'' if inner[-1] is ... else f' of {len(inner)}'}, each {_words(inner[0])}"
     return plain.get(kind, f"a {getattr(kind, '__name__', kind)}")

@@ -20,7 +20,7 @@ What differs from GRPO: entries in the prompts, credit within each half, and a s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -53,16 +53,6 @@ class Complementary(GRPO):
     """GRPO with a bank of experience entries in the prompt, written by an extractor that is trained too."""
 
     name: ClassVar[str] = "complementary"
-    moved: ClassVar[Mapping[str, tuple[str, str]]] = {
-        f"extractor_{key}": ("extractor", key) for key in ("style", "tokens", "batch", "lr", "clip", "decay", "cooldown")
-    }
-    before: ClassVar[Mapping[str, Any]] = {
-        "extractor": {"top_p": 1.0, "top_k": 0, "trace": "short", "refinements": False},
-        "demotion": 0.0,
-        "search_scope": "bank",
-        "merge_scope": "bank",
-        "questions": 0,
-    }
 
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 turns it off"""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -35,10 +35,6 @@ class GRPO:
     """when combined with other methods, its defaults of shared settings win (methods/combine.py)"""
     ignores_rewards: ClassVar[bool] = False
     """none of its losses reads credit, so it cannot be combined with methods that change rewards or credit"""
-    moved: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """old key of a settings file -> (table, key) now"""
-    before: ClassVar[Mapping[str, Any]] = {}
-    """settings that did not exist when the keys were moved: what a run recorded before that did"""
 
     outcome: RewardSource = "success"
     """source of reward: success, the world's final score, or its rewards of single steps"""

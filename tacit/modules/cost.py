@@ -30,7 +30,7 @@ class PromptedModel:
     """A model to compare with: local, or behind an endpoint."""
 
     name: str
-    endpoint: Mapping[str, Any] | None = None  # fields of `Endpoint`
+    endpoint: Mapping[str, Any] | None = None  # arguments of `open_endpoint`
 
 
 @dataclass(frozen=True)

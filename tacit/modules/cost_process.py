@@ -76,14 +76,14 @@ def measure(job: CostJob) -> dict[str, Any]:
 
 
 def _open_target(job: CostJob, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
-    from tacit.config.agents import Endpoint, open_endpoint, open_target
+    from tacit.config.agents import open_endpoint, open_target
     from tacit.evaluation.tokens import react_contexts
     from tacit.modules.router import open_agent
     from tacit.training.setup import completion_limit, evaluation_sampling
 
     if not job.react:
         return open_agent(job.target, said, base=job.base, fallback=job.fallback)
-    target = open_endpoint(Endpoint(**job.endpoint), said) if job.endpoint else open_target(job.target, said)
+    target = open_endpoint(said, **job.endpoint) if job.endpoint else open_target(job.target, said)
     context = react_contexts(target.world.wording(target.recipe.settings.prompt.wording))[job.react]
     train = target.recipe.train
     target = replace(

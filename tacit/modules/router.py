@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.config.agents import Target, open_target
-from tacit.config.checks import check_values, open_world, with_split
+from tacit.config.checks import check_sampling, open_world
 from tacit.config.recipe import Overrides, Recipe, absolute_name, override
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
@@ -203,8 +203,7 @@ def open_modules(path: Path, said: Overrides, base: str | None, fallback: str | 
     modules = find_modules(path)
     recipe = module_recipe(path, modules, said)
     world = open_world(recipe.world)
-    check_values(recipe)
-    recipe = with_split(recipe, world)
+    recipe = check_sampling(recipe, world, loads=False)
     router = Router(modules, world, recipe.engine, base, fallback)
     first = next(iter(modules.values()))
     context, policy = router.agent(first.skill)

@@ -74,20 +74,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     for name in ("method", "engine", "schedule"):
         if not isinstance(found, dict) or not isinstance(found.get(name, {}), dict):
             raise TacitError(f"{path / SETTINGS} is damaged: {name} is not a table of settings.")
-    return complete_settings(found)
-
-
-ADDED_SETTINGS = {"opid": {"skill_wording": "v1"}}
-"""method -> settings that runs of earlier versions do not name, and what they did"""
-
-
-def complete_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """A run's settings, with those that its version of tacit did not have."""
-    method = document.get("method")
-    if not isinstance(method, dict):
-        return document
-    added = [ADDED_SETTINGS.get(name, {}) for name in str(method.get("name", "")).split("+")]
-    return {**document, "method": {key: value for own in added for key, value in own.items()} | method}
+    method = found.get("method", {})
+    if "opid" in str(method.get("name", "")).split("+") and "skill_wording" not in method:
+        raise TacitError(f'{path} is of an earlier version: add "skill_wording": "v1" to method in its {SETTINGS} to open it.')
+    return found
 
 
 MOST_NAMED = 5

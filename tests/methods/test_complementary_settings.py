@@ -1,4 +1,4 @@
-"""Complementary RL's settings: the extractor's table, old keys, old runs, and the options of the released code."""
+"""Complementary RL's settings: the extractor's table, and the options of the released code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Collector, Loop
 from tacit.worlds import get_environment
 
-OLD = {"style": "json", "tokens": 512, "batch": 8, "lr": 1e-5, "clip": 0.2, "decay": 0.25, "cooldown": 1}
 WORLD = get_environment("countdown")
 
 
@@ -36,36 +35,14 @@ def document(**method):
     return {"world": "countdown", "model": "owner/name", "method": {"name": "complementary", **method}}
 
 
-def test_old_keys_of_a_settings_file_load_with_a_note(tmp_path):
-    file = tmp_path / "old.toml"
-    file.write_text(
-        'world = "countdown"\nmodel = "owner/name"\n[method]\nname = "complementary"\nextractor-lr = 1e-4\ncapacity = 7\n'
-    )
-    recipe = Recipe.resolve(file, {})
-    assert recipe.settings.extractor.lr == 1e-4 and recipe.settings.extractor.tokens == 8192 and recipe.settings.demotion == 0.5
-    assert any("has extractor_lr in [method]; it is extractor.lr now" in note for note in recipe.notes)
-    same = Recipe.from_json(recipe.to_json()).settings
-    assert same == recipe.settings, "and settings.json has the new form"
-
-
-@pytest.mark.parametrize("name", ["complementary", "complementary+bipace"])
-def test_a_recorded_run_continues_as_it_was(name):
-    recorded = document(**{f"extractor_{key}": value for key, value in OLD.items()}, recency=1)
-    recorded["method"]["name"] = name
-    settings = Recipe.from_json(recorded).settings
-    extractor = settings.extractor
-    assert {key: getattr(extractor, key) for key in OLD} == OLD
-    assert (extractor.top_p, extractor.top_k, extractor.trace, extractor.refinements) == (1.0, 0, "short", False)
-    assert (settings.demotion, settings.search_scope, settings.merge_scope, settings.questions) == (0.0, "bank", "bank", 0)
-    assert Recipe.from_json(document()).settings.extractor.trace == "full"
+def test_a_key_that_moved_into_the_table_is_refused():
+    with pytest.raises(TacitError, match=r"unknown key `extractor_lr` in \[method\]; did you mean `extractor`"):
+        Recipe.from_json(document(extractor_lr=1e-4))
 
 
 def test_the_extractors_settings_do_not_shadow_the_actors():
-    said = parse_settings({"lr": 1.0, "temperature": 0.5, "extractor": {"lr": 2.0}, "extractor_tokens": 9}, "complementary")
-    assert said == {
-        ("schedule", "lr"): 1.0, ("schedule", "temperature"): 0.5, ("method", "extractor", "lr"): 2.0,
-        ("method", "extractor_tokens"): 9,
-    }  # fmt: skip
+    said = parse_settings({"lr": 1.0, "temperature": 0.5, "extractor": {"lr": 2.0}}, "complementary")
+    assert said == {("schedule", "lr"): 1.0, ("schedule", "temperature"): 0.5, ("method", "extractor", "lr"): 2.0}
 
 
 def test_a_bad_value_in_the_table_is_named():

@@ -366,18 +366,12 @@ def test_a_skill_comes_with_an_instruction_unless_the_prompt_is_terse_or_the_run
     assert not any(line in text for text in (*old, *terse) for line in told)
 
 
-def test_an_old_run_keeps_its_texts_and_its_context(tmp_path):
-    recipe = Recipe.from_json({"world": "countdown", "method": {"name": "opid"}})
-    settings = recipe.to_json()
+def test_an_old_run_is_refused_with_what_to_add(tmp_path):
+    settings = Recipe.from_json({"world": "countdown", "method": {"name": "opid"}}).to_json()
     del settings["method"]["skill_wording"]
-    settings["prompt"]["history"] = 5
     (tmp_path / "settings.json").write_text(json.dumps(settings))
-    for old in (Recipe.from_json(read_settings(tmp_path)), Recipe.resolve(tmp_path / "settings.json", {})):
-        assert old.settings.skill_wording == "v1" and old.settings.context(WORLD).turns == 5
-    assert recipe.settings.skill_wording == "v2"
-    settings["method"] = {"name": "grpo"}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    assert Recipe.from_json(read_settings(tmp_path)).method == "grpo"
+    with pytest.raises(TacitError, match=r'earlier version: add "skill_wording": "v1"'):
+        read_settings(tmp_path)
 
 
 @pytest.mark.parametrize("notes", ["empty", "placebo", "oracle"])
