@@ -103,7 +103,7 @@ def search(argv: Sequence[str]) -> int:
 def explain(argv: Sequence[str]) -> int:
     parser = _parser("explain", "One entry: where it came from, whom it guided, with what result, what it took the place of.")
     parser.add_argument("id", type=int, metavar="ID", help="its number")
-    parser.add_argument("--json", action="store_true", help="print it as one JSON object")
+    parser.flag("--json", False, "print it as one JSON object")
     arguments, bank = _parsed(parser, argv)
     told = bank.explain(arguments.id)
     if arguments.json:
@@ -141,10 +141,8 @@ def export(argv: Sequence[str]) -> int:
 def bring_in(argv: Sequence[str]) -> int:
     parser = _parser("import", "Take in entries from JSON lines, each an object with a text; they are embedded anew.")
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines, as `tacit bank export` writes them")
-    parser.add_argument(
-        "--embedding",
-        metavar="NAME",
-        help="of a bank that is not there yet: ngram (default), or a sentence encoder's directory",
+    parser.flag(
+        "--embedding", None, "of a bank that is not there yet: ngram (default), or a sentence encoder's directory", "NAME"
     )
     arguments, _ = parser.parse(argv)
     console, path = make_console(), arguments.bank
@@ -201,8 +199,8 @@ def _parser(command: str, summary: str) -> Parser:
 
 
 def _add_most_and_json(parser: Parser, most: int) -> None:
-    parser.add_argument("--most", type=int, default=most, metavar="N", help=f"how many to show (default: {most})")
-    parser.add_argument("--json", action="store_true", help="print them as one JSON list")
+    parser.flag("--most", most, "how many to show")
+    parser.flag("--json", False, "print them as one JSON list")
 
 
 def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:

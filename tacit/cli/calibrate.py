@@ -100,33 +100,19 @@ def make_parser(method: str) -> Parser:
     parser = Parser("calibrate", SUMMARY_LINE, usage="tacit calibrate TARGET [--world NAME] [settings]")
     parser.add_argument("target", metavar="TARGET", help="run directory, or a model (tiny, a checkpoint, a hub id)")
     add_checkpoint_flag(parser)
-    parser.add_argument(
-        "--play",
-        default="policy",
-        metavar="|".join(SOURCES),
-        help="who plays the episodes of the probe; the radius is always found on the policy's own (default: policy)",
-    )
-    parser.add_argument("--tasks-each", type=int, default=5, metavar="N", help="the probe's tasks per family (default: 5)")
-    parser.add_argument(
-        "--members", type=int, default=0, metavar="N", help="the probe's episodes per task (default: as in training)"
-    )
-    parser.add_argument(
-        "--observations", type=int, default=8000, metavar="N", help="steps after which the probe begins no task (default: 8000)"
-    )
-    parser.add_argument("--groups", type=int, default=0, metavar="N", help="the radius's groups (default: as in training)")
-    parser.add_argument(
-        "--group-size", type=int, default=0, metavar="N", help="episodes of each of those groups (default: as in training)"
-    )
-    parser.add_argument("--layers", default="", metavar="L,…", help="layers to scan: --layers=-12,-8 (default: the paper's)")
-    parser.add_argument("--poolings", default="", metavar="P,…", help=f"poolings to scan (default: {','.join(POOLINGS)})")
-    parser.add_argument(
-        "--epsilons", default="", metavar="E,…", help=f"radii to scan (default: {', '.join(map(str, EPSILONS))})"
-    )
-    parser.add_argument(
-        "--min-clusters", type=int, default=MIN_CLUSTERS, metavar="N", help=f"fewest clusters (default: {MIN_CLUSTERS})"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: where training looks for it)")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
+    play_help = "who plays the episodes of the probe; the radius is always found on the policy's own (default: policy)"
+    parser.flag("--play", "policy", play_help, "|".join(SOURCES))
+    parser.flag("--tasks-each", 5, "the probe's tasks per family")
+    parser.flag("--members", 0, "the probe's episodes per task (default: as in training)")
+    parser.flag("--observations", 8000, "steps after which the probe begins no task")
+    parser.flag("--groups", 0, "the radius's groups (default: as in training)")
+    parser.flag("--group-size", 0, "episodes of each of those groups (default: as in training)")
+    parser.flag("--layers", "", "layers to scan: --layers=-12,-8 (default: the paper's)", "L,…")
+    parser.flag("--poolings", "", f"poolings to scan (default: {','.join(POOLINGS)})", "P,…")
+    parser.flag("--epsilons", "", f"radii to scan (default: {', '.join(map(str, EPSILONS))})", "E,…")
+    parser.flag("--min-clusters", MIN_CLUSTERS, "fewest clusters")
+    parser.flag("--out", Path, "where to write it (default: where training looks for it)", "FILE")
+    parser.flag("--json", False, "print the result as one JSON object on the last line")
     parser.add_options("tasks", options_of(TrainSettings, only=("split",)))
     add_shared_options(parser, method)
     return parser

@@ -97,16 +97,16 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or a recipe by its name")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to put it (default: runs/compare-NAME)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
-    parser.add_argument(
+    parser.flag("--out", Path, "where to put it (default: runs/compare-NAME)", "DIR")
+    parser.flag("--jobs", 1, "runs at a time")
+    parser.flag(
         "--only",
-        default="",
-        metavar="NAME,…",
-        help="do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED, * for any; "
+        "",
+        "do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED, * for any; "
         "the table shows all there is",
+        "NAME,…",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
+    parser.flag("--dry-run", False, "check the file and say what would be done")
     return parser
 
 

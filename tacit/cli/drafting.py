@@ -76,9 +76,7 @@ def draft_tracker(argv: Sequence[str]) -> int:
     parser = _parser(
         "draft-tracker", "Let a model write a tracker from a handful of episodes, and check it against all of them."
     )
-    parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="ask nobody: check this draft, or one that was changed by hand"
-    )
+    parser.flag("--check", Path, "ask nobody: check this draft, or one that was changed by hand", "FILE")
     arguments, _ = parser.parse(argv)
     console, episodes = make_console(), _episodes(arguments)
     shown, kinds = choose_examples(episodes, arguments.shown), list_action_kinds(episodes)
@@ -90,11 +88,9 @@ def draft_rewards(argv: Sequence[str]) -> int:
     parser = _parser(
         "draft-rewards", "Let a model write the rewards of a tracker, drafted or a world's own, and check them on all episodes."
     )
-    parser.add_argument("--tracker", type=Path, metavar="FILE", help="the drafted tracker they are for: NAME_tracker.py")
-    parser.add_argument(
-        "--block", default=FULL_BLOCK, metavar="FORM", help=f"or the form of the world's own block (default: {FULL_BLOCK})"
-    )
-    parser.add_argument("--check", type=Path, metavar="FILE", help="ask nobody: check these rewards")
+    parser.flag("--tracker", Path, "the drafted tracker they are for: NAME_tracker.py", "FILE")
+    parser.flag("--block", FULL_BLOCK, f"or the form of the world's own block (default: {FULL_BLOCK})", "FORM")
+    parser.flag("--check", Path, "ask nobody: check these rewards", "FILE")
     arguments, _ = parser.parse(argv)
     if not arguments.tracker and not arguments.world:
         raise TacitError("rewards for which tracker? --tracker FILE for a drafted one, --world NAME for the world's own.")
@@ -141,19 +137,19 @@ def _follow_own_tracker(
 def _parser(command: str, summary: str) -> Parser:
     parser = Parser(f"modules {command}", summary)
     add_logs_flag(parser, "recorded episodes, won and lost")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the draft and what was found are written")
-    parser.add_argument("--family", default="", metavar="NAME", help="only episodes of this family (default: all)")
-    parser.add_argument("--world", default="", metavar="NAME", help="the world it is for, where there is one")
-    parser.add_argument("--name", default="", metavar="NAME", help="of the files (default: the family, or work)")
-    parser.add_argument("--endpoint", metavar="URL", help="OpenAI-compatible address of the model that writes")
-    parser.add_argument("--model", default="", metavar="MODEL", help="of the endpoint; without one, a model on this machine")
-    parser.add_argument("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="environment variable with the key")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="how long an answer may take (default: 300)")
-    parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="longest answer (default: 4096)")
-    parser.add_argument("--temperature", type=float, default=0.2, metavar="T", help="of the model that writes (default: 0.2)")
-    parser.add_argument("--shown", type=int, default=6, metavar="N", help="episodes that it is shown (default: 6)")
-    parser.add_argument("--attempts", type=int, default=3, metavar="N", help="drafts, each told what failed (default: 3)")
-    parser.add_argument("--yes", action="store_true", help="run drafts without asking; they are printed all the same")
+    parser.flag("--out", Path, "where the draft and what was found are written", "DIR", required=True)
+    parser.flag("--family", "", "only episodes of this family (default: all)", "NAME")
+    parser.flag("--world", "", "the world it is for, where there is one", "NAME")
+    parser.flag("--name", "", "of the files (default: the family, or work)", "NAME")
+    parser.flag("--endpoint", None, "OpenAI-compatible address of the model that writes", "URL")
+    parser.flag("--model", "", "of the endpoint; without one, a model on this machine", "MODEL")
+    parser.flag("--key-variable", "OPENAI_API_KEY", "environment variable with the key", "NAME")
+    parser.flag("--timeout", 300.0, "how long an answer may take", "S")
+    parser.flag("--max-tokens", 4096, "longest answer")
+    parser.flag("--temperature", 0.2, "of the model that writes", "T")
+    parser.flag("--shown", 6, "episodes that it is shown")
+    parser.flag("--attempts", 3, "drafts, each told what failed")
+    parser.flag("--yes", False, "run drafts without asking; they are printed all the same")
     return parser
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import (
@@ -42,7 +41,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.resources import Prices
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
-from tacit.evaluation.behaviour import Behaviour, describe_ending
+from tacit.evaluation.behaviour import describe_ending
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
 from tacit.modules.router import open_agent
@@ -115,14 +114,17 @@ Pairs = list[tuple[str, str]]
 
 
 def show(console: Console, target: Target, measured: EvaluationResult) -> None:
-    score, how = measured.score, measured.behaviour
+    score = measured.score
     say(console, f"success {score}", style="bold")
-    pairs = [*_what(target, score), *_outcomes(measured), *_turns(measured), *_tokens(score), *_failures(how)]
-    pairs += [*_crashes(measured), *_unparsed(measured), *_broken(target, score), *_the_run(target, measured)]
-    say_pairs(console, pairs)
+    say_pairs(console, [*_what(target, score), *_results(measured), *_trouble(target, measured), *_the_run(target, measured)])
     if len(score.families) > 1:
+        columns = ("family", "success", "95% interval", "score", "steps", "episodes")
+        rows = [
+            (name, percent(f.success), interval(f.interval), f"{f.score:.3f}", f"{f.steps:.1f}", str(f.episodes))
+            for name, f in score.families.items()
+        ]
         console.print()
-        console.print(_families(score))
+        console.print(table("", columns, rows, numbers=columns[1:]))
 
 
 def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
@@ -131,18 +133,11 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
         return
     own = uses[0]
     columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
-    rows = [
-        (
-            use.context,
-            f"{use.per_turn:.1f}",
-            str(use.longest),
-            "–" if use.growth is None else f"{use.growth:+.2f}",
-            f"{use.actions_per_turn:.1f}",
-            f"{use.per_episode:.0f}",
-            f"{use.per_turn / own.per_turn:.2f}×" if own.per_turn else "–",
-        )
-        for use in uses
-    ]
+    rows = []
+    for use in uses:
+        growth, ratio = f"{use.growth or 0:+.2f}", f"{use.per_turn / (own.per_turn or 1):.2f}×"
+        rows.append((use.context, f"{use.per_turn:.1f}", str(use.longest), growth if use.growth is not None else "–",
+                     f"{use.actions_per_turn:.1f}", f"{use.per_episode:.0f}", ratio if own.per_turn else "–"))  # fmt: skip
     console.print()
     console.print(table(f"Tokens of the same {pluralize(own.turns, 'turn')}", columns, rows, numbers=columns[1:]))
     say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
@@ -160,90 +155,62 @@ def _what(target: Target, score: PanelScore) -> Pairs:
     return [*pairs, ("sampling", said), *weights]
 
 
-def _outcomes(measured: EvaluationResult) -> Pairs:
-    score = measured.score
-    parts = ", ".join(f"{name} {share:.3f}" for name, share in measured.behaviour.score_parts.items())
+def _results(measured: EvaluationResult) -> Pairs:
+    """Outcomes, steps, actions and tokens."""
+    score, how = measured.score, measured.behaviour
+    parts = ", ".join(f"{name} {share:.3f}" for name, share in how.score_parts.items())
     pairs = [("score", f"{score.score:.3f}, the mean graded outcome{f' ({parts})' if parts else ''}")]
-    if len(score.families) > 1:
-        pairs += [
-            ("macro", f"{percent(score.macro)} {interval(score.macro_interval)}, the mean over {len(score.families)} families")
-        ]
+    if families := len(score.families) if len(score.families) > 1 else 0:
+        pairs.append(("macro", f"{percent(score.macro)} {interval(score.macro_interval)}, the mean over {families} families"))
     for name, shares, intervals, won in (
         ("pass@", score.pass_at, score.pass_interval, "at least one"),
         ("SC@", score.majority_at, score.majority_interval, "most"),
     ):
         for k, share in shares.items():
-            pairs += [
-                (
-                    f"{name}{k}",
-                    f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {pluralize(k, 'try', 'tries')}",
-                )
-            ]
-    return pairs
-
-
-def _turns(measured: EvaluationResult) -> Pairs:
-    score, how = measured.score, measured.behaviour
+            tries = f"{won} of {pluralize(k, 'try', 'tries')}"
+            pairs.append((f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {tries}"))
     of_successes = f", {score.success_steps:.1f} where it succeeded" if score.successes else ""
-    pairs = [("steps", f"{score.steps:.1f} per episode{of_successes}")]
+    pairs.append(("steps", f"{score.steps:.1f} per episode{of_successes}"))
     steps = [s for t in measured.played for s in t.steps]
     ran = sum(not s.valid and s.effective for s in steps) / max(1, len(steps))
     loose = f" ({percent(ran)} ran all the same)" if ran else ""
     refused = f"{percent(score.ineffective)} were refused by the world"
-    pairs += [("actions", f"{percent(score.invalid)} not in the full format{loose}, {refused}")]
+    pairs.append(("actions", f"{percent(score.invalid)} not in the full format{loose}, {refused}"))
     if how.all_repeats is not None:
-        again = f"{percent(how.all_repeats)} of all actions"
-        again += f", {percent(how.repeats)} in successes" if how.repeats is not None else ""
-        pairs += [("repeated", again)]
+        again = f", {percent(how.repeats)} in successes" if how.repeats is not None else ""
+        pairs.append(("repeated", f"{percent(how.all_repeats)} of all actions{again}"))
     if how.revisits:
-        pairs += [("revisits", f"{how.revisits:.2f} per success")]
+        pairs.append(("revisits", f"{how.revisits:.2f} per success"))
+    if score.completion_tokens:
+        read, written = score.episode_prompt_tokens, score.episode_completion_tokens
+        pairs.append(("per turn", f"{score.prompt_tokens:.1f} tokens read, {score.completion_tokens:.1f} written"))
+        pairs.append(("per episode", f"{read:.1f} tokens read, {written:.1f} written"))
+        if score.cost is not None:
+            each = f", {score.cost / score.successes:.4g} per success" if score.successes else ""
+            pairs.append(("cost", f"{score.cost:.4g}{each}"))
     return pairs
 
 
-def _tokens(score: PanelScore) -> Pairs:
-    if not score.completion_tokens:
-        return []
-    pairs = [
-        ("per turn", f"{score.prompt_tokens:.1f} tokens read, {score.completion_tokens:.1f} written"),
-        ("per episode", f"{score.episode_prompt_tokens:.1f} tokens read, {score.episode_completion_tokens:.1f} written"),
-    ]
-    if score.cost is not None:
-        each = score.cost / score.successes if score.successes else None
-        pairs += [("cost", f"{score.cost:.4g}" + (f", {each:.4g} per success" if each is not None else ""))]
-    return pairs
-
-
-def _failures(how: Behaviour) -> Pairs:
-    if not how.failures:
-        return []
-    count = how.episodes - how.successes
-    ranked = sorted(how.failures.items(), key=lambda item: -item[1])
-    return [("failures", f"{count}: " + ", ".join(f"{describe_ending(label)} {percent(share)}" for label, share in ranked))]
-
-
-def _crashes(measured: EvaluationResult) -> Pairs:
-    crashed = pluralize(sum(t.stop.crashed for t in measured.played), "episode")
-    if not (first := first_crash(measured.played)):
-        return []
-    return [("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}")]
-
-
-def _unparsed(measured: EvaluationResult) -> Pairs:
-    """An example completion, if none was in the full format."""
+def _trouble(target: Target, measured: EvaluationResult) -> Pairs:
+    """Failures, crashes, an example completion if none was in the full format, and unusable answers."""
+    score, how, pairs = measured.score, measured.behaviour, []
+    if how.failures:
+        ranked = sorted(how.failures.items(), key=lambda item: -item[1])
+        kinds = ", ".join(f"{describe_ending(label)} {percent(share)}" for label, share in ranked)
+        pairs.append(("failures", f"{how.episodes - how.successes}: {kinds}"))
+    if first := first_crash(measured.played):
+        crashed = pluralize(sum(t.stop.crashed for t in measured.played), "episode")
+        pairs.append(("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}"))
     written = [s for t in measured.played for s in t.steps if s.completion.finish != "unusable"]
-    if not written or any(s.valid for s in written):
-        return []
-    ran = next((s for s in written if s.effective), None)
-    label, why = ("format", "no completion has the full format") if ran else ("unparsed", "no completion parses")
-    return [(label, describe_completion(f"{why}; this is one", (ran or written[0]).completion, valid=True))]
-
-
-def _broken(target: Target, score: PanelScore) -> Pairs:
-    if not score.unusable:
-        return []
-    first = next(iter(getattr(target.policy, "broken", ())), "")
-    why = f" The first: {first}" if first else ""
-    return [("unusable", f"{pluralize(score.unusable, 'answer')}, each a turn that does not parse.{why}")]
+    if written and not any(s.valid for s in written):
+        ran = next((s for s in written if s.effective), None)
+        label, why = ("format", "no completion has the full format") if ran else ("unparsed", "no completion parses")
+        pairs.append((label, describe_completion(f"{why}; this is one", (ran or written[0]).completion, valid=True)))
+    if score.unusable:
+        first = next(iter(getattr(target.policy, "broken", ())), "")
+        why = f" The first: {first}" if first else ""
+        pairs.append(("unusable", f"{pluralize(score.unusable, 'answer')}, each a turn that does not parse.{why}"))
+    return pairs
 
 
 def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
@@ -264,15 +231,6 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]
 
 
-def _families(score: PanelScore) -> Table:
-    columns = ("family", "success", "95% interval", "score", "steps", "episodes")
-    rows = [
-        (name, percent(f.success), interval(f.interval), f"{f.score:.3f}", f"{f.steps:.1f}", str(f.episodes))
-        for name, f in score.families.items()
-    ]
-    return table("", columns, rows, numbers=columns[1:])
-
-
 SUMMARY_LINE = "Measure a run, a model, the expert, a reader or an endpoint on a fixed panel; a run repeats its own number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 PRINTED = "-"
@@ -283,14 +241,20 @@ def run(argv: Sequence[str]) -> int:
     parser = make_parser(peek_method(argv, "eval"))
     arguments, said = parser.parse(argv)
     _check(parser, arguments)
-    ks, prices = _ks(arguments.k), _prices(arguments)
+    ks = sorted(set(from_text(tuple[int, ...], arguments.k, "--k"))) if arguments.k else ()
+    if any(k < 1 for k in ks):
+        raise TacitError(f"--k {arguments.k}: each k must be at least 1.")
+    prompt, completion = arguments.price_prompt, arguments.price_completion
+    if min(prompt or 0, completion or 0) < 0:
+        raise TacitError("a price must not be negative.")
+    prices = None if prompt is None and completion is None else Prices(prompt or 0.0, completion or 0.0)
     meant = with_panel(said, arguments.panel, arguments.target)
     console, opened = make_console(), arguments.target or arguments.endpoint
     with report_elapsed(partial(say, console), lambda spent: f"eval: loading {opened}, {format_duration(spent)}"):
         target = _open(arguments, meant)
     if arguments.tokens:
         check_tokens(target)
-    sitting = PanelEvaluation(target, ks, prices, arguments.out, arguments.fresh, meant)
+    sitting = PanelEvaluation(target, tuple(ks), prices, arguments.out, arguments.fresh, meant)
     if sitting.panel.difference():
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
     progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)
@@ -329,61 +293,34 @@ def make_parser(method: str) -> Parser:
         usage="tacit eval TARGET [--world NAME] [settings] | --endpoint URL --model NAME --world NAME [settings]",
         epilog="For a run, every default is the run's own setting. An evaluation that was stopped goes on where it stopped.",
     )
+    target_help = "run directory or one of its checkpoints; skill modules; a model (tiny, a saved one, a hub id); `expert`; or "
     parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="run directory or one of its checkpoints; skill modules; a model (tiny, a saved one, a hub id); `expert`; or "
-        "`reader`, a rule that reads what a policy reads",
+        "target", nargs="?", metavar="TARGET", help=target_help + "`reader`, a rule that reads what a policy reads"
     )
     add_checkpoint_flag(parser)
-    parser.add_argument(
-        "--panel",
-        metavar="NAME|FILE",
-        help="the panel by name, as `tacit list panels` gives it (countdown/test/128), or a .json or .jsonl file of tasks",
-    )
-    parser.add_argument("--k", default="", metavar="K,…", help="k of pass@k and SC@k (default: the repeats, if several)")
-    parser.add_argument("--batch", type=int, default=256, metavar="N", help="episodes played side by side (default: 256)")
-    parser.add_argument(
-        "--tokens",
-        action="store_true",
-        help="also count what ReAct-1step and ReAct-full, with and without a list of actions, would have read on the same "
-        "episodes",
-    )
-    parser.add_argument("--price-prompt", type=float, metavar="PRICE", help="of a million prompt tokens, to say what it cost")
-    parser.add_argument("--price-completion", type=float, metavar="PRICE", help="of a million completion tokens")
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const=PRINTED,
-        metavar="FILE",
-        help="write the result to this file; without one, print it as one JSON object on the last line",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)",
-    )
-    parser.add_argument("--fresh", action="store_true", help="play every episode anew; what was played before is kept aside")
+    panel_help = "the panel by name, as `tacit list panels` gives it (countdown/test/128), or a .json or .jsonl file of tasks"
+    parser.flag("--panel", None, panel_help, "NAME|FILE")
+    parser.flag("--k", "", "k of pass@k and SC@k (default: the repeats, if several)", "K,…")
+    parser.flag("--batch", 256, "episodes played side by side")
+    tokens_help = "also count what ReAct-1step and ReAct-full, with and without a list of actions, would have read"
+    parser.flag("--tokens", False, f"{tokens_help} on the same episodes")
+    parser.flag("--price-prompt", float, "of a million prompt tokens, to say what it cost", "PRICE")
+    parser.flag("--price-completion", float, "of a million completion tokens", "PRICE")
+    json_help = "write the result to this file; without one, print it as one JSON object on the last line"
+    parser.flag("--json", None, json_help, "FILE", nargs="?", const=PRINTED)
+    out_help = "directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)"
+    parser.flag("--out", Path, out_help, "DIR")
+    parser.flag("--fresh", False, "play every episode anew; what was played before is kept aside")
     add_panel_options(parser, PANEL_SETTINGS)
-    _add_endpoint_flags(parser)
+    group = parser.add_argument_group("endpoint: a model served under an OpenAI-compatible address")
+    parser.flag("--endpoint", None, "its address, up to the version: http://localhost:8000/v1", "URL", group=group)
+    parser.flag("--model", None, "which of its models", "NAME", group=group)
+    key_help = f"environment variable that holds the key (default: {DEFAULT_KEY_VARIABLE})"
+    parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME", group=group)
+    parser.flag("--concurrency", 16, "requests under way at a time", group=group)
+    parser.flag("--timeout", 120.0, "for one answer", "SECONDS", group=group)
     add_shared_options(parser, method)
     return parser
-
-
-def _add_endpoint_flags(parser: Parser) -> None:
-    group = parser.add_argument_group("endpoint: a model served under an OpenAI-compatible address")
-    group.add_argument("--endpoint", metavar="URL", help="its address, up to the version: http://localhost:8000/v1")
-    group.add_argument("--model", metavar="NAME", help="which of its models")
-    group.add_argument(
-        "--key-variable",
-        default=DEFAULT_KEY_VARIABLE,
-        metavar="NAME",
-        help=f"environment variable that holds the key (default: {DEFAULT_KEY_VARIABLE})",
-    )
-    group.add_argument("--concurrency", type=int, default=16, metavar="N", help="requests under way at a time (default: 16)")
-    group.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one answer (default: 120)")
 
 
 def _check(parser: Parser, arguments: Namespace) -> None:
@@ -409,19 +346,3 @@ def _open(arguments: Namespace, said: Overrides) -> Target:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
     url, model, key = arguments.endpoint, arguments.model or "", arguments.key_variable
     return open_endpoint(said, url, model, key, arguments.concurrency, arguments.timeout)
-
-
-def _ks(text: str) -> tuple[int, ...]:
-    ks = tuple(sorted(set(from_text(tuple[int, ...], text, "--k")))) if text else ()
-    if any(k < 1 for k in ks):
-        raise TacitError(f"--k {text}: each k must be at least 1.")
-    return ks
-
-
-def _prices(arguments: Namespace) -> Prices | None:
-    said = (arguments.price_prompt, arguments.price_completion)
-    if said == (None, None):
-        return None
-    if any(price is not None and price < 0 for price in said):
-        raise TacitError("a price must not be negative.")
-    return Prices(arguments.price_prompt or 0.0, arguments.price_completion or 0.0)

@@ -22,7 +22,7 @@ def run(argv: Sequence[str]) -> int:
     parser = Parser("list", SUMMARY_LINE)
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="what to list")
     parser.add_argument("name", nargs="?", metavar="RECIPE", help="after `recipes`: only say where this one lies")
-    parser.add_argument("--world", metavar="NAME", help="only this world (its panels, with their hashes)")
+    parser.flag("--world", None, "only this world (its panels, with their hashes)", "NAME")
     arguments, _ = parser.parse(argv)
     if arguments.kind not in (*KINDS, None):
         raise unknown("list", arguments.kind, KINDS)

@@ -58,8 +58,8 @@ def pack_module(argv: Sequence[str]) -> int:
     )
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
     parser.add_argument("file", type=Path, metavar="FILE", help="the package to write, say heat.tacit")
-    parser.add_argument("--base-licence", default="", metavar="NAME", help="of its base, where the base's own files do not say")
-    parser.add_argument("--replace", action="store_true", help="write over a file of that name")
+    parser.flag("--base-licence", "", "of its base, where the base's own files do not say", "NAME")
+    parser.flag("--replace", False, "write over a file of that name")
     arguments, _ = parser.parse(argv)
     module, file = _read_one(arguments.module), arguments.file.expanduser()
     if file.is_dir() or not file.parent.is_dir():
@@ -79,8 +79,8 @@ def push_module(argv: Sequence[str]) -> int:
     )
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
     parser.add_argument("repository", metavar="OWNER/NAME", help="repository; it is created if there is none")
-    parser.add_argument("--private", action="store_true", help="if it is created: let only its owner see it")
-    parser.add_argument("--base-licence", default="", metavar="NAME", help="of its base, where the base's own files do not say")
+    parser.flag("--private", False, "if it is created: let only its owner see it")
+    parser.flag("--base-licence", "", "of its base, where the base's own files do not say", "NAME")
     arguments, _ = parser.parse(argv)
     commit = push(_read_one(arguments.module), arguments.repository, arguments.base_licence, arguments.private)
     say(make_console(), f"tacit modules pull {arguments.repository}@{commit} --out DIR")
@@ -109,7 +109,7 @@ def install_module(argv: Sequence[str]) -> int:
         "tacit modules install FILE|DIR --out DIR [--verify] [--sha256 HEX]",
     )
     parser.add_argument("source", metavar="SOURCE", help="package, or directory of modules")
-    parser.add_argument("--sha256", default="", metavar="HEX", help="what the package must be, as whoever made it said")
+    parser.flag("--sha256", "", "what the package must be, as whoever made it said", "HEX")
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
     return _install(arguments.source, arguments, said, arguments.sha256)
@@ -117,16 +117,12 @@ def install_module(argv: Sequence[str]) -> int:
 
 def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
     parser = Parser(command, summary, usage=usage)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of modules; the new one is DIR/SKILL")
-    parser.add_argument(
-        "--verify", action="store_true", help="play its panel again, and refuse it where its score does not hold"
-    )
-    parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
-    parser.add_argument("--replace", action="store_true", help="in the place of another module of the same skill")
-    parser.add_argument(
-        "--yes", action="store_true", help="run a draft that it brings along without asking; it is printed first"
-    )
-    parser.add_argument("--max-mb", type=int, default=MOST_MB, metavar="N", help=f"refuse what is larger (default: {MOST_MB})")
+    parser.flag("--out", Path, "directory of modules; the new one is DIR/SKILL", "DIR", required=True)
+    parser.flag("--verify", False, "play its panel again, and refuse it where its score does not hold")
+    parser.flag("--base-model", None, "where the base lies, if not where it was in training", "MODEL")
+    parser.flag("--replace", False, "in the place of another module of the same skill")
+    parser.flag("--yes", False, "run a draft that it brings along without asking; it is printed first")
+    parser.flag("--max-mb", MOST_MB, "refuse what is larger")
     parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
     return parser
 
@@ -210,23 +206,19 @@ def make_parser() -> Parser:
     parser.add_argument("modules", type=Path, metavar="MODULES", help="a skill module, or a directory of them")
     against_help = "a model to prompt as ReAct-1step and as ReAct-full: a saved one, a hub id; may be said several times"
     parser.add_argument("--against", action="append", default=[], metavar="MODEL", help=against_help)
-    parser.add_argument("--endpoint", metavar="URL", help="or one behind an OpenAI-compatible address")
-    parser.add_argument("--model", metavar="NAME", help="which of the endpoint's models")
+    parser.flag("--endpoint", None, "or one behind an OpenAI-compatible address", "URL")
+    parser.flag("--model", None, "which of the endpoint's models", "NAME")
     key_help = f"environment variable that holds the endpoint's key (default: {DEFAULT_KEY_VARIABLE})"
-    parser.add_argument("--key-variable", default=DEFAULT_KEY_VARIABLE, metavar="NAME", help=key_help)
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one answer (default: 120)")
-    parser.add_argument(
-        "--wording", default="full", metavar="NAME", help="the world's words for whoever is prompted (default: full)"
-    )
+    parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME")
+    parser.flag("--timeout", 120.0, "for one answer", "SECONDS")
+    parser.flag("--wording", "full", "the world's words for whoever is prompted (default: full)", "NAME")
     parser.add_argument("--no-actions", dest="actions", action="store_false", help="prompt without the list of actions")
-    parser.add_argument(
-        "--batch", type=int, default=1, metavar="N", help="episodes side by side; seconds are per episode (default: 1)"
-    )
+    parser.flag("--batch", 1, "episodes side by side; seconds are per episode")
     tokens_help = "most tokens that a prompted model writes in a turn (default: 512, room to reason)"
-    parser.add_argument("--max-tokens", type=int, default=0, metavar="N", help=tokens_help)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
-    parser.add_argument("--base-model", metavar="MODEL", help="where the modules' base lies, if not where it was in training")
-    parser.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
+    parser.flag("--max-tokens", 0, tokens_help)
+    parser.flag("--json", Path, "write everything to this file", "FILE")
+    parser.flag("--base-model", None, "where the modules' base lies, if not where it was in training", "MODEL")
+    parser.flag("--fallback", None, "the module for families that none is for (default: refuse them)", "SKILL")
     add_panel_options(parser, PANEL)
     parser.add_options("episodes", options_of(TrainSettings, only=("seed",)))
     parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in COST_ENGINE])
@@ -343,8 +335,8 @@ def train(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
-    parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
-    parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")
+    parser.flag("--skills", ALL, skills_help, "NAMES")
+    parser.flag("--checkpoint", "newest", f"what to export: {CHECKPOINT_HELP}", "NAME")
     add_logs_flag(parser, "imitate these recorded episodes; without --world there is no practice", required=False)
     add_training_options(parser, *peek_arguments(argv, resumable=False), out=MODULES_OPTION)
     arguments, said = parser.parse(argv)
@@ -377,12 +369,10 @@ def train(argv: Sequence[str]) -> int:
 def export(argv: Sequence[str]) -> int:
     parser = Parser("modules export", "Export a checkpoint of a run as a skill module.")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of modules; the new one is DIR/SKILL")
-    parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=CHECKPOINT_HELP)
-    parser.add_argument(
-        "--skill", default="", metavar="NAME", help="what to call it (default: the world's word for its families)"
-    )
-    parser.add_argument("--world", default="", metavar="NAME", help="of a run in several worlds: the one it is a module for")
+    parser.flag("--out", Path, "directory of modules; the new one is DIR/SKILL", "DIR", required=True)
+    parser.flag("--checkpoint", "newest", CHECKPOINT_HELP, "NAME")
+    parser.flag("--skill", "", "what to call it (default: the world's word for its families)", "NAME")
+    parser.flag("--world", "", "of a run in several worlds: the one it is a module for", "NAME")
     arguments, _ = parser.parse(argv)
     check_output_directory(arguments.out)
     made = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill, arguments.world)
@@ -392,7 +382,7 @@ def export(argv: Sequence[str]) -> int:
 
 def list_modules(argv: Sequence[str]) -> int:
     parser = _parser_of_a_directory("modules list", "List the skill modules of a directory.")
-    parser.add_argument("--json", action="store_true", help="print them as one JSON object")
+    parser.flag("--json", False, "print them as one JSON object")
     arguments, _ = parser.parse(argv)
     modules = find_modules(find_modules_directory(arguments.directory))
     if arguments.json:
@@ -406,7 +396,7 @@ def verify(argv: Sequence[str]) -> int:
     parser = _parser_of_a_directory(
         "modules verify", "Check skill modules: their files, their tracker, their wording and their base."
     )
-    parser.add_argument("--base-model", metavar="MODEL", help="where the base model lies, if not where it was in training")
+    parser.flag("--base-model", None, "where the base model lies, if not where it was in training", "MODEL")
     arguments, _ = parser.parse(argv)
     console, wrong = make_console(), 0
     for skill, module in find_modules(find_modules_directory(arguments.directory)).items():

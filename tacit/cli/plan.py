@@ -84,8 +84,8 @@ def make_parser(method: str) -> Parser:
         epilog="docs/guides/planning.md has the equations, what they were checked against, and how far off they were.",
     )
     known = f"a hub id (owner/name), a directory, a packaged base, or a size ({', '.join(SIZES)}, or any such as 360M)"
-    parser.add_argument("--model", required=True, metavar="MODEL", help=known)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
+    parser.flag("--model", None, known, "MODEL", required=True)
+    parser.flag("--json", Path, "write everything to this file", "FILE")
     parser.add_options("plan", options_of(PlanSettings, (NOT_OF_A_RUN,)))
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     own = {option.name for option in options_of(PlanSettings)} | {"model", "json"}

@@ -72,12 +72,10 @@ def make_parser(method: str) -> Parser:
         usage="tacit play --policy WHO [--world NAME] [settings]",
         epilog="For a run, every default is the run's own setting.",
     )
-    parser.add_argument(
-        "--policy", required=True, metavar="WHO", help="run, skill modules, model, `expert`, `reader` or `human`"
-    )
-    parser.add_argument("--task", type=int, default=0, metavar="N", help="which task of the panel, from 0 (default: 0)")
-    parser.add_argument("--delay", type=float, metavar="SECONDS", help="pause between turns (default: 0.5 in a terminal)")
-    parser.add_argument("--prompts", action="store_true", help="show every prompt the policy reads")
+    parser.flag("--policy", None, "run, skill modules, model, `expert`, `reader` or `human`", "WHO", required=True)
+    parser.flag("--task", 0, "which task of the panel, from 0")
+    parser.flag("--delay", float, "pause between turns (default: 0.5 in a terminal)", "SECONDS")
+    parser.flag("--prompts", False, "show every prompt the policy reads")
     add_checkpoint_flag(parser)
     add_panel_options(parser, SHOWN_SETTINGS)
     add_shared_options(parser, method)

@@ -29,11 +29,8 @@ def make_parser() -> Parser:
     usage = "tacit report RUN_OR_COMPARISON [--out FILE.html] [--open]"
     parser = Parser("report", SUMMARY_LINE, imports=False, usage=usage)
     parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"where to write the page (default: {PAGE} in the directory)")
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
-    parser.add_argument(
-        "--trajectories", type=int, default=MAX_TRAJECTORIES, metavar="N",
-        help=f"most episodes to embed in a page (default: {MAX_TRAJECTORIES})",
-    )  # fmt: skip
-    parser.add_argument("--runs", action="store_true", help="of a comparison: write the page of each of its runs as well")
+    parser.flag("--out", Path, f"where to write the page (default: {PAGE} in the directory)", "FILE")
+    parser.flag("--open", False, "open it in the browser")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "most episodes to embed in a page")  # fmt: skip
+    parser.flag("--runs", False, "of a comparison: write the page of each of its runs as well")
     return parser

@@ -36,11 +36,9 @@ def run(argv: Sequence[str]) -> int:
 def pack(argv: Sequence[str]) -> int:
     parser = Parser("runs pack", "Write the newest checkpoint of a run, in parts of at most 16 MB.")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="new directory of the pack (default: RUN.pack)")
-    parser.add_argument("--checkpoint", default="newest", metavar="NAME", help="newest, best, sft, or a name such as rl-000020")
-    parser.add_argument(
-        "--compact", action="store_true", help="round the optimizer's state: about a sixth of the size; the weights stay exact"
-    )
+    parser.flag("--out", Path, "new directory of the pack (default: RUN.pack)", "DIR")
+    parser.flag("--checkpoint", "newest", "newest, best, sft, or a name such as rl-000020", "NAME")
+    parser.flag("--compact", False, "round the optimizer's state: about a sixth of the size; the weights stay exact")
     arguments = parser.parse_args(argv)
     out = arguments.out or arguments.run.with_name(arguments.run.resolve().name + ".pack")
     manifest = pack_run(arguments.run, out, arguments.checkpoint, arguments.compact)
@@ -54,8 +52,8 @@ def pack(argv: Sequence[str]) -> int:
 def unpack(argv: Sequence[str]) -> int:
     parser = Parser("runs unpack", "Restore a run that `tacit runs pack` packed.")
     parser.add_argument("pack", type=Path, metavar="DIR", help="directory of the pack")
-    parser.add_argument("--out", type=Path, metavar="RUN", help="new run directory (default: the run's name, beside the pack)")
-    parser.add_argument("--model", default="", metavar="MODEL", help="where the base model lies on this machine")
+    parser.flag("--out", Path, "new run directory (default: the run's name, beside the pack)", "RUN")
+    parser.flag("--model", "", "where the base model lies on this machine", "MODEL")
     arguments = parser.parse_args(argv)
     restore(arguments.pack, arguments.out, arguments.model)
     return 0

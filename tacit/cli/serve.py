@@ -71,14 +71,12 @@ def make_parser() -> Parser:
         epilog="Tokens are read from the file, else from $TACIT_SERVE_TOKEN; else a new one is made and shown.",
     )
     parser.add_argument("modules", type=Path, nargs="+", metavar="MODULES", help="skill modules, or directories of them")
-    parser.add_argument("--mcp", action="store_true", help="speak MCP over standard input and output instead of HTTP")
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="file of bearer tokens: a line each, or lines of CLIENT TOKEN"
-    )
-    parser.add_argument("--no-token", action="store_true", help="let any program on this machine ask; loopback only")
-    parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
-    parser.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
-    parser.add_argument("--yes", action="store_true", help="run drafts that modules bring along; they are printed first")
+    parser.flag("--mcp", False, "speak MCP over standard input and output instead of HTTP")
+    parser.flag("--token-file", Path, "file of bearer tokens: a line each, or lines of CLIENT TOKEN", "FILE")
+    parser.flag("--no-token", False, "let any program on this machine ask; loopback only")
+    parser.flag("--base-model", None, "where the base lies, if not where it was in training", "MODEL")
+    parser.flag("--fallback", None, "the module for families that none is for (default: refuse them)", "SKILL")
+    parser.flag("--yes", False, "run drafts that modules bring along; they are printed first")
     parser.add_options("server", options_of(ServingSettings, ("serving",)))
     parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE])
     return parser

@@ -159,11 +159,8 @@ RUN_SETTINGS = ("seed", "max_tokens", "workers", "workers_at", "world_timeout_s"
 
 
 def add_checkpoint_flag(parser: Parser) -> None:
-    parser.add_argument(
-        "--checkpoint",
-        default="",
-        metavar="NAME",
-        help="of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)",
+    parser.flag(
+        "--checkpoint", "", "of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)", "NAME"
     )
 
 
@@ -182,8 +179,8 @@ def add_shared_options(parser: Parser, method: str) -> None:
     )
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
     group = parser.add_argument_group("skill modules")
-    group.add_argument("--base-model", metavar="MODEL", help="where their base lies, if not where it was in training")
-    group.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
+    parser.flag("--base-model", None, "where their base lies, if not where it was in training", "MODEL", group=group)
+    parser.flag("--fallback", None, "the module for families that none is for (default: refuse them)", "SKILL", group=group)
     for section in ("engine", "tiny"):
         parser.add_options(section, section_options()[section])
 

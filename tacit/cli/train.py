@@ -105,9 +105,7 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
         epilog="`tacit list` names the worlds, methods, models and panels there are.",
     )
     parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
-    parser.add_argument(
-        "--resume", type=Path, metavar="RUN", help=f"continue a run exactly where it stopped; only {MAY_CHANGE} may change"
-    )
+    parser.flag("--resume", Path, f"continue a run exactly where it stopped; only {MAY_CHANGE} may change", "RUN")
     add_training_options(parser, method, model, engine)
     return parser
 

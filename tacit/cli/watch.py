@@ -44,12 +44,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser("watch", SUMMARY_LINE, imports=False, usage="tacit watch RUN [RUN …] [--port N] [--open]")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directory of a run, which need not have begun")
-    parser.add_argument(
-        "--port", type=int, default=PORT, metavar="N", help=f"port on this machine; 0 takes a free one (default: {PORT})"
-    )
-    parser.add_argument("--open", action="store_true", help="open it in the browser")
-    parser.add_argument(
-        "--trajectories", type=int, default=MAX_TRAJECTORIES, metavar="N",
-        help=f"most episodes on a page (default: {MAX_TRAJECTORIES})",
-    )  # fmt: skip
+    parser.flag("--port", PORT, "port on this machine; 0 takes a free one")
+    parser.flag("--open", False, "open it in the browser")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "most episodes on a page")  # fmt: skip
     return parser

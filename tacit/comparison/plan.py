@@ -1,41 +1,12 @@
-"""From one file to the runs it stands for: methods × worlds × seeds, all of them checked before the first begins.
-
-    name = "step-credit"
-    seeds = [0, 1, 2]
-    thresholds = [0.5, 0.8]              success shares whose first iteration the table tells
-    metrics = ["reward"]                 what else is drawn over the iterations, by its name in metrics.jsonl
-    unequal = ["invalid_penalty"]        settings in which columns may differ by their methods' defaults alone (fairness.py)
-
-    [common]                             a document as for `tacit train --config`: what all runs share
-    model = "tiny"
-    method.history = 0                   settings of methods, for each that has them
-    schedule = { iterations = 40, groups = 16 }
-
-    [worlds.household]                   what differs in this world; the name is the world's unless `world = …` says otherwise
-    world = "alfworld"
-    [worlds.household.start]             optional: one imitation run, whose weights every run of this world starts from
-    sft.steps = 300
-    [worlds.household.methods.bipace]    optional: settings of one method in this world
-
-    [methods.grpo]                       the first is what the others are compared with
-    [methods.bipace-ngram]                plain values are settings of the method, tables are sections of the document
-    name = "bipace"                      the method's name, where it is not the one in the heading
-    embedder = "ngram"
-    schedule.lr = 1e-4
-    [methods.reader-paper]               a row that learns nothing and is measured as the others are (unlearned.py)
-    plays = "reader"
-    block = "paper"
-
-    [grid]                               optional: final success once more as rows × columns of methods (grid.py)
-
-What is said more closely wins: common, then world, then method, then the method in the world.
-"""
+"""From one file to the runs it stands for: methods × worlds × seeds, all of them checked before the first begins. The file's
+tables are in docs/guides/compare_methods.md. What is said more closely wins: common, then world, then method, then the method
+in the world."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,22 +17,32 @@ from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
-# Parsing and checking the parts of a comparison file.
-
+TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
+SECTIONS = ("schedule", "sft", "engine", "policies")
+"""sections that a method may override; the others must be equal"""
+NOT_OF_METHODS = ("evaluation", "model", "world", "seed", "out", "tiny")
+BY_METHOD = ("method", "prompt", "schedule")
+"""sections whose defaults depend on the method"""
+THRESHOLDS = (0.25, 0.5, 0.75)
+START = "start"
+OPTIONAL = "optional"
+"""marks a world that is skipped with a note if its data are missing"""
+PLAYS = "plays"
+"""marks a row that learns nothing: `plays = "reader"` or `"expert"`"""
+AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
+"""the prompt's method for agents that do not learn"""
+NO_IMITATION = {"steps": 0, "epochs": 0, "rounds": 0}
+STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
-
-def read_thresholds(value: Any) -> tuple[float, ...]:
-    whole = isinstance(value, list | tuple) and all(isinstance(v, int | float) and 0 < v <= 1 for v in value)
-    if not whole:
-        raise TacitError(f"thresholds must be a list of success shares above 0 and at most 1, not {value!r}.")
-    return tuple(sorted(float(v) for v in value))
+# Parsing and checking the parts of a comparison file.
 
 
-def read_names(value: Any, key: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise TacitError(f"{key} must be a list of names, not {value!r}.")
-    return tuple(dict.fromkeys(value))
+def read_list(document: Document, key: str, default: Sequence[Any], fits: Callable[[Any], bool], must_be: str) -> list[Any]:
+    value = document.get(key, default)
+    if not isinstance(value, list | tuple) or not all(map(fits, value)):
+        raise TacitError(f"{key} must be {must_be}, not {value!r}.")
+    return list(value)
 
 
 def read_tables(document: Document, kind: str) -> dict[str, Document]:
@@ -113,12 +94,6 @@ def read_text(document: Document, key: str, default: str) -> str:
     return value
 
 
-def check_known(document: Document, keys: Iterable[str], where: str) -> None:
-    for key in document:
-        if key not in keys:
-            raise unknown(f"key in {where}", key, keys)
-
-
 def merge(*documents: Mapping[str, Any]) -> Document:
     """Merge tables; later ones win."""
     merged: Document = {}
@@ -129,32 +104,17 @@ def merge(*documents: Mapping[str, Any]) -> Document:
     return merged
 
 
-def settings_of_method(settings: Mapping[str, Any], method: str) -> Document:
-    """The settings that a method has."""
-    own = _settings_of(method)
-    return {key: value for key, value in settings.items() if key in own}
-
-
-def check_shared_settings(shared: Document, methods: Iterable[str], world: str) -> None:
-    """Shared settings are skipped for methods without them, but a setting that no method has is an error."""
-    known = set().union(*map(_settings_of, methods))
-    for key in shared.get("method", {}):
-        if key == "name":
-            raise TacitError("methods are named under [methods]; [common.method] and [worlds.….method] hold their settings.")
-        if key not in known:
-            raise unknown(f"setting of the methods in world {world!r}", key, known)
-
-
-def _settings_of(method: str) -> set[str]:
+def method_settings(method: str) -> set[str]:
+    """The names of a method's settings and of its prompt's."""
     return {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
 
 
+def shared_settings(document: Document, method: str) -> Document:
+    """The settings of [common.method] and [worlds.….method] that this method has."""
+    return {key: value for key, value in document.get("method", {}).items() if key in method_settings(method)}
+
+
 # Final success once more, as rows × columns of the file's methods: who plays × what is read, say.
-#
-# [grid]
-# columns = ["full block", "paper's block", "history"]
-# rows.reader = ["reader-full", "reader-paper", ""]        a method for each column, or none
-# rows.tiny-base = ["full", "paper", "history"]
 
 Found = dict[str, Any]
 NOTHING: Found = {"start": None, "final": None}
@@ -171,7 +131,8 @@ def read_grid(value: Any, methods: Collection[str]) -> Grid | None:
     if value is None:
         return None
     columns, rows = (value.get("columns"), value.get("rows")) if isinstance(value, Mapping) else (None, None)
-    if not columns or not _texts(columns) or not isinstance(rows, Mapping) or not all(map(_texts, rows.values())):
+    lists = [columns, *rows.values()] if isinstance(rows, Mapping) else [None]
+    if not columns or not all(isinstance(own, list) and all(isinstance(text, str) for text in own) for own in lists):
         raise TacitError("[grid] must hold `columns`, a list of names, and for each row `rows.NAME`, a list of methods.")
     for name, own in rows.items():
         if len(own) != len(columns):
@@ -186,12 +147,12 @@ def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) 
     """One grid per panel, the world's own first. Trained rows have two: start and final."""
     if grid is None:
         return []
-    by_method = {row["method"]: row for row in rows}
     found = []
     for number, panel in enumerate(panels):
+        on_panel = {row["method"]: row["further"].get(panel, NOTHING) if number else row for row in rows} | {"": NOTHING}
         lines = []
         for name, own in grid.rows.items():
-            told = [_on(by_method[method], panel if number else "") if method else NOTHING for method in own]
+            told = [on_panel[method] for method in own]
             ends = ("start", "final") if any(measures["start"] for measures in told) else ("final",)
             for end in ends:
                 line = f"{name}, {end}" if len(ends) > 1 else name
@@ -200,26 +161,7 @@ def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) 
     return found
 
 
-def _on(row: Found, further: str) -> Found:
-    """Start and final of a row on one panel."""
-    return row["further"].get(further, NOTHING) if further else row
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
 # What stands in a comparison without being trained: rows that only play, and worlds whose tasks may not be on this machine.
-#
-# [methods.reader-paper]
-# plays = "reader"        the world's reader, or its `expert`; measured once for each seed on the panels of the other rows
-# block = "paper"         what it reads; an expert reads nothing
-
-PLAYS = "plays"
-AGENT_METHOD = {RULE_AGENT: "constant_context", EXPERT: DEFAULT_METHOD}
-"""the prompt's method for agents that do not learn"""
-NO_IMITATION = {"steps": 0, "epochs": 0, "rounds": 0}
-STILL = {"sft": NO_IMITATION, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 
 
 def agent_document(method: str, shared: Document, own: Document) -> Document:
@@ -230,19 +172,9 @@ def agent_document(method: str, shared: Document, own: Document) -> Document:
     if section := next((key for key, value in own.items() if isinstance(value, Mapping)), ""):
         raise TacitError(f"method {method!r} says {section!r}, but plays = {plays!r} learns nothing that it could be for.")
     name = own.get("name", AGENT_METHOD[plays])
-    settings = {
-        **settings_of_method(shared.get("method", {}), name),
-        **{key: value for key, value in own.items() if key != PLAYS},
-    }
+    settings = shared_settings(shared, name) | {key: value for key, value in own.items() if key != PLAYS} | {"name": name}
     rest = {key: value for key, value in shared.items() if key != "tiny"}
-    return merge(rest, {"method": None}, STILL, {"model": plays, "method": {**settings, "name": name}, "seed": 0})
-
-
-def compared_settings(document: Document) -> Document:
-    """The settings of a row to compare with the others: only the prompt for an agent that does not learn."""
-    if document["model"] not in AGENTS:
-        return document
-    return {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
+    return merge(rest, {"method": None}, STILL, {"model": plays, "method": settings, "seed": 0})
 
 
 def find_missing_data(shared: Document) -> str:
@@ -262,9 +194,6 @@ def find_missing_data(shared: Document) -> str:
 # name it differs by the methods' defaults, which may explain the result. It is an error, unless the file lists it: `unequal =
 # ["invalid_penalty"]`.
 
-BY_METHOD = ("method", "prompt", "schedule")
-"""sections whose defaults depend on the method"""
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -283,15 +212,21 @@ class Difference:
         """`buffer: 256 in reuserl; 0 in reuserl-batch`"""
         columns: dict[str, list[str]] = {}
         for column, value in self.values.items():
-            columns.setdefault(_shown(value), []).append(column)
+            shown = " + ".join(map(str, value or ())) or "none" if value is None or isinstance(value, list) else str(value)
+            columns.setdefault(shown.lower() if isinstance(value, bool) else shown, []).append(column)
         told = "; ".join(f"{value} in {', '.join(names)}" for value, names in columns.items())
         return f"{self.setting}: {told}" + (" (by the methods' defaults)" if self.unequal else "")
 
 
 def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:
     """Between the columns of one world, from their complete documents and their own tables."""
-    columns = {column: dict(_settings(document)) for column, document in documents.items()}
-    named = {column: {place for table in own for place in _named(table)} for column, own in tables.items()}
+    columns = {}
+    for column, document in documents.items():
+        if document["model"] in AGENTS:  # it reads, and that is all
+            document = {"prompt": document["prompt"]} if document["model"] == RULE_AGENT else {}
+        own = _leaves({section: document.get(section, {}) for section in ("method", "prompt", *SECTIONS)})
+        columns[column] = {place: value for place, value in own if place != "method.name"}
+    named = {column: {place for table in own for place, _ in _leaves(table)} for column, own in tables.items()}
     found = []
     for place in dict.fromkeys(place for settings in columns.values() for place in settings):
         values = {column: settings[place] for column, settings in columns.items() if place in settings}
@@ -321,47 +256,13 @@ def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]
     return [f"unequal in {world}, and no column is about it: {each}." for world, each in unequal]
 
 
-def read_unequal(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise TacitError(f'unequal must be a list of settings such as ["invalid_penalty", "schedule.lr"], not {value!r}.')
-    return tuple(name.replace("-", "_") for name in value)
-
-
-def _settings(document: Document) -> Iterator[tuple[str, Any]]:
-    """Settings that may differ: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`, `policies.extractor.model`."""
-    for section in ("method", "prompt", "schedule", "sft", "engine", "policies"):
-        for name, value in _leaves(document.get(section, {})):
-            if (section, name) != ("method", "name"):
-                yield f"{section}.{name}", value
-
-
-def _named(table: Document) -> Iterator[str]:
-    return (name for name, _ in _leaves(table))
-
-
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value with its path."""
+    """Every value with its path: `method.kl`, `policies.extractor.model`."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from ((f"{key}.{name}", below) for name, below in _leaves(value))
         else:
             yield key, value
-
-
-def _shown(value: Any) -> str:
-    if value is None or isinstance(value, list):
-        return " + ".join(map(str, value or ())) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
-SECTIONS = ("schedule", "sft", "engine", "policies")
-"""sections that a method may override; the others must be equal"""
-NOT_OF_METHODS = ("evaluation", "model", "world", "seed", "out", "tiny")
-THRESHOLDS = (0.25, 0.5, 0.75)
-START = "start"
-OPTIONAL = "optional"
-"""marks a world that is skipped with a note if its data are missing"""
 
 
 @dataclass(frozen=True)
@@ -453,22 +354,24 @@ class Plan:
 
 def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     """All runs of the file. Each world × method is completed and checked."""
-    check_known(document, TOP, "the file")
-    value = document.get("seeds")
-    if not isinstance(value, list) or not value or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in value):
-        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {value!r}: each is one run per method.")
-    if len(set(value)) < len(value):
-        raise TacitError(f"seeds = {value} names a seed twice; the same run again says nothing new.")
-    seeds = tuple(value)
+    for key in document:
+        if key not in TOP:
+            raise unknown("key in the file", key, TOP)
+    seeds = document.get("seeds")
+    if not isinstance(seeds, list) or not seeds or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds):
+        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {seeds!r}: each is one run per method.")
+    if len(set(seeds)) < len(seeds):
+        raise TacitError(f"seeds = {seeds} names a seed twice; the same run again says nothing new.")
     worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
     if START in methods:
         raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")
     common = read_shared(document.get("common", {}), "common")
-    starts, resolved, differing, absent = [], {}, {}, []
+    starts: dict[str, PlannedRun] = {}
+    resolved, differing, notes = {}, {}, []
     for world, own in list(worlds.items()):
         own = dict(own)
         if own.pop(OPTIONAL, False) and (missing := find_missing_data(merge(common, {"world": world}, own))):
-            absent.append(f"{world} is left out, as its tasks are not here: {missing}")
+            notes.append(f"{world} is left out, as its tasks are not here: {missing}")
             del worlds[world]
             continue
         begin = own.pop(START, None)
@@ -477,26 +380,48 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
             if name not in methods:
                 raise unknown(f"method in [worlds.{world}.methods]", name, methods)
         shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
-        start = None if begin is None else _start(world, shared, begin)
-        starts += [start] if start else []
+        if begin is not None:
+            starts[world] = _start(world, shared, begin)
         tables = {method: [fold_prompt(table), fold_prompt(special.get(method, {}))] for method, table in methods.items()}
         for method, said in tables.items():
-            cell = _cell_document(method, shared, said, f"{world}/{method}", start)
+            cell = _cell_document(method, shared, said, f"{world}/{method}", starts.get(world))
             resolved[world, method] = _complete(cell, f"{world}/{method}")
-        differing[world] = find_differences({method: compared_settings(resolved[world, method]) for method in methods}, tables)
-        check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
-    cells = [
-        _cell(world, method, seed, resolved[world, method], starts) for seed in seeds for world in worlds for method in methods
-    ]
-    thresholds = read_thresholds(document.get("thresholds", THRESHOLDS))
+        here = {method: resolved[world, method] for method in methods}
+        differing[world] = find_differences(here, tables)
+        # Shared settings are skipped for methods without them, but one that no method has is an error.
+        known = set().union(*(method_settings(cell["method"]["name"]) for cell in here.values()))
+        for key in shared.get("method", {}):
+            if key == "name":
+                raise TacitError(
+                    "methods are named under [methods]; [common.method] and [worlds.….method] hold their settings."
+                )
+            if key not in known:
+                raise unknown(f"setting of the methods in world {world!r}", key, known)
+    cells = []
+    for seed, (world, method) in ((seed, place) for seed in seeds for place in resolved):
+        run = PlannedRun(world, method, seed, {**resolved[world, method], "seed": seed})
+        if run.learns and (start := starts.get(world)):
+            imitated = Recipe.from_json(start.document).train.sft.all_steps
+            stage, step = ("rl", start.iterations) if start.iterations else ("sft", imitated)
+            run = replace(run, starts_from=f"checkpoints/{stage}-{step:06d}/policy")
+        cells.append(run)
+    may_be = "a list of success shares above 0 and at most 1"
+    thresholds = read_list(document, "thresholds", THRESHOLDS, lambda v: isinstance(v, int | float) and 0 < v <= 1, may_be)
     name = read_text(document, "name", default_name)
     check_name(name, "comparison")
-    unequal = check_fair(differing, read_unequal(document.get("unequal", [])))
-    notes = (*absent, *(note for world in worlds for note in _budget_notes(world, cells)), *unequal)
+    may_be = 'a list of settings such as ["invalid_penalty", "schedule.lr"]'
+    allowed = read_list(document, "unequal", [], lambda v: isinstance(v, str), may_be)
+    unequal = check_fair(differing, [setting.replace("-", "_") for setting in allowed])
+    for world in worlds:
+        episodes = {cell.method: cell.episodes for cell in cells if cell.world == world and cell.learns}
+        if len(set(episodes.values())) > 1:
+            told = ", ".join(f"{method} practises {count} episodes" for method, count in episodes.items())
+            notes.append(f"budgets differ in {world}: {told}.")
+    metrics = read_list(document, "metrics", [], lambda v: isinstance(v, str) and bool(v), "a list of names")
     return Plan(
-        name, seeds, tuple(worlds), tuple(methods), tuple(starts), tuple(cells), thresholds,
-        read_text(document, "description", ""), notes, differing, read_grid(document.get("grid"), methods),
-        read_names(document.get("metrics", []), "metrics"),
+        name, tuple(seeds), tuple(worlds), tuple(methods), tuple(starts.values()), tuple(cells),
+        tuple(sorted(map(float, thresholds))), read_text(document, "description", ""), (*notes, *unequal), differing,
+        read_grid(document.get("grid"), methods), tuple(dict.fromkeys(metrics)),
     )  # fmt: skip
 
 
@@ -510,7 +435,7 @@ def _start(world: str, shared: Document, begin: Any) -> PlannedRun:
     method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
     method = {**own.pop("prompt", {}), **method}
     name = method.get("name", "grpo")
-    told = settings_of_method(shared.get("method", {}), name)
+    told = shared_settings(shared, name)
     document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
     document["schedule"] = {**document.get("schedule", {}), "iterations": own.get("schedule", {}).get("iterations", 0)}
     complete = _complete(document, f"{world}/{START}")
@@ -534,7 +459,7 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
     if any(PLAYS in table for table in tables):
         return agent_document(method, shared, merge(*tables))
     name = merge(own, *tables)["name"]
-    known = _settings_of(name) if isinstance(name, str) else set()
+    known = method_settings(name) if isinstance(name, str) else set()
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
@@ -548,10 +473,10 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
                 own = merge(own, {key: value})
     if not isinstance(own["name"], str):
         raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
-    told = settings_of_method(shared.get("method", {}), own["name"])
+    told = shared_settings(shared, own["name"])
     if start is not None:
         # A run keeps the prompt of the start it continues. The start has imitated and was evaluated.
-        told = {**settings_of_method(start.document["prompt"], own["name"]), **told}
+        told = {**shared_settings({"method": start.document["prompt"]}, own["name"]), **told}
         untrained = shared.get("evaluation", {}).get("untrained", False)
         shared = merge(shared, {"sft": NO_IMITATION, "evaluation": {"untrained": untrained}})
     return merge(shared, {"method": None}, sections, {"method": merge(told, own), "seed": 0})
@@ -569,20 +494,3 @@ def _complete(document: Document, where: str) -> Document:
             "wandb would take all runs of a seed for one; leave it out of a comparison, which keeps its own records."
         )
     return {key: value for key, value in recipe.to_json().items() if key != "out"}
-
-
-def _budget_notes(world: str, cells: Iterable[PlannedRun]) -> list[str]:
-    episodes = {cell.method: cell.episodes for cell in cells if cell.world == world and cell.learns}
-    if len(set(episodes.values())) < 2:
-        return []
-    return [f"budgets differ in {world}: " + ", ".join(f"{m} practises {n} episodes" for m, n in episodes.items()) + "."]
-
-
-def _cell(world: str, method: str, seed: int, document: Document, starts: Iterable[PlannedRun]) -> PlannedRun:
-    run = PlannedRun(world, method, seed, {**document, "seed": seed})
-    for start in starts if run.learns else ():
-        if start.world == world:
-            imitated = Recipe.from_json(start.document).train.sft.all_steps
-            stage, step = ("rl", start.iterations) if start.iterations else ("sft", imitated)
-            return replace(run, starts_from=f"checkpoints/{stage}-{step:06d}/policy")
-    return run

@@ -321,7 +321,7 @@ class Results:
         return failed, found, draw(found, self.directory / "plots")
 
     def gather(self) -> Found:
-        """All data in the layout of comparison.json (see `tacit.comparison`)."""
+        """All data in the layout of comparison.json (docs/reference/comparison.md)."""
         plan = self.plan
         starts = {start.world: self._read(start, None) for start in plan.starts}
         order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}

@@ -191,7 +191,7 @@ def find_defaults(settings: Any) -> tuple[Record | None, list[str]]:
         return None, [f"These settings are not this version's ({error}): what was chosen cannot be told from the defaults."]
 
 
-# What a comparison's directory says: comparison.json, whose layout is the docstring of `tacit.comparison`.
+# What a comparison's directory says: comparison.json, whose layout is in docs/reference/comparison.md.
 
 COMPARISON = "comparison.json"
 FORMAT = 1

@@ -54,16 +54,12 @@ def run(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser("inspect clusters", SUMMARY_LINE, usage="tacit inspect clusters RUN [--iteration N] [--group TASK]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--iteration", type=int, metavar="N", help="which iteration (default: the last recorded)")
-    parser.add_argument(
-        "--group", default="", metavar="TASK", help="task id, or its number in the iteration (default: where most is compared)"
-    )
-    parser.add_argument(
-        "--by", default="", metavar="|".join(BY), help="clusters as recorded, or made again from the text (default: recorded)"
-    )
-    parser.add_argument("--epsilon", type=float, default=0.25, metavar="E", help="radius for --by ngram (default: 0.25)")
-    parser.add_argument("--all", action="store_true", help="also the clusters with one step, which get no step-level credit")
-    parser.add_argument("--json", action="store_true", help="print the group as one JSON object")
+    parser.flag("--iteration", int, "which iteration (default: the last recorded)")
+    parser.flag("--group", "", "task id, or its number in the iteration (default: where most is compared)", "TASK")
+    parser.flag("--by", "", "clusters as recorded, or made again from the text (default: recorded)", "|".join(BY))
+    parser.flag("--epsilon", 0.25, "radius for --by ngram", "E")
+    parser.flag("--all", False, "also the clusters with one step, which get no step-level credit")
+    parser.flag("--json", False, "print the group as one JSON object")
     return parser
 
 

@@ -67,23 +67,19 @@ def make_parser(method: str) -> Parser:
     parser = Parser("inspect credit", SUMMARY_LINE, usage="tacit inspect credit RUN [--checkpoint NAME] [settings]")
     parser.add_argument("target", metavar="RUN", help="run directory, or a model (then name its --world)")
     add_checkpoint_flag(parser)
-    parser.add_argument("--groups", type=int, default=8, metavar="N", help="groups of the next iteration (default: 8)")
-    parser.add_argument("--group-size", type=int, default=0, metavar="N", help="episodes of each (default: as in training)")
-    parser.add_argument(
-        "--rollouts", type=int, default=8, metavar="M", help="continuations of every state, in two halves (default: 8)"
-    )
-    parser.add_argument(
-        "--discount", type=float, default=0.95, metavar="G", help="discount of returns, credit and truth alike (default: 0.95)"
-    )
-    parser.add_argument(
+    parser.flag("--groups", 8, "groups of the next iteration")
+    parser.flag("--group-size", 0, "episodes of each (default: as in training)")
+    parser.flag("--rollouts", 8, "continuations of every state, in two halves", "M")
+    parser.flag("--discount", 0.95, "discount of returns, credit and truth alike", "G")
+    parser.flag(
         "--geometry",
-        default="",
-        metavar="LAYER:POOLING[:EPSILON],…",
-        help="what BiGPO and BiPACE compare by: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
+        "",
+        "what BiGPO and BiPACE compare by: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
         "groups (default: the run's own, and its layer with a searched radius)",
+        "LAYER:POOLING[:EPSILON],…",
     )
-    parser.add_argument("--methods", default="", metavar="NAME,…", help="further methods by name, as they are published")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it to this file")
+    parser.flag("--methods", "", "further methods by name, as they are published", "NAME,…")
+    parser.flag("--json", Path, "write all of it to this file", "FILE")
     add_shared_options(parser, method)
     return parser
 

@@ -17,11 +17,9 @@ def run(argv: Sequence[str]) -> int:
     parser = Parser("inspect notes", SUMMARY_LINE, usage="tacit inspect notes RUN [--tasks N] [settings]")
     parser.add_argument("target", metavar="RUN", help="run directory, or a model (then name its --world)")
     add_checkpoint_flag(parser)
-    parser.add_argument(
-        "--tasks", type=int, default=24, metavar="N", help="training tasks to play, the last ones (default: 24)"
-    )
-    parser.add_argument("--members", type=int, default=4, metavar="N", help="episodes of each task (default: 4)")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.flag("--tasks", 24, "training tasks to play, the last ones")
+    parser.flag("--members", 4, "episodes of each task")
+    parser.flag("--json", False, "print it as JSON")
     add_shared_options(parser, peek_method(argv, "inspect notes"))
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "tasks", "members")

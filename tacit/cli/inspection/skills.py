@@ -42,11 +42,11 @@ def make_parser(method: str) -> Parser:
     parser = Parser("inspect skills", SUMMARY_LINE, usage="tacit inspect skills RUN [--iteration N] | MODEL --probe --world W")
     parser.add_argument("target", metavar="RUN", help="run directory; with --probe also a model")
     add_checkpoint_flag(parser)
-    parser.add_argument("--iteration", type=int, metavar="N", help="which iteration (default: the last recorded)")
-    parser.add_argument("--episode", type=int, metavar="N", help="which of its episodes, from 1 (default: the largest shifts)")
-    parser.add_argument("--probe", action="store_true", help="does a true hint raise the right action, a false one not?")
-    parser.add_argument("--tasks", type=int, default=16, metavar="N", help="of the probe: tasks an expert plays (default: 16)")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.flag("--iteration", int, "which iteration (default: the last recorded)")
+    parser.flag("--episode", int, "which of its episodes, from 1 (default: the largest shifts)")
+    parser.flag("--probe", False, "does a true hint raise the right action, a false one not?")
+    parser.flag("--tasks", 16, "of the probe: tasks an expert plays")
+    parser.flag("--json", False, "print it as JSON")
     add_shared_options(parser, method)
     return parser
 
