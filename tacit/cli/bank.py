@@ -10,25 +10,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.terminal import make_console, say, say_pairs, table
+from tacit.cli.terminal import dispatch, make_console, say, say_pairs, table
 from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
 from tacit.companions.experience.files import export_lines, find_bank, import_lines, load_embedding, open_bank, read_bank
 from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
 from tacit.config.flags import Parser, check_at_least_one
-from tacit.core.errors import TacitError, unknown
+from tacit.config.resources import encoder_of_bank
+from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.core.resources import Encode
 from tacit.runs.files import write_text
 
 SUMMARY_LINE = "The experience bank of a run: what is kept in it, where it came from, whom it guided and with what result."
-USAGE = """usage: tacit bank [list] BANK [--by use|useful|harmful] [--most N] [--json]
+USAGE = f"""usage: tacit bank [list] BANK [--by use|useful|harmful] [--most N] [--json]
        tacit bank search BANK TEXT [--most N] [--json]
        tacit bank explain BANK ID [--json]
        tacit bank remove BANK ID…
        tacit bank export BANK FILE
        tacit bank import BANK FILE [--embedding NAME]
 
-{summary}
+{SUMMARY_LINE}
 
   list     its entries, by how often they were handed out or by how those they guided fared
   search   the entries nearest to a text; nobody is told that somebody asked
@@ -45,30 +45,14 @@ MOST_TOLD = 10
 
 
 def run(argv: Sequence[str]) -> int:
-    words = list(argv)
-    if not words or words[0] in ("-h", "--help"):
-        print(USAGE.format(summary=SUMMARY_LINE))
-        return 0
-    commands = {
-        "list": list_entries,
-        "search": search,
-        "explain": explain,
-        "remove": remove,
-        "export": export,
-        "import": bring_in,
-    }
-    if words[0] in commands:
-        return commands[words[0]](words[1:])
-    if words[0].isalpha() and not Path(words[0]).exists():
-        raise unknown("command or bank", words[0], commands)
-    return list_entries(words)
+    commands = {"list": list_entries, "search": search, "explain": explain}
+    commands |= {"remove": remove, "export": export, "import": bring_in}
+    return dispatch(argv, USAGE, commands, "command or bank", list_entries)
 
 
 def list_entries(argv: Sequence[str]) -> int:
     parser = _parser("list", "List the entries of an experience bank.")
-    parser.add_argument(
-        "--by", choices=ORDERS, default="use", help="how often handed out; won more than lost; lost more than won"
-    )
+    parser.flag("--by", "use", "how often handed out; won more than lost; lost more than won", None, choices=ORDERS)
     _add_most_and_json(parser, 20)
     arguments, bank = _parsed(parser, argv)
     found = rank_entries(bank, arguments.by)
@@ -115,9 +99,8 @@ def explain(argv: Sequence[str]) -> int:
 
 def remove(argv: Sequence[str]) -> int:
     parser = _parser("remove", "Remove entries: they guide nobody any more, and stay on record.")
-    parser.add_argument(
-        "ids", type=int, nargs="+", metavar="ID", help="their numbers; with one that is not there nothing is removed"
-    )
+    help = "their numbers; with one that is not there nothing is removed"
+    parser.add_argument("ids", type=int, nargs="+", metavar="ID", help=help)
     arguments, _ = _parsed(parser, argv)
     ids = list(dict.fromkeys(arguments.ids))
     left = remove_by_hand(find_bank(arguments.bank), ids)
@@ -141,9 +124,8 @@ def export(argv: Sequence[str]) -> int:
 def bring_in(argv: Sequence[str]) -> int:
     parser = _parser("import", "Take in entries from JSON lines, each an object with a text; they are embedded anew.")
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines, as `tacit bank export` writes them")
-    parser.flag(
-        "--embedding", None, "of a bank that is not there yet: ngram (default), or a sentence encoder's directory", "NAME"
-    )
+    help = "of a bank that is not there yet: ngram (default), or a sentence encoder's directory"
+    parser.flag("--embedding", None, help, "NAME")
     arguments, _ = parser.parse(argv)
     console, path = make_console(), arguments.bank
     if not arguments.file.exists() or arguments.file.is_dir():
@@ -154,10 +136,8 @@ def bring_in(argv: Sequence[str]) -> int:
     for number, problem in taken.bad[:MOST_TOLD]:
         say(console, f"{arguments.file}, line {number}: {problem}", "red")
     more = f" ({len(taken.bad) - MOST_TOLD} more)" if len(taken.bad) > MOST_TOLD else ""
-    counts = (
-        f"added {taken.added}; {taken.known} were there already; {pluralize(len(taken.bad), 'line')} could not be read{more}"
-    )
-    say(console, f"{counts}. {len(bank)} are in the bank. {GOES_BACK}")
+    unread = f"{pluralize(len(taken.bad), 'line')} could not be read{more}"
+    say(console, f"added {taken.added}; {taken.known} were there already; {unread}. {len(bank)} are in the bank. {GOES_BACK}")
     return 1 if taken.bad else 0
 
 
@@ -172,24 +152,18 @@ def _bank_to_fill(place: Path, name: str | None) -> tuple[Bank, Embedding]:
                 "--embedding out, or name a file that is not there yet, which becomes a bank of that embedding."
             )
         return bank, _embedding_of(bank)
-    embedding: Embedding = NgramEmbedding() if name in (None, "ngram") else load_embedding(name, 0, _encoder)
+    embedding: Embedding = NgramEmbedding() if name in (None, "ngram") else load_embedding(name, 0, encoder_of_bank)
     return Bank(place, embedding.name, embedding.dimensions, sys.maxsize), embedding
 
 
 def _embedding_of(bank: Bank) -> Embedding:
-    embedding = load_embedding(bank.embedder, bank.dimensions, _encoder)
+    embedding = load_embedding(bank.embedder, bank.dimensions, encoder_of_bank)
     if embedding.dimensions != bank.dimensions:
         raise TacitError(
             f"{bank.path} was made with {bank.embedder} of {bank.dimensions} dimensions, and the one here has "
             f"{embedding.dimensions}. Export it, and import it into a new bank."
         )
     return embedding
-
-
-def _encoder(name: str) -> Encode:
-    from tacit.config.resources import encoder_of_bank
-
-    return encoder_of_bank(name)
 
 
 def _parser(command: str, summary: str) -> Parser:
@@ -234,20 +208,12 @@ def _show(told: dict[str, Any]) -> None:
     counts = Counter(event["kind"] for event in told["events"])
     won = sum(bool(event["success"]) for event in guided)
     after = f"; {', '.join(map(str, told['replaced_by']))} took its place" if told["replaced_by"] else ""
-    say_pairs(
-        console,
-        [
-            ("entry", str(told["id"])),
-            (
-                "came from",
-                f"{came}{f' in {where}' if where else ''}, episode seed {origin['episode']}, iteration {origin['step']}",
-            ),
-            ("state", f"retired: {told['retired']}{after}" if told["retired"] else "living"),
-            ("handed out", pluralize(counts["retrieved"], "time")),
-            ("guided", f"{pluralize(len(guided), 'episode')}: {won} won, {len(guided) - won} lost"),
-            ("trained on", pluralize(counts["trained"], "time")),
-        ],
-    )
+    came += f"{f' in {where}' if where else ''}, episode seed {origin['episode']}, iteration {origin['step']}"
+    pairs = [("entry", str(told["id"])), ("came from", came)]
+    pairs += [("state", f"retired: {told['retired']}{after}" if told["retired"] else "living")]
+    pairs += [("handed out", pluralize(counts["retrieved"], "time"))]
+    pairs += [("guided", f"{pluralize(len(guided), 'episode')}: {won} won, {len(guided) - won} lost")]
+    say_pairs(console, [*pairs, ("trained on", pluralize(counts["trained"], "time"))])
     for old in told["replaced"]:
         say(console, f"  took the place of {old['id']} ({old['retired']}): {_line(old['text'])}")
     if guided:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.calibration.audit import SOURCES
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, make_console, peek_method, percent, say, table
 from tacit.config.checks import EXPERT, RULE_AGENT
 from tacit.config.flags import Parser, options_of
 from tacit.config.resources import calibration_path
@@ -29,7 +29,6 @@ def run(argv: Sequence[str]) -> int:
     _check(arguments)
     from tacit.calibration.audit import play_audit
     from tacit.calibration.calibrate import draw, finish, scan_layers
-    from tacit.cli.terminal import make_console, say
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import rollout_setup
     from tacit.credit.partitions import check_radius
@@ -87,10 +86,8 @@ def run(argv: Sequence[str]) -> int:
             say(console, f"warning, {embedder}: {radius.warning}", style="yellow")
     say(console, f"written to {place}" + (f" and {picture}" if picture else ""))
     if not arguments.out:
-        say(
-            console,
-            f"Training {target.recipe.model} with bigpo or bipace uses it from now on; --layer and --epsilon override it.",
-        )
+        used = f"Training {target.recipe.model} with bigpo or bipace uses it from now on"
+        say(console, f"{used}; --layer and --epsilon override it.")
     if arguments.json:
         print(json.dumps(result))
     return 0
@@ -143,8 +140,6 @@ def _check(arguments: Any) -> None:
 
 
 def _show(console: Any, slices: Sequence[Slice], chosen: Slice | None, min_clusters: int) -> None:
-    from tacit.cli.terminal import percent, table
-
     columns = ("layer", "pooling", "epsilon", "probe", "±", "clusters", "singletons", "alone", "largest", "usable")
     rows = [
         (

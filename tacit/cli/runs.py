@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.cli.terminal import make_console, say
+from tacit.cli.terminal import dispatch, make_console, say
 from tacit.config.flags import Parser
 from tacit.config.portable import pack_run, unpack_run
-from tacit.core.errors import unknown
 
 SUMMARY_LINE = "Pack a run into a few files, to continue it on another machine."
-USAGE = """usage: tacit runs pack RUN [--out DIR] [--checkpoint NAME] [--compact]
+USAGE = f"""usage: tacit runs pack RUN [--out DIR] [--checkpoint NAME] [--compact]
        tacit runs unpack DIR [--out RUN] [--model MODEL]
 
-{summary}
+{SUMMARY_LINE}
 
   pack     settings, metrics and one checkpoint, in parts of at most 16 MB
   unpack   the run directory again; then continue with `tacit train --resume RUN`. `tacit train --resume DIR` does both
@@ -23,14 +22,7 @@ USAGE = """usage: tacit runs pack RUN [--out DIR] [--checkpoint NAME] [--compact
 
 
 def run(argv: Sequence[str]) -> int:
-    words = list(argv)
-    if not words or words[0] in ("-h", "--help"):
-        print(USAGE.format(summary=SUMMARY_LINE))
-        return 0
-    commands = {"pack": pack, "unpack": unpack}
-    if words[0] not in commands:
-        raise unknown("command", f"runs {words[0]}", commands)
-    return commands[words[0]](words[1:])
+    return dispatch(argv, USAGE, {"pack": pack, "unpack": unpack}, "command of `tacit runs`")
 
 
 def pack(argv: Sequence[str]) -> int:

@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, NoReturn
 from unicodedata import category
 
@@ -21,6 +22,7 @@ from tacit.config.checks import RULE_AGENT
 from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, section_options
 from tacit.config.measuring import run_of
 from tacit.config.recipe import DEFAULT_METHOD, method_name
+from tacit.core.errors import unknown
 from tacit.core.progress import format_stage
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
@@ -55,14 +57,32 @@ def visible(text: str) -> str:
 
 def make_console(file: IO[str] | None = None) -> Console:
     console = PipedConsole(file=file, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = PipedConsole(file=file, highlight=False, width=PLAIN_WIDTH)
-    return console
+    fits = console.is_terminal or "COLUMNS" in os.environ
+    return console if fits else PipedConsole(file=file, highlight=False, width=PLAIN_WIDTH)
 
 
 def say(console: Console, text: str, style: str = "") -> None:
     """Print one line without markup or wrapping."""
     console.print(Text(text, style=style), soft_wrap=True)
+
+
+def dispatch(
+    argv: Sequence[str],
+    usage: str,
+    commands: Mapping[str, Callable[[Sequence[str]], int]],
+    what: str = "command",
+    otherwise: Callable[[Sequence[str]], int] | None = None,
+) -> int:
+    """Run a subcommand. `otherwise` takes the words where the first is a path and names no command: `tacit bank BANK`."""
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage)
+        return 0
+    if words[0] in commands:
+        return commands[words[0]](words[1:])
+    if otherwise is None or (words[0].isalpha() and not Path(words[0]).exists()):
+        raise unknown(what, words[0], commands)
+    return otherwise(words)
 
 
 def ask_yes(question: str) -> bool:
@@ -159,9 +179,8 @@ RUN_SETTINGS = ("seed", "max_tokens", "workers", "workers_at", "world_timeout_s"
 
 
 def add_checkpoint_flag(parser: Parser) -> None:
-    parser.flag(
-        "--checkpoint", "", "of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)", "NAME"
-    )
+    help = "of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)"
+    parser.flag("--checkpoint", "", help, "NAME")
 
 
 def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
@@ -172,11 +191,8 @@ def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
 def add_shared_options(parser: Parser, method: str) -> None:
     """Flags for the world, the prompt and the engine."""
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
-    parser.add_options(
-        f"method {method}",
-        [o for o in method_options(method) if o.place[0] in ("method", "prompt")],
-        "Only what the agent reads matters here.",
-    )
+    own = [o for o in method_options(method) if o.place[0] in ("method", "prompt")]
+    parser.add_options(f"method {method}", own, "Only what the agent reads matters here.")
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
     group = parser.add_argument_group("skill modules")
     parser.flag("--base-model", None, "where their base lies, if not where it was in training", "MODEL", group=group)

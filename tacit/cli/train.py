@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.runs import restore
-from tacit.cli.terminal import exit_status, say
+from tacit.cli.terminal import exit_status, make_console, say, say_pairs, score_rows, table
 from tacit.config import running
 from tacit.config.checks import AGENTS, MAY_CHANGE, Prepared, check_new_run, is_finished, prepare
 from tacit.config.flags import (
@@ -74,8 +74,6 @@ def run(argv: Sequence[str]) -> int:
         if ("out",) in said and after.out.resolve() != path.resolve():
             raise TacitError(f"--resume continues {path} where it is; copy the directory to continue it elsewhere.")
         if is_finished(path, before, after):
-            from tacit.cli.terminal import make_console, say
-
             console = make_console()
             say(console, f"{path} is finished; give it more with --iterations.")
             show_summary(console, read_summary(path), path)
@@ -152,8 +150,6 @@ def peek_arguments(argv: Sequence[str], resumable: bool = True) -> tuple[str, st
 
 
 def run_prepared(prepared: Prepared, resume: bool) -> int:
-    from tacit.cli.terminal import make_console
-
     recipe, console = prepared.recipe, make_console()
     show_header(console, prepared)
     begun = [resume]
@@ -169,8 +165,6 @@ def run_prepared(prepared: Prepared, resume: bool) -> int:
 
 
 def show_header(console: Console, prepared: Prepared) -> None:
-    from tacit.cli.terminal import say, say_pairs
-
     recipe, worlds = prepared.recipe, prepared.worlds
     train, schedule = recipe.train, recipe.schedule
     say(console, f"{recipe.method} on {recipe.world}", style="bold")
@@ -182,20 +176,10 @@ def show_header(console: Console, prepared: Prepared) -> None:
         shown = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
         shown += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
         length = f"{train.sft.epochs:g} epochs in batches" if train.sft.epochs else pluralize(train.sft.steps, "step")
-        pairs.append(
-            (
-                "sft",
-                f"{length} of {pluralize(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}",
-            )
-        )
+        pairs.append(("sft", f"{length} of {pluralize(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}"))
     if train.sft.rounds:
-        rounds = pluralize(train.sft.rounds, "round")
-        pairs.append(
-            (
-                "relabel",
-                f"{rounds} of {pluralize(train.sft.round_tasks, 'task')} and {pluralize(train.sft.round_steps, 'step')}",
-            )
-        )
+        size = f"{pluralize(train.sft.round_tasks, 'task')} and {pluralize(train.sft.round_steps, 'step')}"
+        pairs.append(("relabel", f"{pluralize(train.sft.rounds, 'round')} of {size}"))
     if schedule.iterations:
         size = f"{pluralize(schedule.groups, 'task')} × {pluralize(schedule.group_size, 'episode')}"
         pairs.append(("rl", f"{pluralize(schedule.iterations, 'iteration')} of {size}, lr {schedule.lr:g}"))
@@ -211,8 +195,6 @@ def show_header(console: Console, prepared: Prepared) -> None:
 
 
 def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
-    from tacit.cli.terminal import say, say_pairs, score_rows, table
-
     console.print()
     columns = ("stage", "success", "95% interval", "episodes")
     measured = bool(summary["evaluations"])
@@ -225,18 +207,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         console.print()
     for alarm in read_alarms(path):
         say(console, f"warning at rl {alarm.step}: {alarm}", style="yellow")
-    seed = summary["settings"].get("seed", 0)
     spent = f"{pluralize(summary['episodes'], 'episode')}, {pluralize(summary['generated_tokens'], 'token')}"
-    say_pairs(
-        console,
-        [
-            *([("panel", f"{summary['panel']} (hash {summary['panel_hash']})")] if measured else []),
-            ("seed", str(seed)),
-            ("time", f"{format_duration(summary['wall_s'])}, {spent}"),
-            ("weights", summary["digest"][:16]),
-            ("run", str(path)),
-        ],
-    )
+    pairs = [("panel", f"{summary['panel']} (hash {summary['panel_hash']})")] if measured else []
+    pairs += [("seed", str(summary["settings"].get("seed", 0))), ("time", f"{format_duration(summary['wall_s'])}, {spent}")]
+    say_pairs(console, [*pairs, ("weights", summary["digest"][:16]), ("run", str(path))])
     if measured and summary["settings"].get("model") not in AGENTS:
         worlds = summary["evaluations"][-1].get("worlds", ())
         here = (f" --world {next(iter(worlds))}" if worlds else "") + flag_for_later()

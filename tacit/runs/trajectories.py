@@ -217,6 +217,17 @@ def list_recordings(run: Path, stage: str = "rl") -> dict[int, Path]:
     return {found[1]: named[found] for found in sorted(filter(None, named)) if found[0] == stage}
 
 
+def find_recording(run: Path, number: int | None = None) -> Path:
+    """The file of an iteration of RL; without a number, the last recorded one."""
+    files = list_recordings(run)
+    if not files:
+        raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
+    number = max(files) if number is None else number
+    if number not in files:
+        raise TacitError(f"iteration {number} is not recorded in {run}; there are {min(files)} to {max(files)}.")
+    return files[number]
+
+
 def parse_recording_name(file: Path) -> tuple[str, int] | None:
     """(stage, step) of `rl-000012.jsonl.gz`; None for a file of any other name."""
     found = re.fullmatch(rf"(.+)-([0-9]{{1,12}}){re.escape(RECORDED)}", file.name)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.text import Text
 
+from tacit.cli.terminal import make_console, percent, say, say_pairs
 from tacit.config.flags import Parser
-from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.credit.step_relative import partition_metrics
 from tacit.evaluation.clusters import (
@@ -25,7 +26,7 @@ from tacit.evaluation.clusters import (
     value_steps,
 )
 from tacit.runs.directory import read_settings
-from tacit.runs.trajectories import list_recordings
+from tacit.runs.trajectories import find_recording
 
 SUMMARY_LINE = "Show which steps of a group were put together, what was done there, and the credit it got."
 WIDTH = 76
@@ -34,10 +35,8 @@ WIDTH = 76
 
 def run(argv: Sequence[str]) -> int:
     arguments, _ = make_parser().parse(argv)
-    from tacit.cli.terminal import make_console
-
     method = read_settings(arguments.run)["method"]  # says so where this is no run
-    path = _iteration(arguments.run, arguments.iteration)
+    path = find_recording(arguments.run, arguments.iteration)
     groups = read_groups(path)
     task = choose_group(groups, arguments.group, path)
     steps = groups[task]
@@ -63,17 +62,6 @@ def make_parser() -> Parser:
     return parser
 
 
-def _iteration(run: Path, number: int | None) -> Path:
-    files = list_recordings(run)
-    if not files:
-        raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
-    if number is None:
-        return files[max(files)]
-    if number not in files:
-        raise TacitError(f"iteration {number} is not recorded in {run}; there are {min(files)} to {max(files)}.")
-    return files[number]
-
-
 def _show(
     console: Any,
     task: str,
@@ -84,24 +72,20 @@ def _show(
     path: Path,
     everything: bool,
 ) -> None:
-    from tacit.cli.terminal import percent, say, say_pairs
-
     clusters = list_clusters(steps, cluster_N)
     told = partition_metrics([cluster_N])
     members = {s.member: s.won for s in steps}
     made = {"recorded": f"as {method} made them", "identity": "of equal observations", "ngram": "of n-grams alike"}[by]
     branches = [s.branch for s in steps]
     shares = [f"{name} {percent(branches.count(name) / len(branches))}" for name in ("PACE", "leave one out", "zero")]
+    alone = percent(told["parts_singleton_steps"])
     say(console, f"{task}  ({path.name})", style="bold")
     say_pairs(
         console,
         [
             ("episodes", f"{len(members)}, {sum(members.values())} won; {pluralize(len(steps), 'step')}"),
             ("clusters", f"{len(clusters)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
-            (
-                "alone",
-                f"{percent(told['parts_singleton'])} of the clusters, {percent(told['parts_singleton_steps'])} of the steps",
-            ),
+            ("alone", f"{percent(told['parts_singleton'])} of the clusters, {alone} of the steps"),
             ("largest", f"{percent(told['parts_largest'])} of the steps"),
             ("branches", ", ".join(shares)),
             ("credit", f"as {method} gave it: {'of the step, and in all' if 'step_credit' in steps[0].record else 'in all'}"),
@@ -112,17 +96,13 @@ def _show(
         if len(cluster) > 1 or everything:
             console.print()
             _show_cluster(console, number, cluster)
-    alone = sum(len(cluster) == 1 for cluster in clusters)
-    if alone and not everything:
-        say(console, f"\nSteps that stand alone and get no step-level credit: {alone}; --all shows them.")
+    single = sum(len(cluster) == 1 for cluster in clusters)
+    if single and not everything:
+        say(console, f"\nSteps that stand alone and get no step-level credit: {single}; --all shows them.")
 
 
 def _show_cluster(console: Any, number: int, cluster: Sequence[ClusterStep]) -> None:
     """The numbered observations, then each member's action."""
-    from rich.text import Text
-
-    from tacit.cli.terminal import say
-
     texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in cluster), 1)}
     actions = len({s.record["action"] for s in cluster})
     counts = (pluralize(len(cluster), "step"), pluralize(len(texts), "observation"), pluralize(actions, "action"))

@@ -7,10 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
-from tacit.config.flags import Parser
+from tacit.cli.terminal import (
+    add_checkpoint_flag,
+    add_shared_options,
+    make_console,
+    peek_method,
+    percent,
+    say,
+    say_pairs,
+    table,
+)
+from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize
+from tacit.runs.files import write_json
 
 if TYPE_CHECKING:
     from tacit.evaluation.credit_agreement import Figure, Quality
@@ -20,17 +30,13 @@ SUMMARY_LINE = "Measure credit against the true advantage of each step, under a 
 
 def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(peek_method(argv, "inspect credit")).parse(argv)
-    for name in ("groups", "rollouts"):
-        if getattr(arguments, name) < 1:
-            raise TacitError(f"--{name} {getattr(arguments, name)} must be at least 1.")
+    check_at_least_one(arguments, "groups", "rollouts")
     if not 0 < arguments.discount <= 1:
         raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
-    from tacit.cli.terminal import make_console, say
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import circumstances, credited_groups, geometries_of, rollout_setup
     from tacit.evaluation.credit_agreement import Geometry, Measured, quality
     from tacit.evaluation.credit_truth import value_group
-    from tacit.runs.files import write_json
 
     chosen = [Geometry.parse(part) for part in arguments.geometry.split(",") if part.strip()]
     methods = [part.strip() for part in arguments.methods.split(",") if part.strip()]
@@ -71,13 +77,9 @@ def make_parser(method: str) -> Parser:
     parser.flag("--group-size", 0, "episodes of each (default: as in training)")
     parser.flag("--rollouts", 8, "continuations of every state, in two halves", "M")
     parser.flag("--discount", 0.95, "discount of returns, credit and truth alike", "G")
-    parser.flag(
-        "--geometry",
-        "",
-        "what BiGPO and BiPACE compare by: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
-        "groups (default: the run's own, and its layer with a searched radius)",
-        "LAYER:POOLING[:EPSILON],…",
-    )
+    help = "what BiGPO and BiPACE compare by: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
+    help += "groups (default: the run's own, and its layer with a searched radius)"
+    parser.flag("--geometry", "", help, "LAYER:POOLING[:EPSILON],…")
     parser.flag("--methods", "", "further methods by name, as they are published", "NAME,…")
     parser.flag("--json", Path, "write all of it to this file", "FILE")
     add_shared_options(parser, method)
@@ -85,16 +87,12 @@ def make_parser(method: str) -> Parser:
 
 
 def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Mapping[str, str]) -> None:
-    from tacit.cli.terminal import percent, say, say_pairs, table
     from tacit.evaluation.credit_agreement import ENDINGS, STAGES
 
     console.print()
+    endings = ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
     said = [
-        (
-            "groups",
-            ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
-            + f"; {pluralize(found.tasks, 'task')}",
-        ),
+        ("groups", f"{endings}; {pluralize(found.tasks, 'task')}"),
         ("truth", f"{pluralize(found.steps, 'step')}, {pluralize(found.episodes, 'continuation')}"),
         ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
@@ -119,16 +117,10 @@ def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Map
     if unsaid:
         say(console, f"\nNothing can be said of {', '.join(unsaid)}: no credit that differs, or no truth above its noise.")
     columns = ("partition", "V unexplained", "steps alone", "steps a part", "largest")
-    rows = [
-        (
-            left.partition,
-            _interval(left.unexplained),
-            percent(left.metrics.get("parts_singleton_steps", 0.0)),
-            f"{left.metrics.get('parts_mean_size', 0.0):.1f}",
-            percent(left.metrics.get("parts_largest", 0.0)),
-        )
-        for left in found.partitions
-    ]
+    rows = []
+    for left in found.partitions:
+        alone, size, largest = (left.metrics.get(f"parts_{n}", 0.0) for n in ("singleton_steps", "mean_size", "largest"))
+        rows.append((left.partition, _interval(left.unexplained), percent(alone), f"{size:.1f}", percent(largest)))
     console.print()
     console.print(table("what partitions leave of V's variance", columns, rows, numbers=columns[1:]))
     say(console, "\nIntervals: 95%, tasks drawn again. docs/experiments/credit_quality.md says what is measured and how.")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, interval, peek_method, percent
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, interval, make_console, peek_method, percent, say, table
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.progress import pluralize
 
@@ -23,7 +23,6 @@ def run(argv: Sequence[str]) -> int:
     add_shared_options(parser, peek_method(argv, "inspect notes"))
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "tasks", "members")
-    from tacit.cli.terminal import make_console, say, table
     from tacit.config.agents import open_target
     from tacit.config.credit_quality import analyzer_of, rollout_setup
     from tacit.evaluation.notes import MIN_AUC_GAIN, MIN_HANDBOOK_GAIN, measure_notes
@@ -44,16 +43,11 @@ def run(argv: Sequence[str]) -> int:
     counted = f"{pluralize(gate.tasks, 'task')} × {arguments.members} episodes, {pluralize(gate.steps, 'step')} scored"
     say(console, f"{target.label} in {target.world.name}: {counted}; the expert agrees with {percent(gate.agreeing)}")
     columns = ("note", "success with it", "95%", "AUC of the shift", "95%")
-    rows = [
-        (
-            result.note,
-            percent(result.success),
-            interval(result.success_interval),
-            "–" if result.auc is None else f"{result.auc:.2f}",
-            "–" if result.auc_interval is None else f"[{result.auc_interval[0]:.2f}, {result.auc_interval[1]:.2f}]",
-        )
-        for result in gate.results
-    ]
+    rows = []
+    for result in gate.results:
+        auc = "–" if result.auc is None else f"{result.auc:.2f}"
+        around = "–" if result.auc_interval is None else f"[{result.auc_interval[0]:.2f}, {result.auc_interval[1]:.2f}]"
+        rows.append((result.note, percent(result.success), interval(result.success_interval), auc, around))
     console.print()
     console.print(table("", columns, rows, numbers=columns[1:]))
     console.print()

@@ -5,18 +5,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, peek_method
+from rich.text import Text
+
+from tacit.cli.terminal import (
+    add_checkpoint_flag,
+    add_shared_options,
+    make_console,
+    peek_method,
+    percent,
+    say,
+    say_pairs,
+    table,
+)
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.core.protocols import Policy
-from tacit.runs.trajectories import list_recordings, read_records
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from tacit.runs.trajectories import find_recording, read_records
 
 SUMMARY_LINE = "Show what hindsight's skills say of each token of an episode, or probe whether a policy reads skills."
 STRONG = 2.0
@@ -27,10 +36,15 @@ def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(peek_method(argv, "inspect skills")).parse(argv)
     if arguments.probe:
         return _probe(arguments, said)
-    from tacit.cli.terminal import make_console
-
-    path, records = taught_records(Path(arguments.target), arguments.iteration)
-    record = choose(records, arguments.episode)
+    path = find_recording(Path(arguments.target), arguments.iteration)
+    records = [r for r in read_records(path) if any("skills" in turn for turn in r["turns"])]
+    if not records:
+        raise TacitError(f"no episode of {path} has skills: they come with opid, if its analyzer had any to tell.")
+    number = arguments.episode
+    if number is not None and not 1 <= number <= len(records):
+        raise TacitError(f"--episode {number}: there are {len(records)} with skills.")
+    largest = max(records, key=lambda r: sum(abs(turn.get("skill_shift", 0.0)) for turn in r["turns"]))
+    record = largest if number is None else records[number - 1]
     if arguments.json:
         print(json.dumps(record, ensure_ascii=False))
     else:
@@ -51,44 +65,12 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def taught_records(run: Path, iteration: int | None) -> tuple[Path, list[dict[str, Any]]]:
-    """Recorded episodes of an iteration that have skills."""
-    files = list_recordings(run)
-    if not files:
-        raise TacitError(f"{run} has no recorded iterations; train with --trajectories (the default) and look again.")
-    number = max(files) if iteration is None else iteration
-    if number not in files:
-        raise TacitError(f"iteration {number} is not recorded in {run}; there are {min(files)} to {max(files)}.")
-    records = [r for r in read_records(files[number]) if any("skills" in turn for turn in r["turns"])]
-    if not records:
-        raise TacitError(f"no episode of {files[number]} has skills: they come with opid, if its analyzer had any to tell.")
-    return files[number], records
-
-
-def choose(records: Sequence[dict[str, Any]], number: int | None) -> dict[str, Any]:
-    if number is None:
-        return max(records, key=lambda r: sum(abs(turn.get("skill_shift", 0.0)) for turn in r["turns"]))
-    if not 1 <= number <= len(records):
-        raise TacitError(f"--episode {number}: there are {len(records)} with skills.")
-    return records[number - 1]
-
-
 def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
-    from rich.text import Text
-
-    from tacit.cli.terminal import say, say_pairs
-
     critical = sum("step" in lesson for turn in record["turns"] for lesson in turn.get("skills", ()))
     episode = next((s["task"] for t in record["turns"] for s in t.get("skills", ()) if "task" in s), "")
     say(console, f"{record['goal']}", style="bold")
-    said = [
-        (
-            "episode",
-            f"{record['task']}, {'won' if record['success'] else 'lost'} after {pluralize(len(record['turns']), 'step')}",
-        ),
-        ("from", str(path)),
-        ("critical steps", str(critical)),
-    ]
+    ended = f"{'won' if record['success'] else 'lost'} after {pluralize(len(record['turns']), 'step')}"
+    said = [("episode", f"{record['task']}, {ended}"), ("from", str(path)), ("critical steps", str(critical))]
     say_pairs(console, said + ([("episode's skill", episode)] if episode else []))
     console.print()
     for number, turn in enumerate(record["turns"], 1):
@@ -104,8 +86,6 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
 
 def coloured(turn: Mapping[str, Any]) -> Text:
     """The completion, token by token."""
-    from rich.text import Text
-
     tokens = turn.get("shift_by_token")
     if not tokens:
         return Text(turn["wrote"], style="dim")
@@ -119,9 +99,6 @@ def coloured(turn: Mapping[str, Any]) -> Text:
 
 
 def _probe(arguments: Any, said: Any) -> int:
-    from dataclasses import asdict
-
-    from tacit.cli.terminal import make_console, percent, say, table
     from tacit.config.agents import open_target
     from tacit.evaluation.hints import probe, probe_turns
 
@@ -137,21 +114,14 @@ def _probe(arguments: Any, said: Any) -> int:
     if arguments.json:
         print(json.dumps([asdict(result) for result in results]))
         return 0
-    say(
-        console,
-        f"{target.label} in {target.world.name}: {pluralize(len(found), 'turn')} of {pluralize(len(tasks), 'task')}",
-    )
+    counted = f"{pluralize(len(found), 'turn')} of {pluralize(len(tasks), 'task')}"
+    say(console, f"{target.label} in {target.world.name}: {counted}")
     columns = ("hint", "stands before", "shift of the right action", "raised", "turns")
-    rows = [
-        (
-            result.kind,
-            "the request" if result.place == "step" else "the history",
-            f"{result.shift:+.3f} [{result.interval[0]:+.3f}, {result.interval[1]:+.3f}]",
-            percent(result.raised),
-            str(result.turns),
-        )
-        for result in results
-    ]
+    rows = []
+    for result in results:
+        shift = f"{result.shift:+.3f} [{result.interval[0]:+.3f}, {result.interval[1]:+.3f}]"
+        before = "the request" if result.place == "step" else "the history"
+        rows.append((result.kind, before, shift, percent(result.raised), str(result.turns)))
     console.print()
     console.print(table("", columns, rows, numbers=columns[2:]))
     say(console, "\nlog-probability of the whole action, with the hint and without; 95% over tasks.", style="dim")
