@@ -134,6 +134,7 @@ def read_grid(value: Any, methods: Collection[str]) -> Grid | None:
     lists = [columns, *rows.values()] if isinstance(rows, Mapping) else [None]
     if not columns or not all(isinstance(own, list) and all(isinstance(text, str) for text in own) for own in lists):
         raise TacitError("[grid] must hold `columns`, a list of names, and for each row `rows.NAME`, a list of methods.")
+    assert isinstance(rows, Mapping)
     for name, own in rows.items():
         if len(own) != len(columns):
             raise TacitError(f"[grid] has {len(columns)} columns, rows.{name} {len(own)} methods; '' leaves a place empty.")

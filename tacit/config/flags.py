@@ -57,7 +57,7 @@ def options_of(
     """The options of a settings class, or of an instance, whose values are then the defaults. A field that is a settings class
     becomes a section: its flags carry its name as a prefix."""
     cls: Any = settings if isinstance(settings, type) else type(settings)
-    if not dataclasses.is_dataclass(cls):
+    if not dataclasses.is_dataclass(settings):
         raise TacitError(f"{cls.__name__} has no settings to read: it must be a dataclass.")
     docs, kinds, hints = field_docs(cls), field_types(cls), get_type_hints(cls, include_extras=True)
     found = []
@@ -121,7 +121,7 @@ class Parser(argparse.ArgumentParser):
             if imports:
                 self.add_argument(FLAG, action="store_true", help=HELP)
 
-    def flag(self, name: str, default: Any, help: str, metavar: str = "N", group: Any = None, **more: Any) -> None:
+    def flag(self, name: str, default: Any, help: str, metavar: str | None = "N", group: Any = None, **more: Any) -> None:
         """A flag of the command itself, with the type of its default. False makes a switch; a type or None has no default."""
         if default is False:
             (group or self).add_argument(name, action="store_true", help=help, **more)
@@ -139,7 +139,7 @@ class Parser(argparse.ArgumentParser):
                 raise TacitError(f"two settings share the flag {option.flag}: {'.'.join(option.place)} is one of them.")
             self._options[option.name] = option
             help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
-            common = {"dest": option.name, "default": argparse.SUPPRESS, "help": help}
+            common: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": help}
             if option.kind is bool:
                 group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
             else:
