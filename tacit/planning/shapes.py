@@ -205,12 +205,8 @@ def choose_device(name: str, found: Sequence[str] = ()) -> tuple[Device, str]:
 @dataclass(frozen=True)
 class Efficiency:
     """Achieved shares of peak throughput, and fixed overheads. η(D) = η∞·D / (D + D½): narrow matrix products leave a GPU idle.
-
-    Measured on one H200 (`benchmarks/rollout.py`, `benchmarks/train_step.py`), 135M (D = 576) and 1.5B
-    (D = 1,536): updates 143k and 40k tokens/s; prefill 1.2M and 190k tokens/s (single prompts against groups of eight); decode
-    steps 3.9 ms (135M, 256 rows), 9.0 ms (1,024 rows) and 5.3 ms (1.5B, 256 rows). Updates of 8B on H100s, 33 to 39% of peak,
-    are torchtitan's.
-    """
+    Measured with 135M (D = 576) and 1.5B (D = 1,536) on one H200 (docs/guides/planning.md); updates of 8B on H100s are
+    torchtitan's."""
 
     learning: float = 0.45
     learning_half: float = 1600.0
@@ -231,9 +227,7 @@ class Efficiency:
 
 
 SAMPLERS = {"local": Efficiency(), "vllm": Efficiency(cache=0.6, layer_s=30e-6, row_s=38e-6)}
-"""who samples: the local engine, or vLLM with log-probabilities, which took 11.0 and 45.6 ms for a step of 256 and 1,024 rows
-(135M) and 11.5 ms for 256 (1.5B) on the same card: some 40 µs a row, whatever the model"""
+"""who samples: the local engine, or vLLM with log-probabilities, which takes some 40 µs a row, whatever the model"""
 
 ON_CPU = Efficiency(learning=0.56, learning_half=0.0, prefill=0.78, prefill_half=0.0, weights=0.5, cache=0.2, layer_s=1e-3)
-"""one core, float32: updates of 14.4k tokens/s (1M weights) and 3.5k (4M), prefill of 135M at some 400 tokens/s, and decode
-steps of 5.8 ms for 64 rows of the 1M model, of which its four layers' overhead is the most"""
+"""one core, float32: updates of 14.4k tokens/s (1M weights), and decode steps of 5.8 ms for 64 rows of the 1M model"""

@@ -130,14 +130,9 @@ def _about_actions(rng: Random, actions: Sequence[str]) -> list[Question]:
 
 
 # Notes. OPID measures how a policy reacts to a skill in its prompt, and a policy that never saw a note does not react. So some
-# prompts contain a note:
-#
-#     true         names the action that follows           half of the notes
-#     idle         names another valid action              a quarter
-#     impossible   names an invalid action                 a quarter
-#
-# The action is drawn first, so no note says what *should* be done. The policy learns only that notes are about actions and may
-# be wrong. A note after the task, where an episode's skill stands, lists several steps without their numbers.
+# prompts contain a note: `true` names the action that follows (half of them), `idle` another valid action, `impossible` an
+# invalid one. The action is drawn first, so no note says what *should* be done. A note after the task, where an episode's skill
+# stands, lists several steps without their numbers.
 
 NOTED = 0.3
 """share of documents with a note"""

@@ -331,15 +331,12 @@ class RigidBudget(AdaptiveBudget):
 
 
 class ShardedUpdater(Updater):
-    """Updates on many ranks: each computes its micro-batches, and gradients are summed. Loss terms divide by totals of the
-    whole batch, so gradients of ranks and micro-batches add up to that of the batch. A non-finite loss anywhere is known
-    everywhere before any weight moves.
+    """Updates on many ranks. Loss terms divide by totals of the whole batch, so gradients of ranks and micro-batches add up to
+    that of the batch. A non-finite loss anywhere is known everywhere before any weight moves.
 
-    Out of memory: with whole weights, ranks compute independently. All learn of it after their passes, drop their gradients and
-    retry with half the token budget; with a single row they wait together, in case other processes hold the memory. With
-    layer-by-layer gathering a rank cannot retry alone, so memory is planned in advance. If that was not enough the ranks are
-    lost, and the run resumes from its last checkpoint with half the budget.
-    """
+    Out of memory: with whole weights all ranks learn of it after their passes, drop their gradients and retry with half the
+    token budget; with a single row they wait together, in case other processes hold the memory. With layer-by-layer gathering a
+    rank cannot retry alone: the ranks are lost, and the run resumes from its last checkpoint with half the budget."""
 
     weights: ShardedWeights
 
