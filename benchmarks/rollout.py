@@ -45,7 +45,7 @@ from vllm_peer import Work, beside_vllm, work_of
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.scheduler import LocalSampler
-from tacit.engines.models.sources import find_checkpoint
+from tacit.engines.models.bases import find_checkpoint
 
 GROUP = 8
 CASES = ("distinct", "grouped", "short", "ragged", "growing")

@@ -25,8 +25,7 @@ from tacit.core.seeds import derive
 from tacit.core.trust import check_endpoint
 from tacit.core.world import Environment
 from tacit.engines import get_engine
-from tacit.engines.models.bases import FOLDER, base_named
-from tacit.engines.models.sources import TEXTS_SEED
+from tacit.engines.models.bases import FOLDER, TEXTS_SEED, base_named
 from tacit.engines.models.tiny import cache_root
 
 # What is known of a model without loading it: size, depth, calibration.

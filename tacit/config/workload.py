@@ -16,8 +16,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.endpoint.policy import ByteTokens
-from tacit.engines.models.bases import BASES, TOKEN_FILES, base_path, take_from_cache_if_offline
-from tacit.engines.models.sources import find_pretrained
+from tacit.engines.models.bases import BASES, TOKEN_FILES, base_path, codec_in, find_pretrained, take_from_cache_if_offline
 from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
 from tacit.planning.workload import Workload, from_records
 from tacit.rollout.encoding import encode_action
@@ -68,8 +67,6 @@ def tokens_of(place: Path | None, name: str = "") -> tuple[Tokenizer, float, str
     """(tokenizer, factor for its token counts, label)"""
     if place is None or not any((place / file).is_file() for file in TOKEN_FILES[:3]):
         return ByteTokens(), 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
-    from tacit.engines.models.sources import codec_in
-
     return codec_in(str(place)), 1.0, f"tokenizer of {name or place.name}"
 
 

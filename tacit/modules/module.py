@@ -25,10 +25,12 @@ from tacit.core.protocols import Sampling
 from tacit.core.world import FULL_BLOCK, Environment
 from tacit.engines.models.bases import (
     BASES,
+    TEXTS_SEED,
     check_adapter,
     check_sizes,
     check_tokenizer,
     checkpoint_directory,
+    find_checkpoint,
     fingerprint,
     hash_file,
 )
@@ -72,8 +74,6 @@ class Base:
 
     def source(self, world: Environment) -> str:
         """The checkpoint's directory, or a hub id."""
-        from tacit.engines.models.sources import TEXTS_SEED, find_checkpoint
-
         return find_checkpoint(
             self.model, self.seed, (lambda: world.texts(TEXTS_SEED)) if world.example_texts is not None else None, self.tiny
         )

@@ -19,7 +19,7 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.models.bases import BASE_SIZES
+from tacit.engines.models.bases import BASE_SIZES, pack_base
 from tacit.pretraining.corpus import Corpus, iterate_batches, make_corpus, make_documents, sample_texts
 from tacit.runs.directory import code_version
 from tacit.runs.files import write_directory
@@ -120,7 +120,6 @@ def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
     """Make the tokenizer and corpus, pretrain, measure reading, and pack the base. Return the reading scores."""
     from tacit.engines.local.language_modelling import PretrainingTrainer
     from tacit.engines.local.policy import load_policy
-    from tacit.engines.models.bases import pack_base
     from tacit.engines.models.tiny import tiny_checkpoint
 
     settings, episodes, began = plan.settings, plan.episodes, time.monotonic()

@@ -29,8 +29,7 @@ from tacit.engines.local.packing import (
     to_device,
 )
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.models.bases import check_sizes, take_from_cache_if_offline
-from tacit.engines.models.sources import find_pretrained
+from tacit.engines.models.bases import check_sizes, find_pretrained, take_from_cache_if_offline
 from tacit.engines.models.tiny import no_progress_bars
 
 LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}

@@ -23,7 +23,7 @@ from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.update import plan_token_budget
-from tacit.engines.models.sources import Texts, find_checkpoint
+from tacit.engines.models.bases import Texts, find_checkpoint
 from tacit.engines.models.tiny import TinySettings
 
 NO_REFERENCE = (

@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tacit.core.errors import TacitError
 from tacit.core.trust import is_code_trusted
-from tacit.engines.models.sources import find_pretrained
+from tacit.engines.models.bases import find_pretrained
 from tacit.engines.models.tiny import no_progress_bars
 
 BATCH = 64

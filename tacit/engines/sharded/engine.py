@@ -19,7 +19,7 @@ from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.model import resolve_device
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.slots import find_end_tokens
-from tacit.engines.models.sources import find_pretrained
+from tacit.engines.models.bases import find_pretrained
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.launch import Launcher, ProcessLauncher, RayLauncher, Role
 from tacit.engines.sharded.messages import ServerConfig

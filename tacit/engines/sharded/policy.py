@@ -21,7 +21,7 @@ from tacit.engines.local.checkpoint import FORMAT, MANIFEST, export, read_manife
 from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.model import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
-from tacit.engines.models.sources import find_checkpoint, find_pretrained
+from tacit.engines.models.bases import find_checkpoint, find_pretrained
 from tacit.engines.sharded.engine import ShardedEngine, ShardedScorer, start_ranks
 from tacit.engines.sharded.group import RankGroup
 from tacit.engines.sharded.settings import ShardedSettings
