@@ -7,17 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import (
-    ADAPTERS,
-    CAPABILITIES,
-    LEARNING,
-    REFERENCE,
-    SAMPLING,
-    SCORING,
-    Engine,
-    ModelSource,
-    Policy,
-)
+from tacit.core.protocols import ADAPTERS, CAPABILITIES, LEARNING, REFERENCE, SAMPLING, SCORING, Engine, ModelSource, Policy
 from tacit.core.registry import Registry
 from tacit.core.trust import check_endpoint
 from tacit.engines.endpoint.settings import ChatSettings

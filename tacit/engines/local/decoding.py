@@ -273,12 +273,7 @@ class GenericDecoder:
         self.model.eval()
         try:
             return self.model(
-                input_ids=tokens,
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-                **self._last_logits,
-                **options,
+                input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True, **self._last_logits, **options
             )
         finally:
             self.model.train(training)

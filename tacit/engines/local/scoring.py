@@ -121,11 +121,7 @@ class ModelScorer:
     """Scores tokens under one model. `ready` is called before each pass and activates the right adapter."""
 
     def __init__(
-        self,
-        model: LanguageModel,
-        codec: TextCodec,
-        budget: AdaptiveBudget,
-        ready: Callable[[], None] = lambda: None,
+        self, model: LanguageModel, codec: TextCodec, budget: AdaptiveBudget, ready: Callable[[], None] = lambda: None
     ):
         self.model, self.codec, self._ready = model, codec, ready
         self._budget, self.token_budget = budget, budget.current

@@ -269,10 +269,7 @@ class Slots:
         self._episodes_S[:] = -1
 
     def assign(
-        self,
-        requests: Sequence[EngineRequest],
-        chunked: bool = False,
-        prefixes: Sequence[CachedPrefix | None] | None = None,
+        self, requests: Sequence[EngineRequest], chunked: bool = False, prefixes: Sequence[CachedPrefix | None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Give each request a slot: that of its cached prefix, else a finished sequence's, else a new one. Returns the slots
         and the noise of each first token. `chunked`: its tokens are not launched until `finish_prefill`."""

@@ -21,11 +21,7 @@ To call one, write its name and its arguments as JSON between <tool_call> and </
 {{"name": NAME, "arguments": {{ARGUMENT: VALUE}}}}
 </tool_call>"""
 PROBE = Chat(
-    (
-        Message("user", "look"),
-        Message("assistant", "", Call("probe", {"action": "probed"})),
-        Message("tool", "answered"),
-    ),
+    (Message("user", "look"), Message("assistant", "", Call("probe", {"action": "probed"})), Message("tool", "answered")),
     (Tool("probe", "action", "summary"),),
 )
 

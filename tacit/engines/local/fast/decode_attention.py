@@ -237,9 +237,7 @@ def chunk_attention_reference(
 def has_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
     return fits and is_kernel_usable(
-        "chunked prefill attention",
-        device,
-        partial(_check_chunk_kernel, device, dtype, kv_heads, queries_per_kv, head_dim),
+        "chunked prefill attention", device, partial(_check_chunk_kernel, device, dtype, kv_heads, queries_per_kv, head_dim)
     )
 
 
