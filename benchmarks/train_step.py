@@ -1,7 +1,7 @@
 """Training speed: our update beside a plain transformers step, and one GRPO step beside TRL's, in one run.
 
     python benchmarks/train_step.py                       # a tiny Llama of about a million parameters
-    python benchmarks/train_step.py --model PATH --json   # a checkpoint; on a GPU add --compile
+    python benchmarks/train_step.py --model PATH --json   # a checkpoint
 
 Step: the same rows (ragged prompts and completions), the same policy-gradient loss, one AdamW step each. The plain one pads
 all rows into one batch and computes all logits, as a first script would; where that does not fit, into two, four, …, and says
@@ -317,7 +317,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=32 if gpu else 16, help="mean (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="seconds that count (default %(default)s)")
-    parser.add_argument("--compile", action="store_true", help="compile our decoder")
     parser.add_argument("--token-budget", type=int, default=0, help="padded tokens per forward pass of ours (default: auto)")
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank (default: all weights)")
     parser.add_argument("--repeatable", action="store_true", help="our step adds up in a fixed order on a GPU")
@@ -342,7 +341,6 @@ def main() -> None:
     settings = EngineSettings(
         device=args.device,
         threads=args.threads,
-        compile=args.compile,
         token_budget=args.token_budget,
         lora_rank=args.lora_rank,
         repeatable=args.repeatable,

@@ -164,7 +164,7 @@ def adapter_shape(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
 # Modules as evaluation targets
 
 CHANGEABLE = {(name,) for name in ("seed", "families", "workers", "workers_at", "world_timeout_s", "max_tokens", "world")} | {
-    ("engine", name) for name in ("device", "dtype", "threads", "token_budget", "max_batch", "compile")
+    ("engine", name) for name in ("device", "dtype", "threads", "token_budget", "max_batch")
 }  # settings that may be overridden, besides `evaluation`; training fixed the others
 
 

@@ -108,5 +108,3 @@ def test_probes_answer_no_while_fast_paths_are_off(monkeypatch) -> None:
 def test_a_fixed_choice_is_checked() -> None:
     with pytest.raises(TacitError, match="fast = 'never' must be one of auto, off"):
         EngineSettings(fast="never")  # type: ignore[arg-type]
-    with pytest.raises(TacitError, match="compile = true and fast = off"):
-        EngineSettings(fast="off", compile=True)

@@ -15,7 +15,6 @@ from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec
@@ -308,13 +307,3 @@ def test_chat_templates_are_used(make_policy) -> None:
         assert [t.tolist() for t in together] == [codec.encode_prompt(text).tolist() for text in texts]
     assert chat.encode_prompts([]) == []
     assert policy.decode(plain) == "hello"
-
-
-def test_a_compiled_decoder_is_only_wrapped(make_policy, monkeypatch) -> None:
-    """Where `compile` is set and there is no lean pass, the decoder goes through torch.compile, and nothing else does."""
-    seen = []
-    monkeypatch.setattr(torch, "compile", lambda f, **options: seen.append((f, options)) or f)
-    hf = make_policy().engine.model.hf
-    assert LanguageModel(hf, compiled=True).packed_decoder is not None and not seen
-    model = LanguageModel(hf, compiled=True, packed=False)
-    assert seen == [(model.decoder, {"dynamic": True})]

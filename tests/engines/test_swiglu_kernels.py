@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from interpreted import assert_interpreted
-from test_compiled_regions import computed, model_of, packs
+from test_packed_decoder import build, grouped_rows
 
 from tacit.engines.local.fast import compiled as fast_compiled
 from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
 from tacit.engines.local.fast.layers import has_swiglu_kernels
 from tacit.engines.local.fast.packed import VarlenDecoder
+from tacit.engines.local.packing import PackedBatch, make_packed_batch
 
 INTERPRETED = """
 import torch
@@ -35,10 +37,29 @@ def test_the_interpreted_kernels_compute_what_they_should() -> None:
     assert_interpreted(INTERPRETED)
 
 
+def make_llama():
+    hf = build("Llama", num_hidden_layers=5)
+    torch.manual_seed(1)
+    for name, parameter in hf.named_parameters():  # biases and norms start trivial: make them matter
+        if name.endswith("bias") or "norm" in name:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return hf
+
+
+def computed(decoder: VarlenDecoder, hf, pack: PackedBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """States and gradients of one pass."""
+    hidden_TD = decoder(pack)
+    weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(2)).to(hidden_TD.dtype)
+    (hidden_TD * weights_TD).sum().backward()
+    gradients = {n: p.grad for n, p in hf.named_parameters() if p.grad is not None}
+    hf.zero_grad()
+    return hidden_TD.detach(), gradients
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -> None:
     """Small passes, which are not compiled, go without."""
-    hf, used = model_of("Llama"), []
+    hf, used = make_llama(), []
 
     class Counted:
         @staticmethod
@@ -46,7 +67,7 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
             used.append(len(gate_up))
             return EAGER_OPS.swiglu(gate_up)
 
-    decoder, pack = VarlenDecoder(hf), packs()[0]
+    decoder, pack = VarlenDecoder(hf), make_packed_batch(*grouped_rows(), np.arange(7))
     expected, expected_gradients = computed(decoder, hf, pack)
     monkeypatch.setattr(fast_compiled, "has_swiglu_kernels", lambda device, dtype: there)
     monkeypatch.setattr(fast_compiled, "SwiGLU", Counted)

@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 CARRIED_OUT = {
     "seed", "out", "workers", "workers_at", "world_timeout_s", "overlap", "checkpoint_every", "keep", "trajectories", "wandb",
     "method.name", "engine.name",
-    "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
+    "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch",
     "engine.gradient_checkpointing", "engine.repeatable", "engine.fast",
 }  # fmt: skip
 """how a run is carried out, or which it is; not what is trained"""

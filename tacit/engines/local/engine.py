@@ -106,7 +106,7 @@ class LocalEngine:
         self.member(MAIN)
 
     def wrap_model(self, hf: Any, packed: bool = True) -> LanguageModel:
-        make = partial(LanguageModel, hf, compiled=self.settings.compile, packed=packed)
+        make = partial(LanguageModel, hf, packed)
         with fast_paths(self.settings.fast != "off"):
             return retry_on_oom(make, self.device, "the first forward pass of the model")
 

@@ -42,9 +42,8 @@ class LanguageModel:
     `hf` is the transformers model. LoRA layers sit inside it.
     """
 
-    def __init__(self, hf: Any, compiled: bool = False, packed: bool = True):
-        """`packed` uses the packed (varlen) forward pass if fast paths are enabled (`fast_paths`) and the model supports
-        it. `compiled` compiles regions of it on a GPU, or the whole transformers decoder if there is no packed pass."""
+    def __init__(self, hf: Any, packed: bool = True):
+        """`packed`: use the packed (varlen) forward pass if fast paths are enabled and the model supports it."""
         self.hf: Any = hf
         self.decoder: Any = hf.base_model
         self.head: Any = hf.get_output_embeddings()
@@ -53,7 +52,6 @@ class LanguageModel:
         self.width = int(self.config.hidden_size)
         self.vocabulary = int(self.head.weight.shape[0])
         self.device: torch.device = self.head.weight.device
-        self._decode = self.decoder
         # Cohere multiplies logits, Granite divides them, Gemma applies a soft cap.
         scale = getattr(self.config, "logit_scale", None)
         divisor = getattr(self.config, "logits_scaling", None)
@@ -63,10 +61,8 @@ class LanguageModel:
         self.packed_decoder: PackedDecoder | None = None
         self.fast = is_fast_enabled()
         if packed and self.fast and PackedDecoder.supports(hf):
-            varlen = [VarlenDecoder(hf, regions=compiled)] if VarlenDecoder.can_run(hf) else []
+            varlen = [VarlenDecoder(hf)] if VarlenDecoder.can_run(hf) else []
             self.packed_decoder = next((d for d in (*varlen, PackedDecoder(hf)) if self._matches_transformers(d)), None)
-        if compiled and self.packed_decoder is None:
-            self._decode = torch.compile(self.decoder, dynamic=True)
 
     def micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
@@ -98,7 +94,7 @@ class LanguageModel:
             assert self.packed_decoder is not None
             return self.packed_decoder(packed)
         # [R, S, D] hidden states after the final norm.
-        hidden_RSD = self._decode(input_ids=to_device(packed.input_ids, self.device), use_cache=False).last_hidden_state
+        hidden_RSD = self.decoder(input_ids=to_device(packed.input_ids, self.device), use_cache=False).last_hidden_state
         return hidden_RSD.flatten(0, 1).index_select(0, to_device(packed.positions_T, self.device))
 
     def all_hidden_states(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:

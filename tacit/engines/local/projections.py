@@ -364,7 +364,7 @@ def fused_linear(x_ND: torch.Tensor, *modules: Any) -> torch.Tensor:
     if parts is None:
         return torch.cat([module(x_ND) for module in modules], dim=-1)
     if not any(adapters for _, _, adapters in parts):
-        return fused_linear_autograd(x_ND, parts)
+        return linear(x_ND, *_fuse_weights(parts))
     layout, lora_B = _make_layout(parts), [adapters[0][1] if adapters else None for _, _, adapters in parts]
     return _FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), _concat_A(parts), layout, *lora_B)
 
@@ -376,14 +376,6 @@ def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
     except UnsupportedModule:
         return None
     return None if any(len(adapters) > 1 for _, _, adapters in parts) or _uses_dropout(modules) else parts
-
-
-def fused_linear_autograd(x: torch.Tensor, parts: Sequence[Parts]) -> torch.Tensor:
-    """The fused product in plain torch operations, for autograd and torch.compile."""
-    y = linear(x, *_fuse_weights(parts))
-    if not any(adapters for _, _, adapters in parts):
-        return y
-    return add_adapter(y, x, _concat_A(parts), *_make_block_diagonal_B(parts))
 
 
 class _FusedLoRALinear(torch.autograd.Function):
@@ -523,18 +515,6 @@ def _make_layout(parts: Sequence[Parts]) -> LoRALayout:
     loras = [adapters[0] if adapters else None for _, _, adapters in parts]
     ranks = [0 if lora is None else lora[0].shape[0] for lora in loras]
     return [weight.shape[0] for weight, _, _ in parts], ranks, [0.0 if lora is None else lora[2] for lora in loras]
-
-
-def _make_block_diagonal_B(parts: Sequence[Parts]) -> tuple[torch.Tensor, float]:
-    """diag(s₁B₁, s₂B₂, …) as a matrix and a common factor, in as few operations as possible: each is one more to launch and to
-    differentiate."""
-    scales = [scale for _, _, adapters in parts for _, _, scale in adapters]
-    alike = all(scale == scales[0] for scale in scales)
-    blocks = [
-        w.new_zeros(len(w), 0) if not adapters else adapters[0][1] if alike else adapters[0][1] * adapters[0][2]
-        for w, _, adapters in parts
-    ]
-    return blocks[0] if len(blocks) == 1 else torch.block_diag(*blocks), scales[0] if alike else 1.0
 
 
 def _uses_dropout(modules: Sequence[Any]) -> bool:

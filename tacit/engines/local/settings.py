@@ -47,9 +47,6 @@ class EngineSettings:
     """AdamW moment decays"""
     value_head: bool = False
     """add a linear value head on the last hidden state of the prompt (for PPO)"""
-    compile: bool = False
-    """torch.compile everything between two attentions in updates on a GPU (helps small models); for architectures without a
-    packed forward pass, the whole decoder. Takes minutes of warm-up"""
     repeatable: bool = False
     """deterministic GPU algorithms: a repeated run gives the same bits, somewhat slower; set token_budget too"""
     gradient_checkpointing: bool = False
@@ -72,8 +69,6 @@ class EngineSettings:
             raise TacitError(f"engine setting lora_rank = {self.lora_rank} must be at most {MAX_RANK}.")
         if self.lora_rank and not self.lora_targets:
             raise TacitError("engine setting lora_targets is empty: name at least one module, or set lora_rank to 0.")
-        if self.compile and self.fast == "off":
-            raise TacitError("engine settings compile = true and fast = off exclude each other; leave one out.")
         names = {"device": ("auto", "cpu", "cuda"), "dtype": ("auto", "float32", "bfloat16"), "fast": ("auto", "off")}
         for name, choices in names.items():
             if getattr(self, name) not in choices:

@@ -75,8 +75,6 @@ class ShardedSettings(EngineSettings):
                 raise TacitError(f"engine setting {name} = {getattr(self, name)} must be above 0.")
         if self.gather not in ("auto", "layer", "whole"):
             raise TacitError(f"engine setting gather = {self.gather!r} must be one of auto, layer, whole.")
-        if self.compile:
-            raise TacitError("engine setting compile is for the local engine; the sharded engine goes without.")
 
     def server_share(self, gpus: int) -> float:
         """Of a GPU's memory, for each server: as was said, or nearly all of its own, or its part of what a rank is not left."""

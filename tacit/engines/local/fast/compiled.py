@@ -5,21 +5,17 @@
     apply_rope(x)     = (a cos − b sin, b cos + a sin) for the halves (a, b) of each head
     swiglu([g; u])    = silu(g) · u
 
-Updates and scoring use `LayerOps` (with --engine.compile, `CompiledRegions`); prefill and decode use `SamplerOps`.
+Updates and scoring use `LayerOps`; prefill and decode use `SamplerOps`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import silu
 
@@ -33,7 +29,6 @@ from tacit.engines.local.fast.layers import (
     rms_norm_forward,
 )
 from tacit.engines.local.memory import is_out_of_memory
-from tacit.engines.local.projections import Parts, find_parts, fused_linear_autograd
 
 MIN_TOKENS_TO_COMPILE = 4096
 """tokens of a pass from which operations are compiled; smaller passes are bound by launches, not by memory"""
@@ -100,20 +95,6 @@ def can_compile(device: torch.device) -> bool:
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
-def compile_lazily(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """torch.compile, with a recompile limit that covers every width with and without gradients (torch's own limit is 8)."""
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    return torch.compile(function, **options)
-
-
-def warn_of_fallback(error: Exception, how: str) -> None:
-    """Warn that compilation failed. An out of memory error is raised instead."""
-    if is_out_of_memory(error):
-        raise error
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    warnings.warn(f"the model runs {how}, more slowly: {first_line}", stacklevel=5)
-
-
 class _CompiledOp:
     """Compiled on first use and compared with the eager operation once. If that fails (no C compiler, say), all operations stay
     eager."""
@@ -132,7 +113,9 @@ class _CompiledOp:
                 torch._dynamo.maybe_mark_dynamic(argument, 0)
         if self._compiled is not None:
             return self._compiled(*arguments)
-        compiled = compile_lazily(self._op)
+        # Every width, with and without gradients, is a compilation of its own; torch's own limit is 8.
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        compiled = torch.compile(self._op)
         try:
             result = compiled(*arguments)
             expected = self._op(*arguments)
@@ -141,7 +124,10 @@ class _CompiledOp:
                 if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
                     raise ArithmeticError("a compiled operation differs from the eager one")
         except Exception as error:
-            warn_of_fallback(error, "uncompiled")
+            if is_out_of_memory(error):
+                raise
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(f"the model runs uncompiled, more slowly: {first_line}", stacklevel=4)
             _CompiledOp.failed = True
             return self._op(*arguments)
         self._compiled = compiled
@@ -187,174 +173,3 @@ class CompiledSamplerOps(SamplerOps):
     @staticmethod
     def swiglu(gate_up: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         return COMPILED_OPS.swiglu(gate_up)
-
-
-# Everything between two attentions as one compiled region:
-#
-#     h ← h + O a                                     a: output of the layer's attention
-#     h ← h + D (silu(G x) · U x)                     x: RMSNorm of h
-#     q, k, v ← RoPE(Q x), RoPE(K x), V x             x: RMSNorm of h; projections of the next layer
-#
-# At a few thousand tokens the host launches single operations more slowly than a GPU computes them. Weights are arguments, so
-# all layers share one graph for any number of tokens, and a second one without gradients.
-
-MIN_TOKENS_FOR_REGIONS = 64
-"""more than the probe when the model is loaded has, so the graph is compiled when first needed"""
-MAX_REGION_ERROR = {torch.float32: 1e-3}
-"""allowed ‖compiled − eager‖ / ‖eager‖"""
-MAX_REGION_ERROR_HALF = 0.1
-
-Weights = tuple[torch.Tensor, ...]
-Answer = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class RegionLayout:
-    """Compile-time constants of a region: the layout of its flat weight list, and its numbers."""
-
-    head_dim: int
-    epsilons: tuple[float, ...]
-    """of the norms: after attention, before the next attention, and of its queries and keys if it has QK norms"""
-    kinds: tuple[tuple[bool, float | None], ...]
-    """(has a bias, scale of its LoRA adapter) of o, gate, up, down, q, k and v"""
-
-
-class CompiledRegions:
-    """The regions of one model: region i is between the attentions of layers i and i + 1."""
-
-    def __init__(self, layers: Sequence[Any], head_dim: int) -> None:
-        self._head_dim = head_dim
-        self._modules = [_region_modules(*pair) for pair in pairwise(layers)]
-        self._compiled: dict[RegionLayout, Callable[..., Answer]] = {}
-        self._checked: set[tuple[RegionLayout, bool]] = set()
-        """(layout, with gradients): those already compared with the eager region"""
-        self.failed = False
-
-    def bind_weights(
-        self, count: int
-    ) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Answer] | None:
-        """The first `count` regions with their present weights: (i, h, attention output, cos, sin) -> (h, q, k, v). None if a
-        module is not a plain linear layer or has dropout, if layers differ in kind, or if compiling failed before."""
-        weights: list[Weights] = []
-        layouts: set[RegionLayout] = set()
-        for norms, projections in self._modules[: 0 if self.failed else count]:
-            parts = find_parts(projections)
-            if parts is None:
-                return None
-            kinds = tuple((bias is not None, adapters[0][2] if adapters else None) for _, bias, adapters in parts)
-            layouts.add(RegionLayout(self._head_dim, tuple(norm.variance_epsilon for norm in norms), kinds))
-            weights.append((*(norm.weight for norm in norms), *_flatten_parts(parts)))
-        return partial(self._run, layouts.pop(), weights) if len(layouts) == 1 else None
-
-    def _run(
-        self,
-        layout: RegionLayout,
-        weights: list[Weights],
-        i: int,
-        h: torch.Tensor,
-        attended: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-    ) -> Answer:
-        if torch.is_grad_enabled() and attended.requires_grad and not h.requires_grad:
-            h = h.detach().requires_grad_()  # frozen embeddings: the first layer uses the same graph as the others
-        for argument in (h, attended, cos, sin):
-            torch._dynamo.maybe_mark_dynamic(argument, 0)
-        if not self.failed and (layout, torch.is_grad_enabled()) not in self._checked:
-            self._compile(layout, (h, attended, cos, sin, *weights[i]))
-        if self.failed:  # in this very pass
-            return run_region(layout, h, attended, cos, sin, *weights[i])
-        return self._compiled[layout](h, attended, cos, sin, *weights[i])
-
-    def _compile(self, layout: RegionLayout, arguments: Weights) -> None:
-        """Compile and compare with the eager region, gradients included: their graph is only compiled when first used, too late
-        to fall back. Warns on failure."""
-        eager = partial(run_region, layout)
-        try:
-            compiled = self._compiled.get(layout) or compile_lazily(_bind_layout(layout), options={"size_asserts": False})
-            # Own hooks: `count_saved_bytes` must not count the comparison.
-            with saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor):
-                _check_regions_match(compiled, eager, arguments)
-        except Exception as error:
-            warn_of_fallback(error, "without compiled regions")
-            self.failed = True
-            return
-        self._compiled[layout] = compiled
-        self._checked.add((layout, torch.is_grad_enabled()))
-
-
-def run_region(
-    layout: RegionLayout, h: torch.Tensor, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *weights: torch.Tensor
-) -> Answer:
-    """(h, q, k, v): hidden states [N, D] after a layer, and the next layer's queries, keys and values [N, heads, head_dim]."""
-    norms = list(zip(weights, layout.epsilons, strict=False))
-    o, gate, up, down, *qkv = _unflatten_parts(weights[len(layout.epsilons) :], layout.kinds)
-    h, x = add_rms_norm(h, fused_linear_autograd(attended, [o]), *norms[0])
-    x = swiglu(fused_linear_autograd(x, [gate, up]))
-    h, x = add_rms_norm(h, fused_linear_autograd(x, [down]), *norms[1])
-    features = [len(weight) for weight, _, _ in qkv]
-    q, k, v = (y.unflatten(-1, (-1, layout.head_dim)) for y in fused_linear_autograd(x, qkv).split(features, dim=-1))
-    if len(norms) == 4:
-        q, k = rms_norm(q, *norms[2]), rms_norm(k, *norms[3])
-    # A copy of v: a view would keep the whole fused projection alive, and compiled functions are slow to return views.
-    return h, apply_rope(q, cos, sin), apply_rope(k, cos, sin), v.clone(memory_format=torch.contiguous_format)
-
-
-def _bind_layout(layout: RegionLayout) -> Callable[..., Answer]:
-    def of_layout(
-        h: torch.Tensor, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *weights: torch.Tensor
-    ) -> Answer:
-        return run_region(layout, h, attended, cos, sin, *weights)
-
-    return of_layout
-
-
-def _region_modules(layer: Any, following: Any) -> tuple[list[Any], list[Any]]:
-    """The norms and the projections of a region, in order."""
-    attention, asking = layer.self_attn, following.self_attn
-    norms = [layer.post_attention_layernorm, following.input_layernorm]
-    if hasattr(asking, "q_norm"):
-        norms += [asking.q_norm, asking.k_norm]
-    mlp = layer.mlp
-    return norms, [attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj, asking.q_proj, asking.k_proj, asking.v_proj]
-
-
-def _flatten_parts(parts: Sequence[Parts]) -> Iterator[torch.Tensor]:
-    for weight, bias, adapters in parts:
-        yield weight
-        if bias is not None:
-            yield bias
-        for lora_A, lora_B, _ in adapters:
-            yield lora_A
-            yield lora_B
-
-
-def _unflatten_parts(weights: Sequence[torch.Tensor], kinds: Sequence[tuple[bool, float | None]]) -> list[Parts]:
-    """The inverse of `_flatten_parts`."""
-    parts: list[Parts] = []
-    at = 0
-    for has_bias, scale in kinds:
-        weight, bias, at = weights[at], weights[at + 1] if has_bias else None, at + 1 + has_bias
-        adapters = [] if scale is None else [(weights[at], weights[at + 1], scale)]
-        at += 2 * len(adapters)
-        parts.append((weight, bias, adapters))
-    return parts
-
-
-def _check_regions_match(compiled: Callable[..., Answer], eager: Callable[..., Answer], arguments: Weights) -> None:
-    """Compare outputs, and the gradients of half the sum of their squares."""
-    states = [x.detach().requires_grad_(x.requires_grad) for x in arguments[:2]]  # no gradient beyond the region
-    for x in states:
-        torch._dynamo.maybe_mark_dynamic(x, 0)
-    arguments = (*states, *arguments[2:])
-    inputs = [argument for argument in arguments if argument.requires_grad]
-    results = []
-    for function in (compiled, eager):
-        outputs = function(*arguments)
-        values = [y.detach() for y in outputs]
-        gradients = torch.autograd.grad(outputs, inputs, values) if outputs[0].requires_grad else ()
-        results.append([*values, *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        error = torch.linalg.vector_norm(ours.float() - theirs.float())
-        if not error <= MAX_REGION_ERROR.get(theirs.dtype, MAX_REGION_ERROR_HALF) * torch.linalg.vector_norm(theirs.float()):
-            raise ArithmeticError("a compiled region differs from the eager one")

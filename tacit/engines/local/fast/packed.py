@@ -23,9 +23,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 from tacit.engines.local.fast.compiled import (
     COMPILED_OPS,
     EAGER_OPS,
-    MIN_TOKENS_FOR_REGIONS,
     MIN_TOKENS_TO_COMPILE,
-    CompiledRegions,
     LayerOps,
     can_compile,
 )
@@ -242,12 +240,10 @@ class VarlenDecoder(PackedDecoder):
         weight, attention = hf.model.embed_tokens.weight, hf.model.layers[0].self_attn
         return has_flash_attention(weight.device, weight.dtype, int(attention.head_dim))
 
-    def __init__(self, hf: Any, regions: bool = False):
-        """`regions`: compile everything between two attentions as one (--engine.compile)."""
+    def __init__(self, hf: Any):
         super().__init__(hf)
         self.device: torch.device = hf.model.embed_tokens.weight.device
         self._compiles = can_compile(self.device)
-        self._regions = CompiledRegions(self.layers, self.head_dim) if regions and self._compiles else None
 
     def __call__(self, batch: PackedBatch) -> torch.Tensor:
         hidden_ND, normed_ND, rotation_N = self._lower_layers(batch, len(self.layers) - 1)
@@ -281,19 +277,13 @@ class VarlenDecoder(PackedDecoder):
         attentions = [_VarlenAttention(attention, self.device) for attention in batch.lower_attention]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
         normed_ND = ops.rms_norm(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
-        small = batch.num_tokens < MIN_TOKENS_FOR_REGIONS
-        regions = None if self._regions is None or small else self._regions.bind_weights(depth - 1)
         for i, layer in enumerate(self.layers[:depth]):
             if states is not None:
                 states[i] = hidden_ND
-            if i == 0 or regions is None:
-                q, k, v = self._rope_qkv(ops, layer, normed_ND, rotation_N)
+            q, k, v = self._rope_qkv(ops, layer, normed_ND, rotation_N)
             queries = q.split([rows.queries for rows in attentions])
             attended = [rows.attend(part, k, v, self.scale) for rows, part in zip(attentions, queries, strict=True)]
             attended_NF = attended[0] if len(attended) == 1 else torch.cat(attended)
-            if regions is not None and i < depth - 1:
-                hidden_ND, q, k, v = regions(i, hidden_ND, attended_NF, *rotation_N)
-                continue
             hidden_ND, normed_ND = self._after_attention(ops, layer, hidden_ND, attended_NF)
             hidden_ND, normed_ND = self._mlp(ops, layer, hidden_ND, normed_ND, norms[i + 1])
         if states is not None:
