@@ -119,7 +119,7 @@ def test_early_launches_and_graphs_give_the_same_bits(monkeypatch, rank) -> None
 
         def step() -> None:
             logits = forward.decode_step(last_B, positions_B, cache, 256)
-            advance = sampling.AdvanceInPlace(drawn_B, last_B, positions_B, 255)
+            advance = (drawn_B, last_B, positions_B, 255)
             sampling.launch_sampling_kernel(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, advance)
 
         step()

@@ -159,13 +159,14 @@ def test_prefill_graphs_extend_prefixes(tokenizer, monkeypatch, by_token, prefil
     model, replays = make_model("llama"), []
     sampler = make_sampler(model, tokenizer, monkeypatch)
     scheduler = sampler.open_scheduler(WARM)
-    run = Prefiller.extend
+    run = Prefiller.prefill
 
-    def watched(self, *given):
-        replays.append(len(self._graphs))
-        return run(self, *given)
+    def watched(self, prompts, slots_N, source_N, cached_N, *given):
+        if cached_N is not None:
+            replays.append(len(self._graphs))
+        return run(self, prompts, slots_N, source_N, cached_N, *given)
 
-    monkeypatch.setattr(Prefiller, "extend", watched)
+    monkeypatch.setattr(Prefiller, "prefill", watched)
     found = play(scheduler, extend_prompts(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"
@@ -313,7 +314,7 @@ def test_find_cached_prefix():
     ]
     places, _ = rows.assign(others, prefixes=[None, CachedPrefix(1, 13), None, None])
     assert places.tolist() == [0, 1, 2, 3]
-    rows.invalidate_prefixes()
+    rows.episodes_S[:] = -1
     rows.active_S[1] = False
     assert rows.find_cached_prefix(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, (
         "who was under way then had other weights too"

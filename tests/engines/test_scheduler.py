@@ -224,7 +224,7 @@ def test_stop_condition_cache_evicts_old_sets(llama, tokenizer):
     first = sampler.stop_conditions(stops[0])
     for stop in stops:
         sampler.stop_conditions(stop)
-    assert len(sampler.stop_conditions._cached) == MAX_STOP_SETS and stops[-1] in sampler.stop_conditions._cached
+    assert sampler.stop_conditions.cache_info().currsize == MAX_STOP_SETS
     again = sampler.stop_conditions(stops[0])
     tokens = np.arange(40)
     assert again is not first and (again.find_candidates(tokens) == first.find_candidates(tokens)).all()

@@ -81,9 +81,9 @@ for kernel in (False, True):
     for step in range(3):
         state.sample(logits[step], Sampling(), 19)
         if step == 1:
-            undone = state.snapshot()
+            undo = state.save()
             state.sample(logits[3], Sampling(), 19)
-            state.restore(undone)
+            undo()
     assert state.positions_B[:7].tolist() == [15, 16, 17, 18, 18, 18, 18]
     tokens, logprobs = state.fetch_tokens(7, 3)()
     assert state.tokens_B[:7].tolist() == tokens[:, 2].tolist()

@@ -23,7 +23,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import HiddenState
 from tacit.engines.local.fast.chunked_prefill import ChunkSchedule, SlotAssignment
 from tacit.engines.local.packing import to_device
-from tacit.engines.local.sampling import AdvanceInPlace, can_use_kernel, launch_sampling_kernel, sample_tokens
+from tacit.engines.local.sampling import can_use_kernel, launch_sampling_kernel, sample_tokens
 
 PendingTokens = Callable[[], tuple[np.ndarray, np.ndarray]]
 """tokens and log-probabilities, [B, K] each, that the device may still be computing; calling it waits for them"""
@@ -48,78 +48,59 @@ class PrefillBatch:
     """tokens of each prompt that its slot's KV cache already holds; no two requests share a prompt then"""
 
 
-@dataclass(frozen=True)
-class PrefillResult:
-    """Each request's first token, its log-probability, and if requested the hidden state of its prompt."""
-
-    tokens_N: np.ndarray
-    logprobs_N: np.ndarray
-    hidden_ND: np.ndarray | None
+PendingPrefill = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+"""each request's first token, its log-probability and, if requested, the hidden state of its prompt; calling it waits"""
 
 
-PendingPrefill = Callable[[], PrefillResult]
-"""a result that the device may still be computing; calling it waits"""
-
-
-class DecodeBatch(Protocol):
+class DecodeBatch:
     """Sequences in slots 0, 1, … that decode together. Finished slots run along; their output is discarded."""
 
-    @property
-    def decoder(self) -> Decoder: ...
-
-    @property
-    def steps_per_sync(self) -> int:
-        """decode steps between reads of the sampled tokens, at most: more where a read waits for the device"""
-        ...
-
-    @property
-    def is_async(self) -> bool:
-        """whether steps can be launched before the tokens of earlier ones are read"""
-        ...
+    decoder: Decoder
+    steps_per_sync = 1
+    """decode steps between reads of the sampled tokens, at most: more where a read waits for the device"""
+    is_async = False
+    """whether steps can be launched before the tokens of earlier ones are read"""
+    compact_below = 0.75
+    """compact once at most this share of the slots is active: moving a slot costs about one step's read of it"""
 
     @property
     def can_admit(self) -> bool:
         """whether requests can join while others are decoding"""
-        ...
+        return True
 
     @property
     def weights_version(self) -> int:
         """how often weights were copied; cached keys and values are those of one version"""
-        ...
+        return 0
 
     @property
     def has_prefix_cache(self) -> bool:
         """whether a prompt can continue from a prefix that a finished sequence left in its slot"""
-        ...
-
-    @property
-    def compact_below(self) -> float:
-        """compact once at most this share of the slots is active: moving a slot costs about one step's read of it"""
-        ...
+        return False
 
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
         batch. `hidden.layer` counts from 0, the embeddings."""
-        ...
+        raise NotImplementedError
 
     def chunk_sizes(self, slots: int) -> tuple[int, ...]:
         """Prompt tokens that a decode step of this many slots can take for chunked prefill, ascending; (): none."""
-        ...
+        return ()
 
     def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
         """Prepare slots for chunked prefill. `max_length` and `occupied` as in `prefill`."""
-        ...
+        raise NotImplementedError
 
     def decode(
         self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
     ) -> PendingTokens:
         """Sample the next K tokens of every slot. `longest`: tokens of the longest sequence. `chunks`: prompt chunks to
         prefill along the way; slots they complete decode from the next call on."""
-        ...
+        raise NotImplementedError
 
     def compact(self, order: np.ndarray) -> None:
         """Slot i becomes what slot order[i] is now; further slots are dropped."""
-        ...
+        raise NotImplementedError
 
 
 class Decoder(Protocol):
@@ -178,7 +159,7 @@ class DecodeState:
         host."""
         slots = len(logits_BV)
         if can_use_kernel(logits_BV, sampling):
-            advance = AdvanceInPlace(self._sampled_B, self.tokens_B, self.positions_B, capacity - 1)
+            advance = (self._sampled_B, self.tokens_B, self.positions_B, capacity - 1)
             outputs = self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK
             launch_sampling_kernel(logits_BV, sampling.temperature, *outputs, advance)
             return
@@ -202,13 +183,15 @@ class DecodeState:
             tensor[to] = tensor[source]
         self.positions_B[len(order) :] = 0  # unused slots that pad a step then read little
 
-    def snapshot(self) -> tuple[torch.Tensor, ...]:
-        """What a step changes and the next one reads; see `restore`."""
-        return self.tokens_B.clone(), self.positions_B.clone(), self._sampled_B.clone()
+    def save(self) -> Callable[[], None]:
+        """Copy what a step changes and the next one reads; the returned function restores it."""
+        saved = [(tensor, tensor.clone()) for tensor in (self.tokens_B, self.positions_B, self._sampled_B)]
 
-    def restore(self, snapshot: tuple[torch.Tensor, ...]) -> None:
-        for tensor, saved in zip((self.tokens_B, self.positions_B, self._sampled_B), snapshot, strict=True):
-            tensor.copy_(saved)
+        def restore() -> None:
+            for tensor, copy in saved:
+                tensor.copy_(copy)
+
+        return restore
 
 
 def find_moved(order: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,9 +223,9 @@ def sample_first_tokens(
     tokens_N, logprobs_N = sample_tokens(logits_NV, to_device(batch.uniform_N, logits_NV.device), sampling)
     read = fetch_async(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
 
-    def result() -> PrefillResult:
+    def result() -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         tokens, logprobs, *hidden = read()
-        return PrefillResult(tokens, logprobs, hidden[0] if hidden else None)
+        return tokens, logprobs, hidden[0] if hidden else None
 
     return tokens_N, result
 
@@ -279,12 +262,11 @@ class GenericDecoder:
             self.model.train(training)
 
 
-class GenericDecodeBatch:
+class GenericDecodeBatch(DecodeBatch):
     """All sequences end in the same column. Requests that join are padded on the left to the others' length, or these to
     theirs."""
 
-    steps_per_sync, is_async, compact_below = 1, False, 0.75
-    has_prefix_cache, weights_version = False, 0
+    decoder: GenericDecoder
 
     def __init__(self, decoder: GenericDecoder) -> None:
         self.decoder = decoder
@@ -327,16 +309,9 @@ class GenericDecodeBatch:
         self._state.assign(batch.slots_N, tokens_N, lengths_N[batch.source_N])
         return result
 
-    def chunk_sizes(self, slots: int) -> tuple[int, ...]:
-        return ()
-
-    def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
-        raise AssertionError("chunked prefill is not supported here")
-
     def decode(
         self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
     ) -> PendingTokens:
-        assert chunks is None
         slots, steps = noise_BK.shape
         self._state.load_noise(noise_BK)
         for _ in range(steps):

@@ -42,7 +42,7 @@ from tacit.engines.local.fast.varlen_attention import (
 from tacit.engines.local.kv_cache import AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
-from tacit.engines.local.projections import ALL, FAMILY, FusedLinear, Groups, UnsupportedModule
+from tacit.engines.local.projections import FAMILY, FusedLinear, Groups, UnsupportedModule
 
 MULTI_ADAPTER_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that sequences of several adapters decode in one batch"""
@@ -51,6 +51,7 @@ QKV_TABLE_LIMIT = 1024
 
 StoreKV = Callable[[int, torch.Tensor, torch.Tensor], None]
 """(layer, keys, values): stores them in the KV cache"""
+QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class LlamaLayer:
@@ -93,13 +94,11 @@ class LlamaLayer:
     def norms(self) -> list[Any]:
         return [self.input_norm, self.mlp_norm, *(self._qk_norms or ())]
 
+    @property
     def norm_tensors(self) -> list[torch.Tensor]:
-        found = [self.input_norm.weight, self.mlp_norm.weight]
-        return found if self._qk_weight is None else [*found, self._qk_weight]
+        return [t for t in (self.input_norm.weight, self.mlp_norm.weight, self._qk_weight) if t is not None]
 
-    def compute_qkv(
-        self, h: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def compute_qkv(self, h: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
         """Queries, keys and values, [..., heads, head_dim] each, with RoPE; `rope=None`: without, for kernels that apply it."""
         return self.split_heads(self.project_qkv(h, ops), rope, ops)
 
@@ -108,9 +107,7 @@ class LlamaLayer:
         projection = self.qkv if queries else self.qkv.slice_outputs(self._heads * self._dim)
         return projection(ops.rms_norm(h, self.input_norm))
 
-    def split_heads(
-        self, qkv: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def split_heads(self, qkv: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
         """Split a projection into heads; apply the QK norm, if any, and RoPE. Without queries q is empty."""
         heads = qkv.unflatten(-1, (-1, self._dim))
         queries = heads.shape[-2] - 2 * self._kv_heads
@@ -208,7 +205,7 @@ class LlamaForward:
         self._unfused = [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
         """modules with parameters that are not part of a projection"""
         self._rope = self._make_rope(256)
-        self._groups: Groups = ((None, ALL),)
+        self._groups: Groups = ((None, None),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
         self._step_ops: type[SamplerOps] = CompiledSamplerOps if compiles else SamplerOps
         self._cpu_step: CpuDecodeStep | None = None
@@ -248,11 +245,12 @@ class LlamaForward:
         return small and all(projection.merges_lora for projection in self._projections)
 
     def use_adapters(self, groups: Groups) -> None:
-        """From now on, consecutive groups of rows use these adapters."""
+        """From now on, these rows use these adapters."""
         if groups != self._groups:
             self._groups, self._cpu_step_allowed, self._lora_step_allowed = groups, None, None
+            indexed = [(name, None if rows is None else torch.tensor(rows)) for name, rows in groups]
             for projection in self._projections:
-                projection.use_adapters(groups)
+                projection.use_adapters(indexed)
 
     def refresh(self, adapter: str | None = None) -> None:
         """Copy changed weights, with the named adapter; None: the active one."""
@@ -265,7 +263,7 @@ class LlamaForward:
 
     def forget_adapter(self, adapter: str) -> None:
         """Free the copies of an adapter. It must not be in use."""
-        self.use_adapters(((None, ALL),))
+        self.use_adapters(((None, None),))
         self._first_qkv.pop(adapter, None)
         for projection in self._projections:
             projection.forget_adapter(adapter)
@@ -279,7 +277,7 @@ class LlamaForward:
         """Addresses of all tensors that a step reads; a CUDA graph is valid while they do not change."""
         tensors = [self._embed.weight, self._norm.weight, self._rope]
         tensors += [t for projection in self._projections for t in projection.tensors()]
-        tensors += [t for layer in self._layers for t in layer.norm_tensors()]
+        tensors += [t for layer in self._layers for t in layer.norm_tensors]
         return tuple((t.data_ptr(), t.shape) for t in tensors)
 
     @property
@@ -315,42 +313,30 @@ class LlamaForward:
         `rope_and_store` where possible. `cached(layer)`: the whole cached keys and values, if the prompts are suffixes of what
         is cached. Reads no value on the host."""
         ops = self._step_ops if len(prompts.tokens_N) >= MIN_TOKENS_TO_COMPILE else SamplerOps
-        ends_U, scale = prompts.ends_U, self.shape.scale
-        h, positions_N = embedding(prompts.tokens_N, self._embed.weight), prompts.positions_N
+        positions_N, scale, starts = prompts.positions_N, self.shape.scale, prompts.layout.cu_seqlens_q
         fused = rope_and_store is not None and not self._layers[0].has_qk_norm
         rope_N = None if fused else self._rope[positions_N, None]
 
-        def compute_and_store(depth: int, h: torch.Tensor, queries: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            block = self._layers[depth]
-            qkv = block.project_qkv(h, ops, queries)
+        def compute_qkv(depth: int, h: torch.Tensor, queries: bool) -> QKV:
+            qkv = self._layers[depth].project_qkv(h, ops, queries)
             if rope_and_store is not None and fused:
                 rope_and_store(depth, qkv, positions_N, self._rope)
-            q, k, v = block.split_heads(qkv, rope_N, ops)
+            q, k, v = self._layers[depth].split_heads(qkv, rope_N, ops)
             if not fused:
                 store(depth, k, v)
             return (q, k, v) if cached is None else (q, *cached(depth))
 
-        def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            weights = partial(attention_varlen, q, k, prompts.layout.cu_seqlens_q, scale)
-            return pool_varlen(h, prompts.layout.cu_seqlens_q, hidden.pooling if hidden else "", weights)
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return attend_varlen(q, k, v, prompts.layout, scale).flatten(1)
 
-        layer, pooled = (None if hidden is None else hidden.layer), None
-        if layer == 0:
-            pooled = pool(h, h, h)
-        for depth, block in enumerate(self._layers[:-1]):
-            q, k, v = compute_and_store(depth, h, True)
-            h = block.finish(h, attend_varlen(q, k, v, prompts.layout, scale).flatten(1), ops)
-            if layer == depth + 1:
-                pooled = pool(h, q, k)
-        top, h_U = self._layers[-1], h[ends_U]
-        needs_all = hidden is not None and hidden.pooling != "last" and layer == len(self)
-        q, k, v = compute_and_store(len(self) - 1, h, needs_all)
-        if needs_all:  # otherwise the top layer is computed for the last tokens alone
-            h = self.final_norm(top.finish(h, attend_varlen(q, k, v, prompts.layout, scale).flatten(1), ops))
-            pooled = pool(h, q, k)
-        q, _, _ = top.compute_qkv(h_U, self._rope[positions_N[ends_U], None])
-        h_U = self.final_norm(top.finish(h_U, attend_varlen(q, k, v, prompts.last_layout, scale).flatten(1)))
-        return self.head.to_float32(h_U), h_U if layer == len(self) and not needs_all else pooled
+        def attend_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return attend_varlen(q, k, v, prompts.last_layout, scale).flatten(1)
+
+        def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            return pool_varlen(h, starts, hidden.pooling if hidden else "", partial(attention_varlen, q, k, starts, scale))
+
+        h, ends_U = embedding(prompts.tokens_N, self._embed.weight), prompts.ends_U
+        return self._prefill(h, ends_U, positions_N[ends_U], hidden, compute_qkv, attend, attend_last, pool, ops)
 
     def prefill_padded(
         self, tokens_NT: torch.Tensor, last_N: torch.Tensor, hidden: HiddenState | None, store: StoreKV
@@ -358,38 +344,56 @@ class LlamaForward:
         """Right-padded prompts that end at column `last`: logits [N, V] and the hidden state [N, D] if requested.
         `store` gets each layer's keys and values [N, T, heads, head_dim].
 
-        Causal attention never looks right, so padding needs no mask. The top layer's queries and MLP are computed for the last
-        token alone: nothing else reads them.
+        Causal attention never looks right, so padding needs no mask.
         """
         n, t = tokens_NT.shape
-        rows_N = torch.arange(n, device=tokens_NT.device)
-        rope_T = self._rope[:t, None]
-        h = embedding(tokens_NT, self._embed.weight)
+        rope_T, scale = self._rope[:t, None], self.shape.scale
+
+        def compute_qkv(depth: int, h: torch.Tensor, queries: bool) -> QKV:
+            q, k, v = self._layers[depth].split_heads(self._layers[depth].project_qkv(h, SamplerOps, queries), rope_T)
+            store(depth, k, v)
+            return q, k, v
+
+        def attend_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            padding_NT = torch.arange(t, device=tokens_NT.device) > last_N[:, None]
+            mask_NT = torch.zeros(n, t, dtype=q.dtype, device=q.device).masked_fill_(padding_NT, float("-inf"))
+            return attend_last_token(q, k, v, mask_NT[:, None, None], scale)
 
         def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            weights = partial(attention_padded, q, k, last_N, self.shape.scale)
-            return pool_padded(h, last_N, hidden.pooling if hidden else "", weights)
+            return pool_padded(h, last_N, hidden.pooling if hidden else "", partial(attention_padded, q, k, last_N, scale))
 
+        h, last = embedding(tokens_NT, self._embed.weight), (torch.arange(n, device=tokens_NT.device), last_N)
+        return self._prefill(h, last, last_N, hidden, compute_qkv, self._causal_attention, attend_last, pool, SamplerOps)
+
+    def _prefill(
+        self,
+        h: torch.Tensor,
+        last: torch.Tensor | tuple[torch.Tensor, ...],
+        last_positions: torch.Tensor,
+        hidden: HiddenState | None,
+        compute_qkv: Callable[[int, torch.Tensor, bool], QKV],
+        attend: Callable[..., torch.Tensor],
+        attend_last: Callable[..., torch.Tensor],
+        pool: Callable[..., torch.Tensor],
+        ops: type[SamplerOps],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All layers. `last` indexes the last tokens of the prompts, for which alone the top layer's queries and MLP are
+        computed: nothing else reads them, unless the pooled state of that layer is requested."""
         layer, pooled = (None if hidden is None else hidden.layer), None
         if layer == 0:
             pooled = pool(h, h, h)
         for depth, block in enumerate(self._layers[:-1]):
-            q, k, v = block.compute_qkv(h, rope_T)
-            store(depth, k, v)
-            h = block.finish(h, self._causal_attention(q, k, v))
+            q, k, v = compute_qkv(depth, h, True)
+            h = block.finish(h, attend(q, k, v), ops)
             if layer == depth + 1:
                 pooled = pool(h, q, k)
-        top, h_last = self._layers[-1], h[rows_N, last_N]
+        top, h_last = self._layers[-1], h[last]
         needs_all = hidden is not None and hidden.pooling != "last" and layer == len(self)
-        q, k, v = top.split_heads(top.project_qkv(h, SamplerOps, queries=needs_all), rope_T)
-        store(len(self) - 1, k, v)
+        q, k, v = compute_qkv(len(self) - 1, h, needs_all)
         if needs_all:
-            pooled = pool(self.final_norm(top.finish(h, self._causal_attention(q, k, v))), q, k)
-        q, _, _ = top.compute_qkv(h_last, self._rope[last_N, None])
-        padding_NT = torch.arange(t, device=tokens_NT.device) > last_N[:, None]
-        mask_NT = torch.zeros(n, t, dtype=h.dtype, device=h.device).masked_fill_(padding_NT, float("-inf"))
-        attended = attend_last_token(q, k, v, mask_NT[:, None, None], self.shape.scale)
-        h_last = self.final_norm(top.finish(h_last, attended))
+            pooled = pool(self.final_norm(top.finish(h, attend(q, k, v), ops)), q, k)
+        q, _, _ = top.compute_qkv(h_last, self._rope[last_positions, None])
+        h_last = self.final_norm(top.finish(h_last, attend_last(q, k, v)))
         return self.head.to_float32(h_last), h_last if layer == len(self) and not needs_all else pooled
 
     def decode_step(
@@ -398,25 +402,20 @@ class LlamaForward:
         positions_B: torch.Tensor,
         cache: KeyValueCache,
         window: int,
-        order: tuple[torch.Tensor, torch.Tensor] | None = None,
         chunk: PromptChunk | None = None,
     ) -> torch.Tensor:
         """One more token per slot at its own position; reads the cache's first `window` positions. Returns logits [B, V].
 
         `chunk`: prompt tokens for chunked prefill, computed behind the slots; only their keys and values are kept, so they
-        leave after the top layer's attention. Not together with `order`.
-        `order`: (permutation that sorts slots by adapter group, its inverse), if they are not sorted. Attention, which reads
-        the cache, sees slots in their own order.
+        leave after the top layer's attention.
         """
         all_positions = positions_B
         if chunk is not None:
             tokens_B, all_positions = torch.cat((tokens_B, chunk.tokens_C)), torch.cat((positions_B, chunk.positions_C))
         rope_B = self._rope.index_select(0, all_positions).unsqueeze(1)
         metadata, ops = cache.make_metadata(positions_B, window, rope_B, chunk), self._step_ops
-        if order is not None:
-            tokens_B, rope_B = tokens_B[order[0]], rope_B[order[0]]
         h = embedding(tokens_B, self._embed.weight)
-        if order is None and chunk is None and self._can_use_cpu_step:
+        if chunk is None and self._can_use_cpu_step:
             slots = len(h)
             if self._cpu_step is None or self._cpu_step.slots != slots:
                 inner = self._layers[0].gate_up.weight.shape[0] // 2
@@ -426,18 +425,14 @@ class LlamaForward:
             cpu_step(h, self._layers, self._get_first_qkv(), tokens_B, rope_B, cache, metadata)
             return self.head.to_float32(cpu_step.rms_norm(h, self._norm.weight))
         rope = rope_B if metadata.rope is None else None
-        if order is None and self._can_use_lora_step:
+        if self._can_use_lora_step:
             return self.head.to_float32(lora_decode(h, self._layers, self._norm, rope, cache, metadata, ops))
         for depth, block in enumerate(self._layers):
-            q, k, v = block.compute_qkv(h, rope, ops)
-            if order is not None:
-                q, k, v = (x[order[1]] for x in (q, k, v))
-            attended = cache.attend(depth, q, k, v, metadata)
+            attended = cache.attend(depth, *block.compute_qkv(h, rope, ops), metadata)
             if depth + 1 == len(self):
                 h, attended = h[: metadata.slots], attended[: metadata.slots]
-            h = block.finish(h, attended if order is None else attended[order[0]], ops)
-        logits = self.head.to_float32(self.final_norm(h))
-        return logits if order is None else logits[order[1]]
+            h = block.finish(h, attended, ops)
+        return self.head.to_float32(self.final_norm(h))
 
     @property
     def _can_use_cpu_step(self) -> bool:

@@ -26,7 +26,7 @@ from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, Prom
 from tacit.engines.local.kv_cache import KeyValueCache
 from tacit.engines.local.llama import CachedPrefixes, LlamaForward, PackedPrompts
 from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
-from tacit.engines.local.projections import ALL, Groups
+from tacit.engines.local.projections import Groups
 
 STEPS_PER_SYNC = 4
 """decode steps on a GPU between reads of the sampled tokens"""
@@ -48,50 +48,36 @@ class Prefiller:
         prompts: Sequence[np.ndarray],
         slots_N: np.ndarray,
         source_N: np.ndarray,
+        cached_N: np.ndarray | None,
         may_record: bool,
         hidden: HiddenState | None,
     ) -> PromptStates:
         """Logits and hidden states of each prompt. Its keys and values go to the slots of all requests that share it;
-        `source_N` is the prompt of each slot."""
+        `source_N` is the prompt of each slot. `cached_N`: tokens of each prompt that are in its slot already, so that only the
+        suffix is computed; no two requests share a prompt then."""
         if not self._varlen:
             return self._prefill_padded(prompts, slots_N, source_N, hidden)
         forward, cache, device = self._forward, self._cache, self._forward.device
-        lengths = np.array([len(prompt) for prompt in prompts])
+        starts_N, prefixes, suffixes = slots_N * cache.capacity, None, prompts
+        spare = int(starts_N[0] + len(prompts[0]))
+        if cached_N is not None:
+            prefixes = CachedPrefixes(cached_N, starts_N)
+            starts_N, suffixes = starts_N + cached_N, [prompt[n:] for prompt, n in zip(prompts, cached_N, strict=True)]
+        lengths = np.array([len(suffix) for suffix in suffixes])
         positions = ragged_arange(lengths[source_N])
-        kv_index = np.repeat(slots_N * cache.capacity, lengths[source_N]) + positions
+        kv_index = np.repeat(starts_N, lengths[source_N]) + positions
         shared = len(source_N) > len(prompts)
+        found = None
         if may_record and not shared:
-            spare = int(slots_N[0] * cache.capacity + lengths[0])
-            if (found := self._graphs.run(forward, cache, prompts, kv_index, spare, hidden)) is not None:
-                return found
-        starts = np.cumsum(lengths) - lengths
-        taken = to_device(np.repeat(starts[source_N], lengths[source_N]) + positions, device) if shared else None
+            found = self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)
+        if found is not None:
+            return found
+        first = np.cumsum(lengths) - lengths
+        taken = to_device(np.repeat(first[source_N], lengths[source_N]) + positions, device) if shared else None
         to = to_device(kv_index, device)
         rope_and_store = None if shared else cache.make_rope_and_store(to)
-        packed = PackedPrompts.pack(prompts, device)
-        return forward.prefill_varlen(packed, hidden, partial(cache.store, to, taken), rope_and_store)
-
-    def extend(
-        self,
-        prompts: Sequence[np.ndarray],
-        slots_N: np.ndarray,
-        cached_N: np.ndarray,
-        may_record: bool,
-        hidden: HiddenState | None,
-    ) -> PromptStates:
-        """The same for prompts whose first `cached_N` tokens are in their slots: only the suffixes are computed."""
-        forward, cache, device = self._forward, self._cache, self._forward.device
-        suffixes = [prompt[cached:] for prompt, cached in zip(prompts, cached_N, strict=True)]
-        lengths_N = np.array([len(suffix) for suffix in suffixes])
-        prefixes = CachedPrefixes(cached_N, slots_N * cache.capacity)
-        kv_index = np.repeat(prefixes.kv_start_U + cached_N, lengths_N) + ragged_arange(lengths_N)
-        if may_record:
-            spare = int(prefixes.kv_start_U[0] + len(prompts[0]))
-            if (found := self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)) is not None:
-                return found
-        to, packed = to_device(kv_index, device), PackedPrompts.pack(suffixes, device, prefixes, forward.query_block)
-        store, rope_and_store = partial(cache.store, to, None), cache.make_rope_and_store(to)
-        return forward.prefill_varlen(packed, hidden, store, rope_and_store, cache.flat_view)
+        packed, cached = PackedPrompts.pack(suffixes, device, prefixes, forward.query_block), prefixes and cache.flat_view
+        return forward.prefill_varlen(packed, hidden, partial(cache.store, to, taken), rope_and_store, cached)
 
     def _prefill_padded(
         self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, source_N: np.ndarray, hidden: HiddenState | None
@@ -121,9 +107,9 @@ def can_extend_prefix(forward: LlamaForward) -> bool:
     prompt, cached = np.arange(TRIAL_TOKENS - 1) % forward.vocabulary, TRIAL_TOKENS // 2
     first = np.zeros(1, dtype=np.int64)
     with torch.inference_mode():
-        whole, _ = prefiller.prefill([prompt], first, first, False, None)
-        prefiller.prefill([prompt[:cached]], first + 1, first, False, None)
-        in_two, _ = prefiller.extend([prompt], first + 1, first + cached, False, None)
+        whole, _ = prefiller.prefill([prompt], first, first, None, False, None)
+        prefiller.prefill([prompt[:cached]], first + 1, first, None, False, None)
+        in_two, _ = prefiller.prefill([prompt], first + 1, first, first + cached, False, None)
     if bool((in_two - whole).norm() <= TOLERANCE * whole.norm()):
         return True
     why = "continuing from a cached prefix gives different logits on this device"
@@ -270,8 +256,8 @@ class LlamaDecoder:
             self.graph_epoch += 1
 
 
-class LlamaDecodeBatch:
-    can_admit = True
+class LlamaDecodeBatch(DecodeBatch):
+    decoder: LlamaDecoder
 
     def __init__(self, decoder: LlamaDecoder) -> None:
         self.decoder = decoder
@@ -291,7 +277,6 @@ class LlamaDecodeBatch:
         """no slot has anything in the cache beyond this position"""
         self._adapters: list[str | None] = []
         """by slot"""
-        self._adapter_order: tuple[torch.Tensor, torch.Tensor] | None = None
         self._groups: Groups = ()
         self._chunk_buffers = ChunkBuffers(self.steps_per_sync, decoder.device)
 
@@ -314,14 +299,12 @@ class LlamaDecodeBatch:
         pooled: list[torch.Tensor] = []
         cached_N = np.zeros_like(lengths_N) if batch.cached_N is None else batch.cached_N
         for start, end in split_prefill(lengths_N - cached_N, batch.adapters, decoder.prefill_tokens, not decoder.varlen):
-            decoder.forward.use_adapters(((batch.adapters[start], ALL),))
+            decoder.forward.use_adapters(((batch.adapters[start], None),))
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
             prompts, slots, may_record = batch.prompts[start:end], slots_N[first:last], batch.adapters[start] is None
-            if batch.cached_N is None:
-                found, states = self._prefiller.prefill(prompts, slots, local_N, may_record, hidden)
-            else:
-                found, states = self._prefiller.extend(prompts, slots, cached_N[start:end], may_record, hidden)
+            cached = None if batch.cached_N is None else cached_N[start:end]
+            found, states = self._prefiller.prefill(prompts, slots, local_N, cached, may_record, hidden)
             index = to_device(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
@@ -331,7 +314,7 @@ class LlamaDecodeBatch:
         return result
 
     def chunk_sizes(self, slots: int) -> tuple[int, ...]:
-        supported = self.decoder.supports_chunked_prefill and self._groups == ((None, ALL),)
+        supported = self.decoder.supports_chunked_prefill and self._groups == ((None, None),)
         return chunk_sizes(self.decoder.pad_slots(slots)) if supported else ()
 
     def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
@@ -347,7 +330,7 @@ class LlamaDecodeBatch:
         decoder, state, cache = self.decoder, self._state, self.cache
         self._drop_stale_graphs()
         slots, steps = noise_BK.shape
-        width, capacity, order = decoder.pad_slots(slots), cache.capacity, self._adapter_order
+        width, capacity = decoder.pad_slots(slots), cache.capacity
         decoder.forward.use_adapters(self._groups)
         state.load_noise(noise_BK)
         for length, buffer in enumerate(self._chunk_buffers.fill(chunks, steps), longest):
@@ -356,11 +339,11 @@ class LlamaDecodeBatch:
             def step(window: int = window, buffer: ChunkBuffer | None = buffer) -> None:
                 tokens_B, positions_B = state.tokens_B[:width], state.positions_B[:width]
                 chunk = None if buffer is None else buffer.select(state.step_index)
-                logits = decoder.forward.decode_step(tokens_B, positions_B, cache, window, order, chunk)
+                logits = decoder.forward.decode_step(tokens_B, positions_B, cache, window, chunk)
                 state.sample(logits, sampling, capacity)
 
             settings = (sampling.temperature, sampling.top_p, sampling.top_k)
-            self.graphs.run((width, capacity, window, settings, buffer and buffer.size), step, self._save_state)
+            self.graphs.run((width, capacity, window, settings, buffer and buffer.size), step, state.save)
         self._used = max(self._used, min(longest + steps - 1, capacity))
         tokens = state.fetch_tokens(slots, steps)
         if chunks is not None and len(chunks.completed.slots_N):
@@ -387,15 +370,12 @@ class LlamaDecodeBatch:
         self._group_by_adapter()
 
     def _group_by_adapter(self) -> None:
-        """Slots of one adapter are computed together: find the groups, and the permutation that sorts slots into them."""
-        names = list(dict.fromkeys(self._adapters))
-        if len(names) == 1:
-            self._groups, self._adapter_order = ((names[0], ALL),), None
-            return
-        number_B = np.array([names.index(name) for name in self._adapters])
-        self._groups = tuple(zip(names, np.bincount(number_B).tolist(), strict=True))
-        by_name_B = np.argsort(number_B, kind="stable")
-        self._adapter_order = torch.from_numpy(by_name_B), torch.from_numpy(np.argsort(by_name_B))
+        """Slots of one adapter are computed together."""
+        slots_of: dict[str | None, list[int]] = {}
+        for slot, name in enumerate(self._adapters):
+            slots_of.setdefault(name, []).append(slot)
+        several = len(slots_of) > 1
+        self._groups = tuple((name, tuple(slots) if several else None) for name, slots in slots_of.items())
 
     def _drop_stale_graphs(self) -> None:
         """Drop CUDA graphs that read weights which have moved since."""
@@ -424,10 +404,6 @@ class LlamaDecodeBatch:
             self._clear_graphs()
         self._state, self._graph_addresses = state, cache.addresses()
         decoder.extend_rope(cache.capacity)
-
-    def _save_state(self) -> Any:
-        snapshot = self._state.snapshot()
-        return lambda: self._state.restore(snapshot)
 
 
 def _round_up(count: int, step: int) -> int:

@@ -31,12 +31,10 @@ from torch.nn.functional import linear, pad
 
 from tacit.engines.local.fast.cross_entropy import linear_float32
 
-Groups = Sequence[tuple[str | None, int]]
-"""(adapter, number of rows that use it), in the order of the rows; None: the active adapter"""
+Groups = tuple[tuple[str | None, tuple[int, ...] | None], ...]
+"""(adapter, rows that use it); adapter None: the active one; rows None: all"""
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 """model types that the Llama forward pass supports"""
-ALL = -1
-"""number of rows, if there is one group"""
 Adapter = tuple[torch.Tensor, torch.Tensor, float]
 """A, B, scale"""
 Parts = tuple[torch.Tensor, torch.Tensor | None, list[Adapter]]
@@ -68,19 +66,22 @@ class FusedLinear:
         """(adapter and LoRA state it was found for, modules with the parameters)"""
         self.refresh()
         self._in_use: list[_FusedWeights] = [self._by_adapter[None]]
-        self._rows = [ALL]
+        self._rows: list[torch.Tensor] = []
+        """of each of several adapters in use"""
 
-    def use_adapters(self, groups: Groups) -> None:
-        """From now on, consecutive groups of rows of the input use these adapters."""
-        self._in_use = [self._by_adapter[name if self._has_lora else None] for name, _ in groups]
-        self._rows = [rows for _, rows in groups]
-        if not self._has_lora:
-            del self._in_use[1:]
+    def use_adapters(self, groups: Sequence[tuple[str | None, torch.Tensor | None]]) -> None:
+        """From now on, these rows of the input use these adapters."""
+        groups = groups if self._has_lora else [(None, None)]
+        self._in_use = [self._by_adapter[name] for name, _ in groups]
+        self._rows = [rows for _, rows in groups if rows is not None]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if len(self._in_use) == 1:
             return self._in_use[0](x)
-        return torch.cat([weights(part) for weights, part in zip(self._in_use, x.split(self._rows), strict=True)])
+        y = x.new_empty(len(x), len(self.weight))
+        for weights, rows in zip(self._in_use, self._rows, strict=True):
+            y[rows] = weights(x[rows])
+        return y
 
     def to_float32(self, x: torch.Tensor) -> torch.Tensor:
         """The product with x [rows, features], in float32."""
@@ -92,8 +93,10 @@ class FusedLinear:
         if len(self._in_use) == 1:
             self._in_use[0].add_to(h, x)
         else:
-            for weights, part, read in zip(self._in_use, h.split(self._rows), x.split(self._rows), strict=True):
-                weights.add_to(part, read)
+            for weights, rows in zip(self._in_use, self._rows, strict=True):
+                part = h[rows]
+                weights.add_to(part, x[rows])
+                h[rows] = part
         return h
 
     @property

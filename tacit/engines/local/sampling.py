@@ -9,7 +9,6 @@ advances the slots, which saves seven more launches.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
@@ -28,13 +27,8 @@ BLOCK = 4096
 """logits per part of a row"""
 
 
-class AdvanceInPlace(NamedTuple):
-    """Slot state that the kernel advances: tokens sampled so far, the last token, its position, and the largest position."""
-
-    sampled_B: torch.Tensor
-    tokens_B: torch.Tensor
-    positions_B: torch.Tensor
-    max_position: int
+SlotState = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]
+"""what the kernel advances: tokens sampled so far, the last token, its position [B], and the largest position"""
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -112,14 +106,11 @@ def launch_sampling_kernel(
     noise_BK: torch.Tensor,
     tokens_BK: torch.Tensor,
     logprobs_BK: torch.Tensor,
-    advance: AdvanceInPlace | None = None,
+    advance: SlotState | None = None,
 ) -> None:
     """Write the first of K tokens of each row and its log-probability; with `advance`, the next one. The [B, K] tensors are
     contiguous and may have more rows than the logits."""
-    from tacit.engines.local.fast.sampling_kernels import (  # triton is only there where there is a GPU
-        sample_kernel,
-        sum_part_kernel,
-    )
+    from tacit.engines.local.fast.sampling_kernels import sample_kernel, sum_part_kernel  # triton comes with CUDA only
 
     rows, vocabulary = logits_BV.shape
     if not rows:
@@ -167,9 +158,8 @@ def _check_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     positions_B.clamp_(max=max_position)
     expected_B = (positions_B + 2).clamp(max=max_position)
     for step in range(2):
-        launch_sampling_kernel(
-            logits_BV, 1.0, noise_BK, tokens_BK, logprobs_BK, AdvanceInPlace(sampled_B, last_B, positions_B, max_position)
-        )
+        state = (sampled_B, last_B, positions_B, max_position)
+        launch_sampling_kernel(logits_BV, 1.0, noise_BK, tokens_BK, logprobs_BK, state)
         if not _is_correct(logits_BV, noise_BK[:, step], 1.0, tokens_BK[:, step], logprobs_BK[:, step]):
             return False
     moved = torch.equal(positions_B, expected_B) and torch.equal(last_B, tokens_BK[:, 1])

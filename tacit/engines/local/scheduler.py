@@ -29,10 +29,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import islice, takewhile
-from typing import Any
+from itertools import groupby, islice, takewhile
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ from tacit.engines.local.slots import (
     NonFiniteLogits,
     Occupants,
     Slots,
-    StopConditionsCache,
+    cache_stop_conditions,
     find_end_tokens,
 )
 
@@ -84,7 +84,7 @@ class LocalScheduler:
         self._sampler, self._sampling, self._hidden, self._activate_weights = sampler, sampling, hidden, version
         self._stops = sampler.stop_conditions(sampling.stop)
         self._submitted = 0
-        self._waiting: deque[EngineRequest] = deque()
+        self.waiting: deque[EngineRequest] = deque()
         self._finished: list[tuple[int, Completion]] = []
         self._num_finished, self._num_finished_tokens = 0, 0
         """completions since the scheduler was opened, and their tokens"""
@@ -103,18 +103,25 @@ class LocalScheduler:
     def submit(self, request: Request, adapter: str | None = None) -> int:
         """`adapter`: the LoRA adapter that samples this request, for a scheduler shared by several."""
         request_id, self._submitted = self._submitted, self._submitted + 1
-        self.enqueue([self._sampler.make_request(request_id, request, self._sampling, adapter)])
+        self.waiting.append(self._sampler.make_request(request_id, request, self._sampling, adapter))
         return request_id
-
-    def enqueue(self, requests: Iterable[EngineRequest]) -> None:
-        self._waiting.extend(requests)
 
     @torch.inference_mode()
     def wait(self) -> list[tuple[int, Completion]]:
         with self._sampler.lock:
-            if unfinished := len(self._waiting) + self._slots.num_active:
+            if unfinished := len(self.waiting) + self._slots.num_active:
                 try:
-                    self._run_within_memory(unfinished)
+                    with fast_paths(self._sampler.fast):
+                        self._sampler.slot_budget.run(self._run_round, 1, "sampling with a max_batch of {}", most=unfinished)
+                except torch.OutOfMemoryError as error:
+                    self.release()
+                    raise TacitError(
+                        "out of GPU memory while sampling one completion at a time, of "
+                        f"{len(self.waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
+                    ) from error
+                except NonFiniteLogits:
+                    self.release()  # NaNs in the KV cache would spread
+                    raise
                 except BaseException:  # also an interrupt, which may come while results are being recorded
                     self.requeue_all()
                     raise
@@ -127,12 +134,12 @@ class LocalScheduler:
                 self._batch.decoder.recycle(self._batch)
             self._batch, self._slots, self._chunked = None, Slots(0), ChunkedPrefill()
             self._pending.clear()
-            self._waiting.clear()
+            self.waiting.clear()
             self._finished.clear()
 
     def requeue_all(self) -> None:
         """Put active requests back at the head of the queue; they start again."""
-        self._waiting.extendleft(reversed(self._slots.active_requests))
+        self.waiting.extendleft(reversed(self._slots.active_requests))
         self._slots, self._chunked = Slots(0), ChunkedPrefill()
         self._pending.clear()
 
@@ -141,45 +148,33 @@ class LocalScheduler:
         self.requeue_all()
         self._batch = None
 
-    def _run_within_memory(self, unfinished: int) -> None:
-        """Run a round with as many slots as fit in GPU memory."""
-        try:
-            with fast_paths(self._sampler.fast):
-                self._sampler.slot_budget.run(self._run_round, 1, "sampling with a max_batch of {}", most=unfinished)
-        except torch.OutOfMemoryError as error:
-            self.release()
-            raise TacitError(
-                "out of GPU memory while sampling one completion at a time, of "
-                f"{len(self._waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
-            ) from error
-        except NonFiniteLogits:
-            self.release()  # NaNs in the KV cache would spread
-            raise
-
     def _run_round(self, max_slots: int) -> None:
+        """With as many slots as fit in GPU memory."""
         # Activate the current weights. Sequences of older weights start again; their cached prefixes are dropped.
         version = self._activate_weights()
         if version != self._version:
             self.requeue_all()
             self._version = version
-        requests = (*self._waiting, *self._slots.active_requests)
+        requests = (*self.waiting, *self._slots.active_requests)
         self._sampler.refresh_weights({request.adapter for request in requests})
         if self._batch is not None and not self._sampler.is_current(self._batch.decoder):
             self.release()
         if self._batch is not None and self._batch.weights_version != self._weights_seen:
-            self._slots.invalidate_prefixes()
+            self._slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
             self._weights_seen = self._batch.weights_version
-        admitted = self._admit(max_slots)
-        self._decode_until_return(admitted)
+        self._decode_until_return(self._admit(max_slots))
 
     # Admission and prefill.
 
     def _admit(self, max_slots: int) -> bool:
         """Move waiting requests into free slots, in order, and launch their prefill. Returns whether there were any."""
         slots = self._slots
-        requests = list(islice(self._waiting, max(0, max_slots - slots.num_active)))
+        requests = list(islice(self.waiting, max(0, max_slots - slots.num_active)))
         prefixes = self._find_cached_prefixes(requests)
-        self._update_prompts_grow(requests, prefixes)
+        if prefixes:
+            self._prompts_grow = True
+        elif self._batch is not None and self._keeps_prefixes and any(map(slots.find_previous_turns, requests)):
+            self._prompts_grow = False  # a previous turn is cached, and the new prompt does not begin with it
         occupied = len(slots) if slots.num_active else 0
         if occupied:
             requests = self._take_admissible(requests)
@@ -199,17 +194,17 @@ class LocalScheduler:
             self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.weights_version
             prefixes = {}
         for _ in requests:
-            self._waiting.popleft()
+            self.waiting.popleft()
         if occupied and self._can_prefill_chunked(requests, prefixes):
             self._prefill_chunked(requests, prefixes, occupied)
             return True
         extending = [request for request in requests if request.request_id in prefixes]
         others = [request for request in requests if request.request_id not in prefixes]
         if extending:
-            self._waiting.extendleft(reversed(others))  # should the first prefill fail, they are still waiting
+            self.waiting.extendleft(reversed(others))  # should the first prefill fail, they are still waiting
             self._prefill(extending, prefixes, occupied)
             for _ in others:
-                self._waiting.popleft()
+                self.waiting.popleft()
         if others:
             self._prefill(others, prefixes, occupied)
         return True
@@ -232,7 +227,10 @@ class LocalScheduler:
             cached_N = np.array([prefixes[request.request_id].tokens for request in requests])
         else:
             requests = sorted(requests, key=lambda r: (r.adapter or "", len(r.prompt), r.prompt.tobytes()))
-            (distinct, source_N), cached_N = _find_distinct_prompts(requests), None
+            # the first request of each (adapter, prompt), and for every request the index of its own
+            groups = [list(same) for _, same in groupby(requests, key=lambda r: (r.adapter, r.prompt.tobytes()))]
+            distinct, source_N = [same[0] for same in groups], np.repeat(np.arange(len(groups)), list(map(len, groups)))
+            cached_N = None
         prompts, adapters = [request.prompt for request in distinct], [request.adapter for request in distinct]
         slots_N, uniform_N = self._slots.assign(requests, prefixes=[prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
@@ -293,17 +291,6 @@ class LocalScheduler:
                 taken.add(prefix.slot)
         return found
 
-    def _update_prompts_grow(self, requests: list[EngineRequest], prefixes: Prefixes) -> None:
-        """Prompts do not grow where a previous turn is cached and the new prompt does not begin with it."""
-        if prefixes:
-            self._prompts_grow = True
-        elif (
-            self._batch is not None
-            and self._keeps_prefixes
-            and any(self._slots.find_previous_turns(request) for request in requests)
-        ):
-            self._prompts_grow = False
-
     @property
     def _keeps_prefixes(self) -> bool:
         """Whether finished slots are kept as a prefix cache instead of being compacted away."""
@@ -328,7 +315,7 @@ class LocalScheduler:
         """Decode until it is time to return finished sequences and admit others (`_should_return`)."""
         batch, slots = self._batch, self._slots
         assert batch is not None
-        runs_ahead = batch.is_async and not slots.all_at_limit
+        runs_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
         if admitted and runs_ahead:
             self._launch_decode()
         while len(self._pending) > runs_ahead:
@@ -343,7 +330,7 @@ class LocalScheduler:
                 batch.compact(slots.compact())
             if not self._pending:
                 self._launch_decode()
-            if batch.is_async and (chunked or (steady and not slots.any_at_limit)):
+            if batch.is_async and (chunked or (steady and bool((slots.remaining_N > 0).all()))):
                 self._launch_decode()
             self._pending.popleft()()
             before, num_finished = num_finished, num_started - slots.num_active
@@ -352,18 +339,18 @@ class LocalScheduler:
             waited += batch.steps_per_sync if num_finished else 0
         if not slots.num_active:
             self._pending.clear()
-        elif batch.is_async and not self._pending and not slots.all_at_limit:
+        elif batch.is_async and not self._pending and (slots.remaining_N > 0).any():
             self._launch_decode()
 
     def _should_return(self, num_finished: int, num_started: int, idle: int, waited: int) -> bool:
         """Whether idle slots have cost as much as an admission. The requests that will take them are waiting already, or are
         expected to have prompts like the current ones."""
         sizes = self._chunk_sizes(len(self._slots))
-        following = list(islice(self._waiting, num_finished)) if sizes else []
+        following = list(islice(self.waiting, num_finished)) if sizes else []
         if following:
             chunked = self._can_prefill_chunked(following, self._find_cached_prefixes(following))
         else:
-            expected = [self._slots.mean_prompt_length] * num_finished if sizes else []
+            expected = [int(self._slots.prompt_lengths_S.mean())] * num_finished if sizes else []
             chunked = bool(sizes) and self._chunked.has_capacity(expected, sizes, self._max_prefill_steps)
         if chunked:
             cost, patience = chunked_prefill.CHUNKED_ADMIT_COST, chunked_prefill.CHUNKED_MAX_WAIT
@@ -378,20 +365,21 @@ class LocalScheduler:
         longest = slots.max_length
         steps = batch.steps_per_sync
         if not self._chunked.is_active:
-            steps = max(1, min(steps, slots.max_remaining))
+            steps = max(1, min(steps, int(slots.remaining_N.max())))
         chunks = self._chunked.schedule(steps, self._chunk_sizes(len(slots)), self._max_prefill_steps)
         noise_SK, occupants = slots.launch(steps)
         tokens = batch.decode(noise_SK, longest, self._sampling, chunks)
         self._pending.append(partial(self._record_tokens, occupants, tokens))
         if chunks is not None:
-            slots.finish_prefill(chunks.completed.slots_N)
+            slots.prefilling_S[chunks.completed.slots_N] = False
 
     # Results.
 
     def _record_prefill(self, slots_N: np.ndarray, pending: PendingPrefill) -> None:
-        result = pending()
-        self._slots.set_hidden(slots_N, result.hidden_ND)
-        self._finish(self._slots.record(slots_N, result.tokens_N[:, None], result.logprobs_N[:, None], self._stops))
+        tokens_N, logprobs_N, hidden_ND = pending()
+        for i, slot in enumerate(slots_N):
+            self._slots.hidden[slot] = None if hidden_ND is None else hidden_ND[i].copy()
+        self._finish(self._slots.record(slots_N, tokens_N[:, None], logprobs_N[:, None], self._stops))
 
     def _record_tokens(self, occupants: Occupants, pending: PendingTokens) -> None:
         """Sequences may have finished since the launch, and their slots may have new requests: those tokens are dropped."""
@@ -404,34 +392,16 @@ class LocalScheduler:
         self._num_finished += len(sequences)
         self._num_finished_tokens += sum(len(sequence.tokens_T) for sequence in sequences)
         texts = self._stops.decode_all([sequence.tokens_T for sequence in sequences])
-        for sequence, text in zip(sequences, texts, strict=True):
-            completion = Completion(
-                tokens=sequence.tokens_T,
-                logprobs=sequence.logprobs_T,
-                text=text,
-                finish="stop" if sequence.stopped else "length",
-                hidden=sequence.hidden_D,
-                version=self._version,
-            )
-            self._finished.append((sequence.request.request_id, completion))
+        for one, text in zip(sequences, texts, strict=True):
+            finish: Literal["stop", "length"] = "stop" if one.stopped else "length"
+            completion = Completion(one.tokens_T, one.logprobs_T, text, finish, one.hidden_D, self._version)
+            self._finished.append((one.request.request_id, completion))
 
 
 def _num_uncached(request: EngineRequest, prefixes: Prefixes) -> int:
     """Prompt tokens that still have to be prefilled."""
     prefix = prefixes.get(request.request_id)
     return len(request.prompt) - (prefix.tokens if prefix else 0)
-
-
-def _find_distinct_prompts(requests: list[EngineRequest]) -> tuple[list[EngineRequest], np.ndarray]:
-    """The first request of each (adapter, prompt) in a sorted list, and for every request the index of its own."""
-    distinct: list[EngineRequest] = []
-    source_N = np.zeros(len(requests), dtype=np.int64)
-    for i, request in enumerate(requests):
-        last = distinct[-1] if distinct else None
-        if last is None or last.adapter != request.adapter or last.prompt.tobytes() != request.prompt.tobytes():
-            distinct.append(request)
-        source_N[i] = len(distinct) - 1
-    return distinct, source_N
 
 
 class LocalSampler:
@@ -469,7 +439,7 @@ class LocalSampler:
         self._num_layers: int = text_config.num_hidden_layers
         self._context: int | None = getattr(text_config, "max_position_embeddings", None)
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
-        self.stop_conditions = StopConditionsCache(tokenizer, find_end_tokens(base, tokenizer), self._vocabulary)
+        self.stop_conditions = cache_stop_conditions(tokenizer, find_end_tokens(base, tokenizer), self._vocabulary)
         self._generic = GenericDecoder(model, torch.device(device))
         self._llama: LlamaDecoder | None = None
         self._llama_options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
@@ -499,7 +469,7 @@ class LocalSampler:
         """One completion per request, in order."""
         scheduler = self.open_scheduler(sampling, hidden, version)
         queue = [self.make_request(index, request, sampling) for index, request in enumerate(requests)]
-        scheduler.enqueue(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))
+        scheduler.waiting.extend(sorted(queue, key=lambda request: (len(request.prompt), request.prompt.tobytes())))
         completions: dict[int, Completion] = {}
         try:
             while finished := scheduler.wait():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 
 MAX_STOP_SETS = 64
-"""sets of stop strings kept by `StopConditionsCache`"""
+"""sets of stop strings kept by `cache_stop_conditions`"""
 
 
 class StopConditions:
@@ -86,19 +86,12 @@ def find_end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(found)
 
 
-class StopConditionsCache:
+def cache_stop_conditions(
+    tokenizer: Any, end_tokens: Iterable[int], vocabulary: int
+) -> Callable[[tuple[str, ...]], StopConditions]:
     """`StopConditions` by stop strings. Keeps the last `MAX_STOP_SETS`: a server's clients may send ever new ones."""
-
-    def __init__(self, tokenizer: Any, end_tokens: Iterable[int], vocabulary: int) -> None:
-        self._tokenizer, self._end_tokens, self._vocabulary = tokenizer, tuple(end_tokens), vocabulary
-        self._cached: dict[tuple[str, ...], StopConditions] = {}
-
-    def __call__(self, stop: tuple[str, ...]) -> StopConditions:
-        if stop not in self._cached:
-            if len(self._cached) >= MAX_STOP_SETS:
-                del self._cached[next(iter(self._cached))]
-            self._cached[stop] = StopConditions(self._tokenizer, self._end_tokens, stop, self._vocabulary)
-        return self._cached[stop]
+    ends = tuple(end_tokens)
+    return lru_cache(MAX_STOP_SETS)(lambda stop: StopConditions(tokenizer, ends, stop, vocabulary))
 
 
 # Counter-based noise: the uniform behind the n-th token of a request depends on its seed and n alone.
@@ -189,9 +182,10 @@ class Slots:
         next steps are launched before these are read."""
         self._overshoot = 2 * steps_per_sync
         self.requests: list[EngineRequest] = []
-        self._hidden: list[np.ndarray | None] = []
+        self.hidden: list[np.ndarray | None] = []
+        """of the prompts: what the completions will carry"""
         self.active_S = np.zeros(0, dtype=bool)
-        self._prefilling_S = np.zeros(0, dtype=bool)
+        self.prefilling_S = np.zeros(0, dtype=bool)
         """active, but its prompt is still being prefilled in chunks"""
         self._request_ids_S = np.zeros(0, dtype=np.int64)
         self._lengths_S = np.zeros(0, dtype=np.int64)
@@ -199,9 +193,9 @@ class Slots:
         self._launched_S = np.zeros(0, dtype=np.int64)
         """tokens launched on the device, recorded or not"""
         self._limits_S = np.zeros(0, dtype=np.int64)
-        self._episodes_S = np.zeros(0, dtype=np.int64)
-        """-1: no episode, or its prefix is invalid"""
-        self._prompt_lengths_S = np.zeros(0, dtype=np.int64)
+        self.episodes_S = np.zeros(0, dtype=np.int64)
+        """-1: no episode, or its cached prefix is of older weights"""
+        self.prompt_lengths_S = np.zeros(0, dtype=np.int64)
         self._noise_SM = np.zeros((0, 0), dtype=np.float32)
         self._tokens_SM = np.zeros((0, 0), dtype=np.int64)
         self._logprobs_SM = np.zeros((0, 0), dtype=np.float32)
@@ -219,37 +213,24 @@ class Slots:
         return [self.requests[slot] for slot in np.flatnonzero(self.active_S)]
 
     @property
-    def any_at_limit(self) -> bool:
-        """whether some active sequence reaches its limit with the tokens launched so far"""
-        return bool((self._launched_S >= self._limits_S)[self.active_S].any())
-
-    @property
-    def all_at_limit(self) -> bool:
-        return bool((self._launched_S >= self._limits_S)[self.active_S].all())
-
-    @property
-    def max_remaining(self) -> int:
-        """most tokens that an active sequence may still launch"""
-        return int((self._limits_S - self._launched_S)[self.active_S].max())
+    def remaining_N(self) -> np.ndarray:
+        """tokens that each active sequence may still launch"""
+        return (self._limits_S - self._launched_S)[self.active_S]
 
     @property
     def max_length(self) -> int:
         """tokens of the longest active sequence, counting those launched"""
-        return int((self._prompt_lengths_S + self._launched_S)[self.active_S].max())
-
-    @property
-    def mean_prompt_length(self) -> int:
-        return int(self._prompt_lengths_S.mean())
+        return int((self.prompt_lengths_S + self._launched_S)[self.active_S].max())
 
     @property
     def has_episodes(self) -> bool:
-        return bool((self._episodes_S >= 0).any())
+        return bool((self.episodes_S >= 0).any())
 
     def find_previous_turns(self, request: EngineRequest) -> list[int]:
         """Slots of finished sequences of the same episode and adapter."""
         if request.episode is None:
             return []
-        found: list[int] = np.flatnonzero(~self.active_S & (self._episodes_S == request.episode)).tolist()
+        found: list[int] = np.flatnonzero(~self.active_S & (self.episodes_S == request.episode)).tolist()
         return [slot for slot in found if self.requests[slot].adapter == request.adapter]
 
     def find_cached_prefix(self, request: EngineRequest) -> CachedPrefix | None:
@@ -264,10 +245,6 @@ class Slots:
                 return CachedPrefix(slot, shared)
         return None
 
-    def invalidate_prefixes(self) -> None:
-        """Weights changed: invalidate cached prefixes, including those of running sequences."""
-        self._episodes_S[:] = -1
-
     def assign(
         self, requests: Sequence[EngineRequest], chunked: bool = False, prefixes: Sequence[CachedPrefix | None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -279,26 +256,23 @@ class Slots:
         slots_N = kept_N.copy()
         slots_N[kept_N < 0] = np.append(free_N, np.arange(len(self), len(self) + more))
         self.requests += [requests[0]] * more
-        self._hidden += [None] * more
+        self.hidden += [None] * more
         limits_N = np.array([request.max_new_tokens for request in requests])
         self._resize(len(self), int(limits_N.max()) + self._overshoot)
         for slot, request in zip(slots_N, requests, strict=True):
             self.requests[slot] = request
         self.active_S[slots_N], self._lengths_S[slots_N], self._limits_S[slots_N] = True, 0, limits_N
         self._request_ids_S[slots_N] = [request.request_id for request in requests]
-        self._launched_S[slots_N], self._prefilling_S[slots_N] = 0 if chunked else 1, chunked
-        self._prompt_lengths_S[slots_N] = [len(request.prompt) for request in requests]
-        self._episodes_S[slots_N] = [-1 if request.episode is None else request.episode for request in requests]
+        self._launched_S[slots_N], self.prefilling_S[slots_N] = 0 if chunked else 1, chunked
+        self.prompt_lengths_S[slots_N] = [len(request.prompt) for request in requests]
+        self.episodes_S[slots_N] = [-1 if request.episode is None else request.episode for request in requests]
         self._noise_SM[slots_N] = draw_uniforms([request.seed for request in requests], self._noise_SM.shape[1])
         return slots_N, self._noise_SM[slots_N, 0]
-
-    def finish_prefill(self, slots_N: np.ndarray) -> None:
-        self._prefilling_S[slots_N] = False
 
     def launch(self, steps: int) -> tuple[np.ndarray, Occupants]:
         """Count `steps` more tokens as launched. Returns their noise [slots, steps] and who will receive them."""
         noise_SK = np.take_along_axis(self._noise_SM, self._launched_S[:, None] + np.arange(steps), axis=1)
-        slots_N = np.flatnonzero(self.active_S & ~self._prefilling_S)
+        slots_N = np.flatnonzero(self.active_S & ~self.prefilling_S)
         self._launched_S[slots_N] += steps
         return noise_SK, (slots_N, self._request_ids_S[slots_N])
 
@@ -306,11 +280,6 @@ class Slots:
         """The slots whose request is the same as at launch and has not finished since."""
         slots_N, request_ids_N = occupants
         return slots_N[self.active_S[slots_N] & (self._request_ids_S[slots_N] == request_ids_N)]
-
-    def set_hidden(self, slots_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
-        """The hidden states that the completions will carry."""
-        for i, slot in enumerate(slots_N):
-            self._hidden[slot] = None if hidden_ND is None else hidden_ND[i].copy()
 
     def record(
         self, slots_N: np.ndarray, tokens_NK: np.ndarray, logprobs_NK: np.ndarray, stops: StopConditions
@@ -340,7 +309,7 @@ class Slots:
                         break
             if stopped or at_limit_N[i]:
                 tokens_T, logprobs_T = self._tokens_SM[slot, :length].copy(), self._logprobs_SM[slot, :length].copy()
-                finished.append(FinishedSequence(self.requests[slot], tokens_T, logprobs_T, stopped, self._hidden[slot]))
+                finished.append(FinishedSequence(self.requests[slot], tokens_T, logprobs_T, stopped, self.hidden[slot]))
                 ended.append(slot)
         self.active_S[ended], self._launched_S[ended] = False, 0
         return finished
@@ -355,7 +324,7 @@ class Slots:
         gaps = np.setdiff1d(order, alive)
         order[gaps] = alive[len(alive) - len(gaps) :]
         self.requests = [self.requests[slot] for slot in order]
-        self._hidden = [self._hidden[slot] for slot in order]
+        self.hidden = [self.hidden[slot] for slot in order]
         to = np.flatnonzero(order != np.arange(len(order)))
         for name in _SLOT_ARRAYS:
             values = getattr(self, name)
@@ -374,6 +343,6 @@ class Slots:
 
 
 _SLOT_ARRAYS = (
-    *("active_S", "_prefilling_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "_prompt_lengths_S"),
-    *("_episodes_S", "_noise_SM", "_tokens_SM", "_logprobs_SM"),
+    *("active_S", "prefilling_S", "_request_ids_S", "_lengths_S", "_launched_S", "_limits_S", "prompt_lengths_S"),
+    *("episodes_S", "_noise_SM", "_tokens_SM", "_logprobs_SM"),
 )

@@ -22,7 +22,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling import sample_tokens
-from tacit.engines.local.slots import StopConditionsCache, draw_uniforms
+from tacit.engines.local.slots import cache_stop_conditions, draw_uniforms
 from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig
 
 
@@ -130,7 +130,7 @@ class VllmServer:
         self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
         tokenizer = AutoTokenizer.from_pretrained(told.checkpoint, trust_remote_code=False)
         vocabulary = self._engine.model_config.get_vocab_size()
-        self._stops = StopConditionsCache(tokenizer, told.end_tokens, vocabulary)
+        self._stops = cache_stop_conditions(tokenizer, told.end_tokens, vocabulary)
 
     @property
     def busy(self) -> bool:
