@@ -33,8 +33,8 @@ from tacit.core.protocols import Sampling
 from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
 from tacit.engines.local.fast.decode_attention import PromptChunk
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.sampling import sample_tokens
 
 LARGE = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}

@@ -24,9 +24,9 @@ from transformers import (
 
 from tacit.core.protocols import Request
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.llama_decoding import LlamaDecoder
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import LlamaForward
+from tacit.engines.local.fast.llama_decoding import LlamaDecoder
 from tacit.engines.local.scheduler import LocalSampler
 
 END = 256

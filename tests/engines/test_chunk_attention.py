@@ -11,8 +11,8 @@ from random_models import make_model, with_adapter
 
 from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill, chunk_sizes
 from tacit.engines.local.fast.decode_attention import BLOCK_TOKENS, has_chunk_kernel, has_mixed_kernel
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward, PackedPrompts
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import LlamaForward, PackedPrompts
 
 INTERPRETED = """
 import torch
@@ -36,9 +36,9 @@ for splits, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2,
 # three prompts over several steps beside two decoding slots; what may not be read is infinite and must stay so
 IN_A_MODEL = """
 import numpy as np, torch
-from tacit.engines.local import kv_cache
+from tacit.engines.local.fast import kv_cache
 from tacit.engines.local.fast import decode_attention
-from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkedPrefill
 from tests.engines.random_models import make_model
 decode_attention._choose_splits = lambda *known: 2

@@ -15,8 +15,8 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.fast import chunked_prefill
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch, LlamaDecoder
 from tacit.engines.local.scheduler import LocalSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
@@ -98,7 +98,7 @@ def test_completion_equals_one_sampled_alone(way, model, tokenizer, monkeypatch,
         model = make_model("qwen3")
         model.config.max_position_embeddings = 1024
     if way == "small chunks":
-        monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (16, 48))
+        monkeypatch.setattr("tacit.engines.local.fast.llama_decoding.chunk_sizes", lambda width: (16, 48))
     sampling = {"greedy": Sampling(temperature=0), "truncated": Sampling(temperature=0.8, top_p=0.9)}.get(way, WARM)
     sampler = make_sampler(model, tokenizer, monkeypatch, max_batch=5 if way == "few places" else 256)
     lines = make_lines(9, 5)
@@ -193,7 +193,7 @@ def fail_during(scheduler: Scheduler, monkeypatch, error: BaseException, at: int
 @pytest.fixture
 def small_chunks(monkeypatch):
     """A prompt takes several schedules."""
-    monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (32, 64))
+    monkeypatch.setattr("tacit.engines.local.fast.llama_decoding.chunk_sizes", lambda width: (32, 64))
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -413,7 +413,7 @@ def test_support_is_probed_on_first_use(most, model, tokenizer, monkeypatch):
 
 def test_rounds_are_shorter_when_next_prompts_can_be_chunked(model, tokenizer, monkeypatch):
     """One short line among many long ones waits a few steps; with separate prefills, many."""
-    monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (16, 32))
+    monkeypatch.setattr("tacit.engines.local.fast.llama_decoding.chunk_sizes", lambda width: (16, 32))
     waited = {}
     for most, length in ((0, 5), (1, 5), (1, 40)):
         monkeypatch.setattr(chunked_prefill, "MAX_CHUNKED_STEPS", most)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local import llama
-from tacit.engines.local.fast.cpu_step import CpuDecodeStep
-from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast import llama
+from tacit.engines.local.fast.llama import CpuDecodeStep, LlamaForward
 from tacit.engines.local.scheduler import LocalSampler
 from tests.engines.random_models import SIZES, make_model, make_prompts, make_requests
 

@@ -22,9 +22,9 @@ assert decode_attention._check_decode_kernel(torch.device("cpu"), torch.float16,
 # three steps of three rows at their own positions; what no step has written are zeros, which both ways read
 IN_A_MODEL = """
 import torch
-from tacit.engines.local import kv_cache
+from tacit.engines.local.fast import kv_cache
 from tacit.engines.local.fast import decode_attention
-from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
 forward._cpu_step_allowed = False

@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tacit.engines.local import sampling
 from tacit.engines.local.fast import decode_attention, kernels, layers, lora_step
 from tacit.engines.local.fast.kernels import early_launch_options
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import LlamaForward
 
 # Cross-compiled for Hopper, without a GPU. In PTX the first basic block comes first.
 COMPILED = """

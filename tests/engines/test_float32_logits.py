@@ -9,8 +9,8 @@ from torch.nn.functional import linear
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import decoding
-from tacit.engines.local.fast import cross_entropy as module
-from tacit.engines.local.fast.cross_entropy import has_float32_output, linear_float32
+from tacit.engines.local.fast import projections as module
+from tacit.engines.local.fast.projections import has_float32_output, linear_float32
 
 
 def test_float32_logits_and_model_dtype_gradients():

@@ -12,8 +12,7 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import rms_norm, silu
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local import projections
-from tacit.engines.local.fast import chunked_prefill, lora_step
+from tacit.engines.local.fast import chunked_prefill, lora_step, projections
 from tacit.engines.local.fast.lora_step import has_lora_norm_kernel, has_lora_swiglu_kernel
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 

@@ -17,8 +17,8 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
-from tacit.engines.local.kv_cache import AttentionShape, KeyValueCache
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch
+from tacit.engines.local.fast.kv_cache import AttentionShape, KeyValueCache
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_bytes, is_nearly_full
 from tacit.losses.surrogates import Imitation
 

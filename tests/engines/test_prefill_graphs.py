@@ -13,8 +13,8 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.fast import cuda_graphs
 from tacit.engines.local.fast.cuda_graphs import MAX_GRAPHS, CudaGraphs, PrefillBuffers, PrefillGraphs, PrefillShape
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward, PackedPrompts
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import LlamaForward, PackedPrompts
 from tacit.engines.local.scheduler import LocalSampler
 
 

@@ -20,9 +20,9 @@ from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.decoding import PrefillBatch
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import CachedPrefixes, LlamaForward
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder, Prefiller
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch, LlamaDecoder, Prefiller
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.local.slots import CachedPrefix, EngineRequest, Slots
 

@@ -12,12 +12,11 @@ from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local import kv_cache
-from tacit.engines.local.fast import compiled
+from tacit.engines.local.fast import compiled, kv_cache
 from tacit.engines.local.fast.compiled import EAGER_OPS, SamplerOps
+from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.layers import has_rope_cache_kernel, has_rope_qkv_kernel
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward, PackedPrompts
+from tacit.engines.local.fast.llama import LlamaForward, PackedPrompts
 from tacit.engines.local.scheduler import LocalSampler
 
 CPU = torch.device("cpu")

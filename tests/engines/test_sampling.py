@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.scheduler import LocalSampler
 
 

@@ -11,7 +11,7 @@ from random_models import FAMILIES, LEAN, as_on_a_gpu, make_model, make_prompts,
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local import projections
+from tacit.engines.local.fast import projections
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
 from tacit.engines.local.scheduler import LocalSampler
 

@@ -15,8 +15,8 @@ from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
 from tacit.core.types import Completion, HiddenState
-from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch
+from tacit.engines.local.fast.llama import LlamaForward
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.scheduler import MAX_WAIT_STEPS, LocalSampler
 from tacit.engines.local.slots import MAX_STOP_SETS, Slots, StopConditions
 from tacit.losses.surrogates import Imitation

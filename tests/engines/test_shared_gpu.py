@@ -16,8 +16,8 @@ from tacit.engines.local import capacity, memory, update
 from tacit.engines.local import engine as engine_module
 from tacit.engines.local.fast import compiled as fast_compiled
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.fast.varlen_attention import has_flash_attention
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import GIB, WAITS_S, AdaptiveBudget, is_fragmented, is_out_of_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.surrogates import Imitation

@@ -10,9 +10,9 @@ from test_scheduler import assert_same, make_chains
 from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local import llama
+from tacit.engines.local.fast import llama
+from tacit.engines.local.fast.projections import UnsupportedModule
 from tacit.engines.local.policy import LocalPolicy
-from tacit.engines.local.projections import UnsupportedModule
 from tacit.losses.surrogates import Imitation
 
 WARM = Sampling(temperature=0.9, max_tokens=12)

@@ -12,9 +12,9 @@ from random_models import as_on_a_gpu, make_model, plain_logprobs
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.decoding import DecodeState
 from tacit.engines.local.fast.cuda_graphs import PrefillBuffers, PrefillShape
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import LlamaForward
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch, LlamaDecoder
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import LlamaForward
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch, LlamaDecoder
 
 PROMPT = np.arange(12)
 

@@ -12,7 +12,7 @@ import torch
 from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import capacity
-from tacit.engines.local.llama_decoding import LlamaDecodeBatch
+from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
 from tacit.engines.local.memory import free_memory, retry_on_oom
 from tacit.engines.local.settings import EngineSettings
 from tacit.losses.surrogates import Imitation

@@ -70,7 +70,7 @@ for _ in range(2):  # the second time where the first has been
         found, _ = varlen_forward(q, k, v, spans, 0.3)
         torch.testing.assert_close(found, _attend_row_by_row(q, k, v, spans, 0.3))
     lengths = (5, 6)
-from tacit.engines.local.llama import CachedPrefixes, PackedPrompts
+from tacit.engines.local.fast.llama import CachedPrefixes, PackedPrompts
 known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
 rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
 fixed = PrefillBuffers(PrefillShape.fit(np.array([5, 80, 1])), cpu, BLOCK)

@@ -10,14 +10,14 @@ from test_packed_decoder import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local import projections
 from tacit.engines.local.fast import compiled as pieces_module
+from tacit.engines.local.fast import projections
 from tacit.engines.local.fast.compiled import EAGER_OPS, LayerOps
+from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.fast.packed import VarlenDecoder
+from tacit.engines.local.fast.projections import _add_lora_product, fused_linear
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen
-from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.model import LanguageModel
-from tacit.engines.local.projections import add_adapter, fused_linear
 from tacit.engines.local.scheduler import LocalSampler
 
 
@@ -180,7 +180,7 @@ def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:
 @pytest.mark.parametrize("shape", [(32,), (6, 32), (2, 3, 32), (0, 32)])
 def test_an_adapter_adds_to_rows_of_any_shape(shape) -> None:
     x, weight, lora_A, lora_B = torch.randn(shape), torch.randn(9, 32), torch.randn(3, 32), torch.randn(9, 3)
-    y = add_adapter(torch.nn.functional.linear(x, weight), x, lora_A, lora_B)
+    y = _add_lora_product(torch.nn.functional.linear(x, weight), torch.nn.functional.linear(x, lora_A), lora_B)
     torch.testing.assert_close(y, x @ (weight + lora_B @ lora_A).t(), atol=1e-4, rtol=1e-4)
 
 

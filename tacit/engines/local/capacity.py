@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from tacit.core.errors import OutOfGPUMemory
+from tacit.engines.local.fast.projections import FAMILY, STACK_LORA_LIMIT
 from tacit.engines.local.memory import GIB, AdaptiveBudget, free_bytes
 from tacit.engines.local.model import LOGIT_ELEMENTS
-from tacit.engines.local.projections import FAMILY, STACK_LORA_LIMIT
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.update import LOGIT_COPIES
 

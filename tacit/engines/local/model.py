@@ -15,9 +15,9 @@ from torch import nn
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
 from tacit.core.trust import is_code_trusted, require_trust
-from tacit.engines.local.fast.cross_entropy import linear_float32
 from tacit.engines.local.fast.kernels import is_fast_enabled
 from tacit.engines.local.fast.packed import PackedDecoder, VarlenDecoder
+from tacit.engines.local.fast.projections import linear_float32
 from tacit.engines.local.memory import retry_on_oom
 from tacit.engines.local.packing import (
     PackedBatch,

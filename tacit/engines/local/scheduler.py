@@ -44,10 +44,10 @@ from tacit.engines.local.decoding import DecodeBatch, Decoder, GenericDecoder, P
 from tacit.engines.local.fast import chunked_prefill
 from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill, SlotAssignment
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
-from tacit.engines.local.llama_decoding import LlamaDecoder
+from tacit.engines.local.fast.llama_decoding import LlamaDecoder
+from tacit.engines.local.fast.projections import FAMILY, UnsupportedModule
 from tacit.engines.local.memory import AdaptiveBudget, empty_cache, register_cache_owner
 from tacit.engines.local.pooling import check_pooling
-from tacit.engines.local.projections import FAMILY, UnsupportedModule
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.slots import (
     CachedPrefix,

@@ -16,56 +16,14 @@ r does not depend on the loss, so the forward pass computes it while it has the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
 
 from tacit.engines.local.fast.kernels import capability_probe, is_kernel_usable, on_tensor_device, probe_logits
-from tacit.engines.local.memory import is_out_of_memory
-
-
-def linear_float32(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
-    """x Wᵀ [N, V] with float32 output, also for bfloat16 inputs; rounded first if torch cannot.
-
-    The product is summed in float32 anyway, and in bfloat16 a logit of 20 would be a multiple of 1/8: the largest rounding
-    error of a log-probability. Gradients have the inputs' dtype."""
-    if weight_VD.dtype == torch.float32:
-        return linear(x_ND, weight_VD)
-    if weight_VD.device.type != "cpu" and not has_float32_output(weight_VD.device, weight_VD.dtype):
-        return linear(x_ND, weight_VD).float()
-    return _LinearFloat32.apply(x_ND, weight_VD)
-
-
-class _LinearFloat32(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        if weight.device.type == "cpu":
-            return x.float() @ weight.float().t()
-        return torch.mm(x, weight.t(), out_dtype=torch.float32)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        gradient = gradients[0].to(x.dtype)
-        needs_x, needs_weight = ctx.needs_input_grad
-        return gradient @ weight if needs_x else None, gradient.t() @ x if needs_weight else None
-
-
-@cache
-def has_float32_output(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch.mm supports `out_dtype` for this dtype; tried once."""
-    try:
-        x = torch.arange(64.0, device=device).view(4, 16).to(dtype)
-        return torch.equal(torch.mm(x, x.t(), out_dtype=torch.float32), x.float() @ x.float().t())
-    except (RuntimeError, TypeError) as error:  # an older torch
-        if is_out_of_memory(error):
-            raise
-        return False
-
+from tacit.engines.local.fast.projections import linear_float32
 
 BLOCK, WARPS = 1024, 4
 """of the forward kernel, one program per row: small, so that all rows of a chunk run at once"""

@@ -22,7 +22,7 @@ from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.fast.compiled import SamplerOps
 from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
-from tacit.engines.local.kv_cache import AttentionMetadata, KeyValueCache
+from tacit.engines.local.fast.kv_cache import AttentionMetadata, KeyValueCache
 from tacit.engines.local.packing import next_power_of_two
 
 MAX_RANK = 64

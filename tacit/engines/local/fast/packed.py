@@ -27,9 +27,9 @@ from tacit.engines.local.fast.compiled import (
     LayerOps,
     can_compile,
 )
+from tacit.engines.local.fast.projections import FAMILY, fused_linear
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
-from tacit.engines.local.projections import FAMILY, fused_linear
 
 
 class PackedDecoder:

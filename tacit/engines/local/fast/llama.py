@@ -9,7 +9,7 @@ these launches are most of the cost. `LlamaLayer` is the reference layer:
     h        += Wdown (silu(g) · u)              with [g; u] = Wgate_up RMSNorm(h)
 
 `LlamaForward` runs it in `prefill_varlen` (packed prompts), `prefill_padded` and `decode_step`. Two faster versions of a decode
-step are in fast/: `CpuDecodeStep` (float32 on a CPU) and `lora_decode` (LoRA on a GPU).
+step are `CpuDecodeStep` (float32 on a CPU) and `lora_decode` (LoRA on a GPU, lora_step.py).
 
 Query and key features are permuted so that the two halves of each RoPE pair are adjacent: the rotation is then one complex
 product, and dot products do not change.
@@ -25,13 +25,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.linalg import vector_norm
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.core.types import HiddenState
 from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSamplerOps, SamplerOps, can_compile
-from tacit.engines.local.fast.cpu_step import CpuDecodeStep, project_tokens
 from tacit.engines.local.fast.decode_attention import PromptChunk
+from tacit.engines.local.fast.kv_cache import AttentionMetadata, AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.fast.lora_step import has_lora_decode, lora_decode
+from tacit.engines.local.fast.projections import FAMILY, FusedLinear, Groups, UnsupportedModule
 from tacit.engines.local.fast.varlen_attention import (
     LAUNCHES,
     SequenceLayout,
@@ -39,10 +41,8 @@ from tacit.engines.local.fast.varlen_attention import (
     has_flash_attention,
     has_varlen_kernels,
 )
-from tacit.engines.local.kv_cache import AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
-from tacit.engines.local.projections import FAMILY, FusedLinear, Groups, UnsupportedModule
 
 MULTI_ADAPTER_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that sequences of several adapters decode in one batch"""
@@ -104,8 +104,8 @@ class LlamaLayer:
 
     def project_qkv(self, h: torch.Tensor, ops: type[SamplerOps], queries: bool = True) -> torch.Tensor:
         """[..., features] before RoPE; `queries=False`: keys and values only."""
-        projection = self.qkv if queries else self.qkv.slice_outputs(self._heads * self._dim)
-        return projection(ops.rms_norm(h, self.input_norm))
+        x = ops.rms_norm(h, self.input_norm)
+        return self.qkv(x) if queries else self.qkv.project_from(self._heads * self._dim, x)
 
     def split_heads(self, qkv: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
         """Split a projection into heads; apply the QK norm, if any, and RoPE. Without queries q is empty."""
@@ -122,6 +122,60 @@ class LlamaLayer:
         """Everything after attention: output projection and MLP. Changes `h` in place and returns it."""
         h = self.out.add_to(h, attended)
         return self.down.add_to(h, ops.swiglu(self.gate_up(ops.rms_norm(h, self.mlp_norm)), self._activation))
+
+
+class CpuDecodeStep:
+    """A float32 decode step on a CPU with a fixed number of slots. With few slots most torch calls take longer than their
+    arithmetic, so there are as few calls as operations: every intermediate is preallocated, and its views (RoPE pairs, heads,
+    gate half) are made once."""
+
+    def __init__(self, slots: int, width: int, inner: int, epsilon: float, shape: AttentionShape) -> None:
+        """`width` of the residual stream, `inner` of the MLP, `epsilon` of the norms."""
+        kv_heads, heads, dim = shape.kv_heads, shape.heads, shape.head_dim
+        self.slots = slots
+        with torch.inference_mode(False):
+            self._length, self._normed = torch.empty(slots, 1), torch.empty(slots, width)
+            self._qkv = torch.empty(slots, (heads + 2 * kv_heads) * dim)
+            self._gate_up = torch.empty(slots, 2 * inner)
+            by_head = self._qkv.view(slots, -1, dim)
+            self._pairs = torch.view_as_complex(by_head[:, : heads + kv_heads].unflatten(-1, (-1, 2)))
+            self._q, self._kv = by_head[:, :heads].unflatten(1, (kv_heads, -1)), by_head[:, heads:]
+            self._gate, self._up = self._gate_up.chunk(2, dim=-1)
+            self._epsilon = torch.tensor(epsilon)
+
+    def __call__(
+        self,
+        h_BD: torch.Tensor,
+        layers: list[LlamaLayer],
+        first_qkv_VF: torch.Tensor | None,
+        tokens_B: torch.Tensor,
+        rope_B: torch.Tensor,
+        cache: KeyValueCache,
+        metadata: AttentionMetadata,
+    ) -> None:
+        """Run all layers; changes `h_BD` in place. `first_qkv_VF`: the first layer's projection of every token, if known."""
+        for depth, layer in enumerate(layers):
+            if depth == 0 and first_qkv_VF is not None:
+                torch.index_select(first_qkv_VF, 0, tokens_B, out=self._qkv)
+            else:
+                layer.qkv.write_plain_to(self._qkv, self.rms_norm(h_BD, layer.input_norm.weight))
+            self._pairs.mul_(rope_B)
+            layer.out.add_plain_to(h_BD, cache.attend_head_major(depth, self._q, self._kv, metadata))
+            layer.gate_up.write_plain_to(self._gate_up, self.rms_norm(h_BD, layer.mlp_norm.weight))
+            silu(self._gate, inplace=True).mul_(self._up)
+            layer.down.add_plain_to(h_BD, self._gate)
+
+    def rms_norm(self, h_BD: torch.Tensor, weight_D: torch.Tensor) -> torch.Tensor:
+        """w · h / √(‖h‖² / D + ε). The result is overwritten by the next call."""
+        return _rms_norm(h_BD, weight_D, self._epsilon, self._length, self._normed)
+
+
+def _rms_norm(
+    h_BD: torch.Tensor, weight_D: torch.Tensor, epsilon: torch.Tensor, length_B: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    vector_norm(h_BD, 2, -1, True, out=length_B)
+    torch.addcmul(epsilon, length_B, length_B, value=1.0 / h_BD.shape[-1], out=length_B).rsqrt_()
+    return torch.mul(h_BD, length_B, out=out).mul_(weight_D)
 
 
 @dataclass(frozen=True, eq=False)
@@ -457,7 +511,10 @@ class LlamaForward:
         adapter = self._groups[0][0]
         if adapter not in self._first_qkv:
             first, norm = self._layers[0], self._layers[0].input_norm
-            self._first_qkv[adapter] = project_tokens(self._embed.weight, norm.weight, norm.variance_epsilon, first.qkv)
+            # by the same operations as in a step
+            h_VD, epsilon = self._embed.weight, torch.tensor(norm.variance_epsilon)
+            normed_VD = _rms_norm(h_VD, norm.weight, epsilon, h_VD.new_empty(len(h_VD), 1), torch.empty_like(h_VD))
+            self._first_qkv[adapter] = first.qkv(normed_VD)
         return self._first_qkv[adapter]
 
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:

@@ -23,10 +23,10 @@ from tacit.engines.local.decoding import (
 )
 from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkBuffers, ChunkSchedule, SlotAssignment, chunk_sizes
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, PromptStates
-from tacit.engines.local.kv_cache import KeyValueCache
-from tacit.engines.local.llama import CachedPrefixes, LlamaForward, PackedPrompts
+from tacit.engines.local.fast.kv_cache import KeyValueCache
+from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
+from tacit.engines.local.fast.projections import Groups
 from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
-from tacit.engines.local.projections import Groups
 
 STEPS_PER_SYNC = 4
 """decode steps on a GPU between reads of the sampled tokens"""

@@ -2,7 +2,7 @@
 
     y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
 
-`FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` at the end is differentiable, for training.
+`FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` is differentiable, for training.
 
 LoRA is not merged into the weights: in bfloat16 a merge would round most of an adapter away, and the sampler's
 log-probabilities would differ from the policy's. The exception are small float32 matrices on a CPU, which are copied anyway
@@ -29,7 +29,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
-from tacit.engines.local.fast.cross_entropy import linear_float32
+from tacit.engines.local.memory import is_out_of_memory
 
 Groups = tuple[tuple[str | None, tuple[int, ...] | None], ...]
 """(adapter, rows that use it); adapter None: the active one; rows None: all"""
@@ -137,17 +137,12 @@ class FusedLinear:
         torch.mm(x, weights.lora_A.t(), out=a)
         return product, weights.lora_B
 
-    def slice_outputs(self, start: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The same projection without its first `start` output features; all rows must use one adapter. Valid until the next
-        refresh."""
+    def project_from(self, start: int, x: torch.Tensor) -> torch.Tensor:
+        """The product without its first `start` output features; all rows must use one adapter."""
         (weights,) = self._in_use
-
-        def project(x: torch.Tensor) -> torch.Tensor:
-            bias = weights.stacked_bias
-            y = linear(x, weights.stacked[start:], None if bias is None else bias[start:])
-            return weights.add_lora(y, x, None if weights.lora_B is None else weights.lora_B[start:])
-
-        return project
+        bias, lora_B = weights.stacked_bias, weights.lora_B
+        y = linear(x, weights.stacked[start:], None if bias is None else bias[start:])
+        return weights.add_lora(y, x, None if lora_B is None else lora_B[start:])
 
     @property
     def weight(self) -> torch.Tensor:
@@ -162,8 +157,10 @@ class FusedLinear:
         return [t for t in (weights.weight, weights.bias, weights.lora_A, weights.lora_B) if t is not None]
 
     def source_modules(self, adapter: str | None = None) -> list[nn.Module]:
-        """The layers whose parameters were copied. Called before every round of sampling, so the answer is kept."""
-        key = (adapter, [_lora_state(module) for module in self._modules] if self._has_lora else [])
+        """The layers whose parameters were copied. Called before every round of sampling, so the answer is kept as long as
+        what `parts_of` depends on is unchanged."""
+        lora: list[Any] = [module for module in self._modules if type(module) is not nn.Linear]
+        key = (adapter, [(m.disable_adapters, tuple(m.merged_adapters), tuple(m.active_adapters)) for m in lora])
         if self._sources[0] != key:
             self._sources = key, [source for module in self._modules for source in _source_modules(module, adapter)]
         return self._sources[1]
@@ -200,8 +197,10 @@ class _FusedWeights:
 
     def add_lora(self, y: torch.Tensor, x: torch.Tensor, lora_B: torch.Tensor | None) -> torch.Tensor:
         """Add the adapter to y = x · stackedᵀ, or to those of its features that `lora_B` has."""
-        if lora_B is None or not self.is_stacked:
-            return add_adapter(y, x, self.lora_A, lora_B)
+        if lora_B is None or self.lora_A is None:
+            return y
+        if not self.is_stacked:
+            return _add_lora_product(y, linear(x, self.lora_A), lora_B)
         y, a = y.split(lora_B.shape, dim=-1)
         return _add_lora_product(y, a, lora_B)
 
@@ -214,10 +213,13 @@ class _FusedWeights:
     def load(self, parts: Sequence[Parts], order: torch.Tensor | None) -> None:
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
-        if input_major:
-            weights = [_merge_lora(w, adapters) for w, _, adapters in parts]
+        if input_major:  # W + s·B·A
+            for i, (_, _, adapters) in enumerate(parts):
+                for a, b, scale in adapters:
+                    weights[i] = torch.addmm(weights[i], b.to(weights[i].dtype), a.to(weights[i].dtype), alpha=scale)
         lora_A, lora_B = (None, None) if input_major else _fuse_adapters(parts, order)
-        single, on_gpu = len(parts) == 1 and order is None and not input_major, _is_launch_bound(weights[0].device)
+        # on a CPU the time of an adapter is in the products, not between them
+        single, on_gpu = len(parts) == 1 and order is None and not input_major, weights[0].device.type == "cuda"
         if on_gpu and lora_A is not None and lora_B is not None:
             missing = -len(lora_A) % RANK_STEP
             lora_A, lora_B = pad(lora_A, (0, 0, 0, missing)), pad(lora_B, (0, missing))
@@ -240,18 +242,10 @@ class _FusedWeights:
         self.lora_B = None if lora_B is None else _copy_into(self.lora_B, lora_B, input_major=on_gpu)
 
 
-def add_adapter(
-    y: torch.Tensor, x: torch.Tensor, lora_A: torch.Tensor | None, lora_B: torch.Tensor | None, scale: float = 1.0
-) -> torch.Tensor:
-    """y += s (x Aᵀ) Bᵀ in place."""
-    return y if lora_A is None or lora_B is None else _add_lora_product(y, linear(x, lora_A), lora_B, scale)
-
-
-def _add_lora_product(y: torch.Tensor, a: torch.Tensor, lora_B: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """y += s a Bᵀ in one operation, so the product is not rounded before the addition. A 2-D y is used as is: through a view,
-    autograd would copy the gradient three times."""
+def _add_lora_product(y: torch.Tensor, a: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+    """y += a Bᵀ in place and in one operation, so the product is not rounded before the addition."""
     rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
-    rows.addmm_(a.view(-1, lora_B.shape[1]), lora_B.t(), alpha=scale)
+    rows.addmm_(a.view(-1, lora_B.shape[1]), lora_B.t())
     return y
 
 
@@ -270,11 +264,6 @@ def _fuse_adapters(parts: Sequence[Parts], order: torch.Tensor | None) -> tuple[
     return torch.cat([a for a, _, _ in adapters]).to(dtype), (fused if order is None else fused[order]).to(dtype)
 
 
-def _is_launch_bound(device: torch.device) -> bool:
-    """On a CPU the time of an adapter is in the products, not between them."""
-    return device.type == "cuda"
-
-
 def _wants_input_major(weights: Sequence[torch.Tensor]) -> bool:
     """On a CPU the product of a few rows with a float32 matrix takes a third to a half less time if the matrix is stored
     input-major: all weights of an input are contiguous. The shape stays [out, in]."""
@@ -290,13 +279,6 @@ def _copy_into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = 
         old.t().copy_(new.t())  # into contiguous memory torch transposes by blocks: a third of the time
         return old
     return old.copy_(new)
-
-
-def _merge_lora(weight: torch.Tensor, adapters: Sequence[Adapter]) -> torch.Tensor:
-    """W + s·B·A"""
-    for a, b, scale in adapters:
-        weight = torch.addmm(weight, b.to(weight.dtype), a.to(weight.dtype), alpha=scale)
-    return weight
 
 
 def parts_of(module: Any, adapter: str | None = None) -> Parts:
@@ -331,13 +313,6 @@ def parts_of(module: Any, adapter: str | None = None) -> Parts:
     return base.weight, base.bias, adapters
 
 
-def _lora_state(module: Any) -> tuple[Any, ...]:
-    """What the result of `parts_of` depends on; ten times faster."""
-    if type(module) is nn.Linear:
-        return ()
-    return module.disable_adapters, tuple(module.merged_adapters), tuple(module.active_adapters)
-
-
 def _source_modules(module: Any, adapter: str | None = None) -> list[nn.Module]:
     """The plain layers whose parameters `parts_of` returns."""
     _, _, adapters = parts_of(module, adapter)
@@ -368,8 +343,12 @@ def fused_linear(x_ND: torch.Tensor, *modules: Any) -> torch.Tensor:
         return torch.cat([module(x_ND) for module in modules], dim=-1)
     if not any(adapters for _, _, adapters in parts):
         return linear(x_ND, *_fuse_weights(parts))
-    layout, lora_B = _make_layout(parts), [adapters[0][1] if adapters else None for _, _, adapters in parts]
-    return _FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), _concat_A(parts), layout, *lora_B)
+    lora_A = _concat([lora_A for _, _, adapters in parts for lora_A, _, _ in adapters])
+    loras = [adapters[0] if adapters else None for _, _, adapters in parts]
+    ranks = [0 if lora is None else len(lora[0]) for lora in loras]
+    layout = [len(weight) for weight, _, _ in parts], ranks, [0.0 if lora is None else lora[2] for lora in loras]
+    lora_B = [None if lora is None else lora[1] for lora in loras]
+    return _FusedLoRALinear.apply(x_ND, *_fuse_weights(parts), lora_A, layout, *lora_B)
 
 
 def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
@@ -378,7 +357,9 @@ def find_parts(modules: Sequence[Any]) -> list[Parts] | None:
         parts = [parts_of(module) for module in modules]
     except UnsupportedModule:
         return None
-    return None if any(len(adapters) > 1 for _, _, adapters in parts) or _uses_dropout(modules) else parts
+    adapted = [module for module in modules if type(module) is not nn.Linear]
+    dropout = any(drop.training and getattr(drop, "p", 0.0) for module in adapted for drop in module.lora_dropout.values())
+    return None if dropout or any(len(adapters) > 1 for _, _, adapters in parts) else parts
 
 
 class _FusedLoRALinear(torch.autograd.Function):
@@ -510,20 +491,45 @@ def _fuse_weights(parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor | 
     return _concat(weights), _concat(filled)
 
 
-def _concat_A(parts: Sequence[Parts]) -> torch.Tensor:
-    return _concat([lora_A for _, _, adapters in parts for lora_A, _, _ in adapters])
-
-
-def _make_layout(parts: Sequence[Parts]) -> LoRALayout:
-    loras = [adapters[0] if adapters else None for _, _, adapters in parts]
-    ranks = [0 if lora is None else lora[0].shape[0] for lora in loras]
-    return [weight.shape[0] for weight, _, _ in parts], ranks, [0.0 if lora is None else lora[2] for lora in loras]
-
-
-def _uses_dropout(modules: Sequence[Any]) -> bool:
-    adapted = [module for module in modules if type(module) is not nn.Linear]
-    return any(drop.training and getattr(drop, "p", 0.0) for module in adapted for drop in module.lora_dropout.values())
-
-
 def _concat(tensors: list[torch.Tensor]) -> torch.Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def linear_float32(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
+    """x Wᵀ [N, V] with float32 output, also for bfloat16 inputs; rounded first if torch cannot.
+
+    The product is summed in float32 anyway, and in bfloat16 a logit of 20 would be a multiple of 1/8: the largest rounding
+    error of a log-probability. Gradients have the inputs' dtype."""
+    if weight_VD.dtype == torch.float32:
+        return linear(x_ND, weight_VD)
+    if weight_VD.device.type != "cpu" and not has_float32_output(weight_VD.device, weight_VD.dtype):
+        return linear(x_ND, weight_VD).float()
+    return _LinearFloat32.apply(x_ND, weight_VD)
+
+
+class _LinearFloat32(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        if weight.device.type == "cpu":
+            return x.float() @ weight.float().t()
+        return torch.mm(x, weight.t(), out_dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0].to(x.dtype)
+        needs_x, needs_weight = ctx.needs_input_grad
+        return gradient @ weight if needs_x else None, gradient.t() @ x if needs_weight else None
+
+
+@cache
+def has_float32_output(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch.mm supports `out_dtype` for this dtype; tried once."""
+    try:
+        x = torch.arange(64.0, device=device).view(4, 16).to(dtype)
+        return torch.equal(torch.mm(x, x.t(), out_dtype=torch.float32), x.float() @ x.float().t())
+    except (RuntimeError, TypeError) as error:  # an older torch
+        if is_out_of_memory(error):
+            raise
+        return False
