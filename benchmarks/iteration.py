@@ -42,6 +42,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, HiddenState, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
 from tacit.engines.local.fast import cuda_graphs, kernels
+from tacit.engines.local.memory import free_memory
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.slots import cache_stop_conditions
@@ -206,7 +207,7 @@ def measure(policy: LocalPolicy, shape: Shape, args: argparse.Namespace) -> dict
 def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: argparse.Namespace) -> dict[str, Any]:
     """The same turns by others; {"failed": why} where one does not run."""
     peers: dict[str, Any] = {}
-    policy.engine.free_memory()
+    free_memory(policy.engine.device)
     for name, kind in (("transformers update", PlainStep), ("packed transformers update", PackedStep)):
         try:
             step, seconds = kind(plain_model(args.path, policy, kind is PackedStep), batch), []

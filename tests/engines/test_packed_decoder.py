@@ -119,7 +119,8 @@ def test_other_architectures_take_their_own_pass(family: str, changes) -> None:
     model = LanguageModel(hf)
     assert model.packed_decoder is None
     prompts, completions = grouped_rows()
-    for packed in model.micro_batches(prompts, completions, np.arange(7), 20, 0):
+    for part in model.plan_micro_batches(prompts, completions, np.arange(7), 20):
+        packed = model.make_micro_batch(prompts, completions, part, 0)
         assert model.forward_hidden(packed).shape == (len(packed.targets_T), 32)
 
 

@@ -17,6 +17,7 @@ from tacit.core.protocols import Request, Sampling, Scheduler, SchedulingSampler
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.fast.llama import LlamaForward
 from tacit.engines.local.fast.llama_decoding import LlamaDecodeBatch
+from tacit.engines.local.memory import free_memory
 from tacit.engines.local.scheduler import MAX_WAIT_STEPS, LocalSampler
 from tacit.engines.local.slots import MAX_STOP_SETS, Slots, StopConditions
 from tacit.losses.surrogates import Imitation
@@ -381,7 +382,7 @@ def test_released_sequences_restart(make_policy):
     policy = make_policy()
     expected = policy.sample(LONG, WARM)
     scheduler, found = start(policy, LONG)
-    policy.engine.free_memory()
+    free_memory(policy.engine.device)
     assert scheduler._batch is None
     found |= finish(scheduler)
     for i in range(4):

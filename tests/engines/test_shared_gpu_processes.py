@@ -65,7 +65,7 @@ def policy(texts: list[str], own_cache: None):
     made = load_policy("tiny", EngineSettings(device="cuda", token_budget=BUDGET), 0, texts, sizes)
     made.sample([Request(np.arange(3, 40))], Sampling(max_tokens=4))
     yield made
-    made.engine.free_memory()
+    memory.free_memory(made.engine.device)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, bat
     scoring, places = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
     with neighbour(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
         policy.logprobs(batch.prompts, batch.completions)
-        policy.engine.free_memory()
+        memory.free_memory(policy.engine.device)
         policy.sample(requests, Sampling(max_tokens=16))
     few = scoring.current, places.current
     print(*(str(warning.message) for warning in said), sep="\n")

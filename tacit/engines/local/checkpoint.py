@@ -32,8 +32,9 @@ MANIFEST = "policy.json"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> None:
+def save(engine: LocalEngine, directory: Path, optimizer: bool) -> None:
     """Save everything into an empty directory. The manifest is written last and marks the checkpoint as complete."""
+    digest = engine.digest(masters=optimizer)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         export(engine, directory)
@@ -51,8 +52,9 @@ def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> 
 def export(engine: LocalEngine, directory: Path) -> None:
     """Save the weights the model uses, for transformers or peft."""
     if engine.adapters:
-        for name in engine.members:
-            _save_adapter(engine, name, directory / "adapters")
+        for name in engine.members:  # peft itself would look up the base model
+            engine.adapters.peft.peft_config[name].save_pretrained(directory / "adapters" / name)
+            _write(directory / "adapters" / name / "adapter_model.safetensors", _adapter_state(engine, name))
     else:
         with no_progress_bars():
             engine.model.hf.save_pretrained(directory / "model")
@@ -64,7 +66,7 @@ def load(engine: LocalEngine, directory: Path) -> str:
     manifest = read_manifest(directory, bool(engine.adapters), engine.members)
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
-        _copy_into(_model_state(engine.model.hf), _read_shards(directory / "model"), file)
+        _copy_into(dict(engine.model.hf.named_parameters()), _read_shards(directory / "model"), file)
     for name, info in manifest["members"].items():
         member = engine.member(name)
         if engine.adapters:
@@ -92,13 +94,6 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
     engine.weights_changed(name)
 
 
-def _save_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
-    """In peft's format. Not written by peft itself, which would look up the base model."""
-    assert engine.adapters is not None
-    engine.adapters.peft.peft_config[name].save_pretrained(directory / name)
-    _write(directory / name / "adapter_model.safetensors", _adapter_state(engine, name))
-
-
 def _adapter_state(engine: LocalEngine, name: str) -> dict[str, torch.Tensor]:
     """Parameter names as peft saves them: without the adapter name, below `base_model.model`."""
     assert engine.adapters is not None
@@ -106,14 +101,9 @@ def _adapter_state(engine: LocalEngine, name: str) -> dict[str, torch.Tensor]:
     return {f"base_model.model.{key.replace(f'.{name}.', '.')}": p for key, p in parameters.items()}
 
 
-def _model_state(hf: Any) -> dict[str, torch.Tensor]:
-    """Every stored tensor once, without tied weights and unsaved buffers."""
-    return dict(hf.named_parameters())
-
-
 def _training_state(member: AdapterState, optimizer: bool) -> dict[str, torch.Tensor]:
     state = _head_state(member)
-    if optimizer and member.has_trained:
+    if optimizer and member.steps:
         weights = member.weights
         for name, master in weights.master.items():
             if master is not weights.live[name]:
@@ -150,7 +140,7 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
 
 def _reference_state(engine: LocalEngine, member: AdapterState) -> dict[str, torch.Tensor]:
     if isinstance(member.reference, LanguageModel):
-        return _model_state(member.reference.hf)
+        return dict(member.reference.hf.named_parameters())
     assert member.reference is not None
     return _adapter_state(engine, member.reference)
 
@@ -163,7 +153,7 @@ def _load_reference(engine: LocalEngine, name: str, member: AdapterState, file: 
         member.reference = name + FROZEN_SUFFIX
         return
     frozen = engine.copy_frozen()
-    _copy_into(_model_state(frozen), state, file)
+    _copy_into(dict(frozen.named_parameters()), state, file)
     member.reference = engine.wrap_model(frozen)
 
 

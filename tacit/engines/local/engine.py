@@ -19,7 +19,7 @@ from tacit.core.protocols import Request, Sampling, Scorer
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import FROZEN_SUFFIX, MAIN, LoraAdapters
 from tacit.engines.local.fast.kernels import fast_paths
-from tacit.engines.local.memory import AdaptiveBudget, empty_cache, free_memory, is_fragmented, is_nearly_full, retry_on_oom
+from tacit.engines.local.memory import AdaptiveBudget, empty_cache, is_fragmented, is_nearly_full, retry_on_oom
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.scheduler import LocalSampler, LocalScheduler
 from tacit.engines.local.scoring import ModelScorer
@@ -55,10 +55,6 @@ class AdapterState:
     def steps(self) -> int:
         """optimizer steps taken"""
         return self._weights.steps if self._weights else 0
-
-    @property
-    def has_trained(self) -> bool:
-        return self.steps > 0
 
     def reset_training(self) -> None:
         """Drop the optimizer and the masters, because the parameters are replaced."""
@@ -158,13 +154,6 @@ class LocalEngine:
             empty_cache(self.device)
         self._phase = phase
 
-    def free_memory(self) -> None:
-        """Release all rebuildable caches of this process, also those of other models."""
-        free_memory(self.device)
-
-    def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> LocalScheduler:
-        return self.get_sampler().open_scheduler(sampling, hidden, partial(self._begin_sampling, name))
-
     def open_shared_scheduler(self, sampling: Sampling) -> LocalScheduler | None:
         """A scheduler whose requests each name their adapter; all adapters decode in one batch. None if the model has no
         adapters, or is too large for a copy per adapter."""
@@ -174,6 +163,9 @@ class LocalEngine:
             sampling, version=lambda: sum(member.version for member in self.members.values())
         )
 
+    def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> LocalScheduler:
+        return self.get_sampler().open_scheduler(sampling, hidden, partial(self._begin_sampling, name))
+
     def sample(
         self, name: str, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None
     ) -> list[Completion]:
@@ -181,9 +173,12 @@ class LocalEngine:
 
     def get_sampler(self) -> LocalSampler:
         if self.sampler is None:
-            with fast_paths(self.settings.fast != "off"):
-                self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
+            self.sampler = self._make_sampler(self.model.hf)
         return self.sampler
+
+    def _make_sampler(self, hf: Any) -> LocalSampler:
+        with fast_paths(self.settings.fast != "off"):
+            return LocalSampler(hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
 
     def copy_sampler(self, name: str) -> LocalSampler:
         """A sampler with a copy of a member's trained weights, for use in another thread. Frozen weights are shared."""
@@ -200,10 +195,8 @@ class LocalEngine:
         trained = {id(p) for p in self.members[name].parameters.values()}
         shared = {id(p): p for p in hf.parameters() if id(p) not in trained}
         copied = retry_on_oom(partial(copy.deepcopy, hf, shared), self.device, "copying the model for sampling")
-        with fast_paths(self.settings.fast != "off"):
-            sampler = LocalSampler(copied, self.tokenizer, self.device, max_batch=self.settings.max_batch)
-        self._copies[name] = copied, sampler
-        return sampler
+        self._copies[name] = copied, self._make_sampler(copied)
+        return self._copies[name][1]
 
     def _begin_sampling(self, name: str) -> int:
         """Activate an adapter for sampling. Returns the version of its weights."""
@@ -259,7 +252,6 @@ class PolicyBase:
         return self.codec.encode_prompt(text)
 
     def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode_prompt` of each, on all CPUs."""
         return self.codec.encode_prompts(texts)
 
     def encode_completion(self, text: str) -> np.ndarray:

@@ -4,7 +4,7 @@ Also device selection, threads, determinism and loading."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +64,10 @@ class LanguageModel:
             varlen = [VarlenDecoder(hf)] if VarlenDecoder.can_run(hf) else []
             self.packed_decoder = next((d for d in (*varlen, PackedDecoder(hf)) if self._matches_transformers(d)), None)
 
-    def micro_batches(
-        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
-    ) -> Iterator[PackedBatch | PaddedBatch]:
-        """The rows as micro-batches for `forward_hidden`. No completion may be empty."""
-        for part in self.plan_micro_batches(prompts, completions, rows, budget):
-            yield self.make_micro_batch(prompts, completions, part, pad)
-
     def plan_micro_batches(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int
     ) -> list[np.ndarray]:
-        """Row indices of each micro-batch."""
+        """Row indices of each micro-batch. No completion may be empty."""
         if self.packed_decoder is not None:
             return plan_packed_batches(prompts, completions, rows, budget)
         lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]

@@ -143,7 +143,7 @@ class LocalPolicy(PolicyBase):
         self._member.reference = self.engine.wrap_model(self.engine.copy_frozen())
 
     def begin_stage(self) -> None:
-        if self._member.has_trained:
+        if self._member.steps:
             self._member.weights.reset_optimizer()
 
     def check_layer(self, layer: int) -> None:
@@ -173,10 +173,7 @@ class LocalPolicy(PolicyBase):
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Without the optimizer, the saved weights (and their digest) are the model's own, not the float32 masters."""
         engine = self.engine
-
-        def save() -> None:
-            checkpoint.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
-
+        save = partial(checkpoint.save, engine, Path(directory), optimizer)
         retry_on_oom(save, engine.device, "saving a checkpoint")
 
     def load_adapter(self, directory: Path) -> None:

@@ -241,7 +241,8 @@ class ModelScorer:
         input_lengths(prompts, completions, self.codec.context_limit)
         self._ready()
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
-        for packed in self.model.micro_batches(prompts, completions, rows, self.token_budget, self.codec.pad):
+        for part in self.model.plan_micro_batches(prompts, completions, rows, self.token_budget):
+            packed = self.model.make_micro_batch(prompts, completions, part, self.codec.pad)
             yield packed, self.model.forward_hidden(packed)
 
 
@@ -260,13 +261,7 @@ def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
     student pass does, and all ranks of a sharded run make the same number of passes."""
     if "teacher" not in needs:
         return batch.prompts
-    return [max(own, teacher, key=len) for own, teacher in zip(batch.prompts, _teacher_prompts(batch), strict=True)]
-
-
-@torch.no_grad()
-def teacher_hidden_states(model: LanguageModel, batch: Batch, packed: PackedBatch | PaddedBatch, pad: int) -> torch.Tensor:
-    """[T, D] hidden states from which the teacher predicts the completion tokens of one micro-batch."""
-    return model.forward_hidden(model.make_micro_batch(_teacher_prompts(batch), batch.completions, packed.rows, pad))
+    return [max(own, teacher, key=len) for own, teacher in zip(batch.prompts, teacher_prompts(batch), strict=True)]
 
 
 def compare_with_teacher(
@@ -292,7 +287,7 @@ def compare_with_teacher(
     )
 
 
-def _teacher_prompts(batch: Batch) -> Sequence[np.ndarray]:
+def teacher_prompts(batch: Batch) -> Sequence[np.ndarray]:
     if TEACHER_PROMPTS not in batch.contexts:
         raise TacitError(f"a loss needs a teacher, but the batch has no column {TEACHER_PROMPTS!r} of teacher prompts.")
     return batch.contexts[TEACHER_PROMPTS]

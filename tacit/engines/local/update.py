@@ -36,7 +36,7 @@ from tacit.engines.local.scoring import (
     compare_with_teacher,
     logprobs_from_logits,
     longer_prompts,
-    teacher_hidden_states,
+    teacher_prompts,
     token_logprobs,
 )
 from tacit.engines.local.settings import EngineSettings
@@ -81,13 +81,18 @@ class MasterWeights:
         """Drop the AdamW moments; the weights stay."""
         self.optimizer.state.clear()
 
+    @torch.no_grad()
     def allocate_moments(self) -> None:
-        """Allocate missing AdamW moments now, and load the optimizer kernels with a one-element step: the real step must not
-        run out of memory halfway."""
+        """Allocate missing AdamW moments now, and load the optimizer kernels: the real step must not run out of memory
+        halfway."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
-                if not self.optimizer.state:
-                    _warm_up_optimizer(p.device)
+                if not self.optimizer.state:  # load what `step` launches with one element
+                    number = nn.Parameter(torch.zeros(1, device=p.device))
+                    number.grad = torch.zeros_like(number)
+                    torch._foreach_mul_([number.grad], 1.0)
+                    torch.optim.AdamW([number], fused=True).step()
+                    torch._foreach_copy_([torch.zeros(1, dtype=torch.bfloat16, device=p.device)], [number])
                 moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
                 self.optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
 
@@ -163,16 +168,6 @@ def dither(weights: torch.Tensor, noise: torch.Tensor, dtype: torch.dtype) -> to
     return torch.where(moved.to(dtype) == weights, moved, weights)
 
 
-@torch.no_grad()
-def _warm_up_optimizer(device: torch.device) -> None:
-    """Everything `MasterWeights.step` launches, on one element."""
-    number, rounded = nn.Parameter(torch.zeros(1, device=device)), torch.zeros(1, dtype=torch.bfloat16, device=device)
-    number.grad = torch.zeros_like(number)
-    torch._foreach_mul_([number.grad], 1.0)
-    torch.optim.AdamW([number], fused=True).step()
-    torch._foreach_copy_([rounded], [number])
-
-
 class Updater:
     """Updates one set of weights (all parameters, or one adapter) of one model."""
 
@@ -202,10 +197,7 @@ class Updater:
             raise TacitError("this method's loss needs a value head; set --engine.value-head.")
         if not len(rows):
             return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
-
-        def gradient(token_budget: int) -> tuple[dict[str, float], int]:
-            return self._accumulate_gradient(batch, losses, rows, needs, token_budget)
-
+        gradient = partial(self._accumulate_gradient, batch, losses, rows, needs)
         try:
             metrics, computed = self._run_within_budget(gradient, int(lengths.max()))
             if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
@@ -275,7 +267,9 @@ class Updater:
             values_R = self.value_head(prompt_ends_RD.float()).squeeze(-1)
         compare_teacher = None
         if "teacher" in needs:
-            teacher_TD = teacher_hidden_states(self.model, batch, packed, self.codec.pad)
+            with torch.no_grad():
+                taught = self.model.make_micro_batch(teacher_prompts(batch), batch.completions, packed.rows, self.codec.pad)
+                teacher_TD = self.model.forward_hidden(taught)
             compare_teacher = partial(compare_with_teacher, self.model, hidden_TD, teacher_TD, batch.temperature)
 
         def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
