@@ -1,9 +1,8 @@
 """Decode batches: sequences that advance together, one token per step.
 
-A `DecodeBatch` has slots. A request is prefilled into a slot (identical prompts of one prefill are computed once) and then
-samples one token per decode step until it finishes; its slot is then free for another request. `DecodeState` holds the
-per-slot tensors of a step on the device. `GenericDecoder` decodes any causal LM through its own `forward` with a transformers
-cache; the Llama family has a faster decoder (llama_decoding.py).
+A request is prefilled into a slot of a `DecodeBatch` (identical prompts of one prefill are computed once) and samples one token
+per decode step until it finishes. `GenericDecoder` decodes any causal LM through its own `forward` with a transformers cache;
+the Llama family has a faster decoder (fast/llama_decoding.py).
 """
 
 from __future__ import annotations

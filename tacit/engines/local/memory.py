@@ -1,10 +1,8 @@
 """GPU memory: out of memory retries, adaptive batch sizes, and GPUs that several processes share.
 
-When an allocation fails, `free_memory` releases every cache this process can rebuild (KV caches, CUDA graphs, torch's cached
-blocks). `AdaptiveBudget.run` then halves the work and retries; results do not depend on how a batch
-is split. Work that cannot be split waits while other processes hold the memory. A budget grows again when memory is back.
-
-    available = free on the GPU + reserved by torch in this process
+When an allocation fails, `free_memory` releases every cache this process can rebuild. `AdaptiveBudget.run` then halves the work
+and retries; results do not depend on how a batch is split. Work that cannot be split waits while other processes hold the
+memory. A budget grows again when memory is back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """From logits to tokens: temperature, top-k, top-p, and inverse-CDF sampling.
 
-On a GPU, sampling from the full distribution takes two kernel launches (fast/sampling_kernels.py) instead of six torch
-operations, whose cumulative sums alone take a tenth of a small model's step. The first kernel sums parts of every row, so that
-few rows of a large vocabulary keep the device busy; the second reads the one part in which u falls. In a decode step it also
-advances the slots, which saves seven more launches.
+On a GPU, sampling from the full distribution takes two kernel launches (fast/sampling_kernels.py): the first sums parts of
+every row, the second reads the one part in which u falls. In a decode step it also advances the slots.
 """
 
 from __future__ import annotations

@@ -1,27 +1,9 @@
 """Continuous batching: when a sequence finishes, its slot goes to the next request while the others keep decoding.
 
-One call of `LocalScheduler.wait` runs one round:
-
-    admit     waiting requests take free slots
-    prefill   their prompts are computed at once, or in chunks inside the next decode steps (fast/chunked_prefill.py)
-    decode    all slots advance until enough sequences have finished
-    finish    completions go back to the caller, whose next requests take the free slots
-
-A prefill has a fixed cost however few requests it admits; until the next one, finished slots idle. So a round decodes until the
-idle slots have cost as much as an admission would,
-
-    Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
-
-or a sequence has been finished for MAX_WAIT_STEPS, or nothing is active. For an even finishing rate this minimizes the loss
-whatever the lengths; short completions come back all together. Batch composition is a function of the requests alone, never of
-time, so a run repeats bit for bit.
-
-A GPU runs ahead: the next steps are launched before the tokens of the last ones are read, unless a sequence has just finished
-(its steps would be wasted). It also decodes while the host prepares a prefill.
-
-Where requests can be prefilled in chunks, admission is nearly free and a round waits less (CHUNKED_ADMIT_COST,
-CHUNKED_MAX_WAIT). Slots of finished sequences double as a prefix cache: the next turn of the same episode continues from the
-keys and values that its previous turn left (`CachedPrefix`).
+One call of `LocalScheduler.wait` runs one round: waiting requests take free slots, their prompts are prefilled (at once, or in
+chunks inside the next decode steps), all slots decode until enough sequences have finished, and their completions go back to
+the caller, whose next requests take the free slots. Finished slots double as a prefix cache for the next turn of an episode.
+Batch composition is a function of the requests alone, never of time, so a run repeats bit for bit.
 """
 
 from __future__ import annotations
@@ -312,7 +294,10 @@ class LocalScheduler:
     # Decoding.
 
     def _decode_until_return(self, admitted: bool) -> None:
-        """Decode until it is time to return finished sequences and admit others (`_should_return`)."""
+        """Decode until it is time to return finished sequences and admit others (`_should_return`).
+
+        A GPU runs ahead: the next steps are launched before the tokens of the last ones are read, unless a sequence has just
+        finished (its steps would be wasted). It also decodes while the host prepares a prefill."""
         batch, slots = self._batch, self._slots
         assert batch is not None
         runs_ahead = batch.is_async and bool((slots.remaining_N > 0).any())
@@ -343,8 +328,12 @@ class LocalScheduler:
             self._launch_decode()
 
     def _should_return(self, num_finished: int, num_started: int, idle: int, waited: int) -> bool:
-        """Whether idle slots have cost as much as an admission. The requests that will take them are waiting already, or are
-        expected to have prompts like the current ones."""
+        """Whether idle slots have cost as much as an admission, which is the same however few requests it admits:
+
+            Σ over steps of (finished slots)  ≥  ADMIT_COST · (slots active at the start)
+
+        or a sequence has been finished for MAX_WAIT_STEPS. Chunked prefill is nearly free, so it waits less. The requests that
+        will take the slots are waiting already, or are expected to have prompts like the current ones."""
         sizes = self._chunk_sizes(len(self._slots))
         following = list(islice(self.waiting, num_finished)) if sizes else []
         if following:

@@ -1,13 +1,8 @@
 """One policy update: `Batch` -> micro-batches -> loss terms -> accumulated gradient -> one AdamW step on master weights.
 
-    Updater.update                 checks the batch, retries with smaller micro-batches on out of memory, takes the step
-      _accumulate_gradient         for each micro-batch: forward, loss, backward, accumulate
-        _forward                   packed forward pass, log-probabilities and entropies -> TokenView
-        LossMetrics.add            the loss terms and their statistics
-      MasterWeights.step           clip, AdamW, copy into the model
-
-Every loss term divides by totals of the whole batch, so micro-batch gradients add up to the batch gradient. With LoRA dropout
-this holds in expectation: masks are drawn micro-batch by micro-batch.
+`Updater.update` runs `_accumulate_gradient` (forward, loss and backward of each micro-batch), then `MasterWeights.step`. Every
+loss term divides by totals of the whole batch, so micro-batch gradients add up to the batch gradient. With LoRA dropout this
+holds in expectation: masks are drawn micro-batch by micro-batch.
 """
 
 from __future__ import annotations

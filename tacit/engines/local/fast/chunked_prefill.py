@@ -159,24 +159,6 @@ class ChunkBuffer:
         return PromptChunk(tokens_C, positions_C, fields.view(-1, BLOCK_FIELDS))
 
 
-class ChunkBuffers:
-    """One `ChunkBuffer` per chunk size, made on first use."""
-
-    def __init__(self, steps: int, device: torch.device) -> None:
-        self._steps, self._device = steps, device
-        self._by_size: dict[int, ChunkBuffer] = {}
-
-    def fill(self, chunks: ChunkSchedule | None, steps: int) -> list[ChunkBuffer | None]:
-        """Upload the chunks. Returns the buffer that each of `steps` steps reads; None: a plain decode step."""
-        if chunks is None:
-            return [None] * steps
-        if chunks.size not in self._by_size:
-            self._by_size[chunks.size] = ChunkBuffer(chunks.size, self._steps, self._device)
-        buffer, count = self._by_size[chunks.size], len(chunks.packed_KX)
-        buffer.fill(chunks.packed_KX)
-        return [buffer] * count + [None] * (steps - count)
-
-
 def _num_blocks(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 

@@ -21,7 +21,7 @@ from tacit.engines.local.decoding import (
     find_moved,
     sample_first_tokens,
 )
-from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkBuffers, ChunkSchedule, SlotAssignment, chunk_sizes
+from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkSchedule, SlotAssignment, chunk_sizes
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, PromptStates
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
@@ -278,7 +278,8 @@ class LlamaDecodeBatch(DecodeBatch):
         self._adapters: list[str | None] = []
         """by slot"""
         self._groups: Groups = ()
-        self._chunk_buffers = ChunkBuffers(self.steps_per_sync, decoder.device)
+        self._chunk_buffers: dict[int, ChunkBuffer] = {}
+        """by chunk size"""
 
     @property
     def weights_version(self) -> int:
@@ -333,7 +334,13 @@ class LlamaDecodeBatch(DecodeBatch):
         width, capacity = decoder.pad_slots(slots), cache.capacity
         decoder.forward.use_adapters(self._groups)
         state.load_noise(noise_BK)
-        for length, buffer in enumerate(self._chunk_buffers.fill(chunks, steps), longest):
+        buffers: list[ChunkBuffer | None] = [None] * steps
+        if chunks is not None:
+            if chunks.size not in self._chunk_buffers:
+                self._chunk_buffers[chunks.size] = ChunkBuffer(chunks.size, self.steps_per_sync, decoder.device)
+            self._chunk_buffers[chunks.size].fill(chunks.packed_KX)
+            buffers[: len(chunks.packed_KX)] = [self._chunk_buffers[chunks.size]] * len(chunks.packed_KX)
+        for length, buffer in enumerate(buffers, longest):
             window = capacity if cache.uses_decode_kernel else min(decoder.pad_window(length), capacity)
 
             def step(window: int = window, buffer: ChunkBuffer | None = buffer) -> None:

@@ -2,20 +2,10 @@
 
     y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
 
-`FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` is differentiable, for training.
-
-LoRA is not merged into the weights: in bfloat16 a merge would round most of an adapter away, and the sampler's
-log-probabilities would differ from the policy's. The exception are small float32 matrices on a CPU, which are copied anyway
-(`_wants_input_major`); there the merge is as exact as a product's own rounding:
-
-    y = x [W₁ + s₁B₁A₁; W₂ + s₂B₂A₂; …]ᵀ + [b₁; b₂; …]
-
-On a GPU, where a launch takes longer than a few rows' arithmetic, A is stacked below the weights and x is multiplied once:
-
-    [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ + [b₁; b₂; …; 0],    y + a diag(s₁B₁, s₂B₂, …)ᵀ
-
-This also needs a copy of single matrices, which otherwise would be read in place; above `STACK_LORA_LIMIT` y and a stay two
-products (capacity.py counts the copies).
+`FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
+merged into the weights: in bfloat16 a merge would round most of an adapter away. The exception are small float32 matrices on a
+CPU (`_wants_input_major`). On a GPU A is stacked below the weights and x is multiplied once, [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ,
+which needs a copy of single matrices; above `STACK_LORA_LIMIT` y and a stay two products (capacity.py counts the copies).
 """
 
 from __future__ import annotations
