@@ -4,7 +4,7 @@
 
 `FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
 merged into the weights: in bfloat16 a merge would round most of an adapter away. The exception are small float32 matrices on a
-CPU (`_wants_input_major`). On a GPU A is stacked below the weights and x is multiplied once, [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ,
+CPU (`_wants_input_major`). On a GPU A is stacked below the weights, x is multiplied once, [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ,
 which needs a copy of single matrices; above `STACK_LORA_LIMIT` y and a stay two products (capacity.py counts the copies).
 """
 
