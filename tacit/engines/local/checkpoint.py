@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as save_bytes
+from torch import Tensor
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.adapters import FROZEN_SUFFIX
@@ -94,14 +95,14 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
     engine.weights_changed(name)
 
 
-def _adapter_state(engine: LocalEngine, name: str) -> dict[str, torch.Tensor]:
+def _adapter_state(engine: LocalEngine, name: str) -> dict[str, Tensor]:
     """Parameter names as peft saves them: without the adapter name, below `base_model.model`."""
     assert engine.adapters is not None
     parameters = engine.adapters.parameters(name)
     return {f"base_model.model.{key.replace(f'.{name}.', '.')}": p for key, p in parameters.items()}
 
 
-def _training_state(member: AdapterState, optimizer: bool) -> dict[str, torch.Tensor]:
+def _training_state(member: AdapterState, optimizer: bool) -> dict[str, Tensor]:
     state = _head_state(member)
     if optimizer and member.steps:
         weights = member.weights
@@ -113,7 +114,7 @@ def _training_state(member: AdapterState, optimizer: bool) -> dict[str, torch.Te
     return state
 
 
-def _head_state(member: AdapterState) -> dict[str, torch.Tensor]:
+def _head_state(member: AdapterState) -> dict[str, Tensor]:
     return {name: p for name, p in member.parameters.items() if name.startswith("value_head.")}
 
 
@@ -138,7 +139,7 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
 
 
-def _reference_state(engine: LocalEngine, member: AdapterState) -> dict[str, torch.Tensor]:
+def _reference_state(engine: LocalEngine, member: AdapterState) -> dict[str, Tensor]:
     if isinstance(member.reference, LanguageModel):
         return dict(member.reference.hf.named_parameters())
     assert member.reference is not None
@@ -157,7 +158,7 @@ def _load_reference(engine: LocalEngine, name: str, member: AdapterState, file: 
     member.reference = engine.wrap_model(frozen)
 
 
-def _read_shards(directory: Path) -> dict[str, torch.Tensor]:
+def _read_shards(directory: Path) -> dict[str, Tensor]:
     """The tensors of a transformers checkpoint, in one file or several."""
     files = sorted(directory.glob("model*.safetensors"))
     if not files:
@@ -165,12 +166,12 @@ def _read_shards(directory: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for file in files for name, tensor in _read(file).items()}
 
 
-def _write(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+def _write(file: Path, tensors: dict[str, Tensor]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, file, metadata={"format": "pt"})
 
 
-def _read(file: Path) -> dict[str, torch.Tensor]:
+def _read(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (OSError, SafetensorError, ValueError) as error:
@@ -178,7 +179,7 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor], file: Path) -> None:
+def _copy_into(targets: dict[str, Tensor], tensors: dict[str, Tensor], file: Path) -> None:
     """Copy every tensor into its target. A missing or extra tensor, or another shape or dtype, is an error."""
     if odd := sorted(set(targets) ^ set(tensors)):
         raise TacitError(f"checkpoint file {file} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -138,11 +139,11 @@ class DecodeState:
         return larger
 
     @property
-    def step_index(self) -> torch.Tensor:
+    def step_index(self) -> Tensor:
         """[1] number of the step since `load_noise`"""
         return self._sampled_B[:1]
 
-    def assign(self, slots_N: np.ndarray, tokens_N: torch.Tensor, positions_N: np.ndarray) -> None:
+    def assign(self, slots_N: np.ndarray, tokens_N: Tensor, positions_N: np.ndarray) -> None:
         """Set the token that each slot reads next, and its position."""
         slots = to_device(slots_N, self.tokens_B.device)
         self.tokens_B[slots] = tokens_N
@@ -153,7 +154,7 @@ class DecodeState:
         self._noise_BK[:slots, :steps] = to_device(noise_BK, self._noise_BK.device)
         self._sampled_B.zero_()
 
-    def sample(self, logits_BV: torch.Tensor, sampling: Sampling, capacity: int) -> None:
+    def sample(self, logits_BV: Tensor, sampling: Sampling, capacity: int) -> None:
         """Sample each slot's next token and advance its position; finished slots stay below `capacity`. Reads no value on the
         host."""
         slots = len(logits_BV)
@@ -193,13 +194,13 @@ class DecodeState:
         return restore
 
 
-def find_moved(order: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def find_moved(order: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     """(slots that change, the slots their contents come from)"""
     to = np.flatnonzero(order != np.arange(len(order)))
     return to_device(to, device), to_device(order[to], device)
 
 
-def fetch_async(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
+def fetch_async(*tensors: Tensor) -> Callable[[], list[np.ndarray]]:
     """Start copying to the host, behind the work queued so far; the returned function waits for the copy."""
     if tensors[0].device.type == "cpu":
         copies = [tensor.numpy().copy() for tensor in tensors]
@@ -215,8 +216,8 @@ def fetch_async(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
 
 
 def sample_first_tokens(
-    logits_NV: torch.Tensor, hidden_ND: torch.Tensor | None, batch: PrefillBatch, sampling: Sampling
-) -> tuple[torch.Tensor, PendingPrefill]:
+    logits_NV: Tensor, hidden_ND: Tensor | None, batch: PrefillBatch, sampling: Sampling
+) -> tuple[Tensor, PendingPrefill]:
     """Sample each request's first token from the prefill's logits. Returns the tokens on the device, and the result that the
     host will read."""
     tokens_N, logprobs_N = sample_tokens(logits_NV, to_device(batch.uniform_N, logits_NV.device), sampling)
@@ -248,7 +249,7 @@ class GenericDecoder:
     def recycle(self, batch: DecodeBatch) -> None:
         """Nothing of it is reused."""
 
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any, **options: Any) -> Any:
+    def forward(self, tokens: Tensor, mask: Tensor, positions: Tensor, cache: Any, **options: Any) -> Any:
         if self._takes_positions:
             options["position_ids"] = positions
         training = self.model.training
@@ -328,7 +329,7 @@ class GenericDecodeBatch(DecodeBatch):
         if self.can_admit:
             self._trim()
 
-    def _merge(self, cache: DynamicCache, mask_NT: torch.Tensor, slots_N: np.ndarray) -> None:
+    def _merge(self, cache: DynamicCache, mask_NT: Tensor, slots_N: np.ndarray) -> None:
         """Move the sequences of another cache into these slots."""
         ours, theirs = len(self._mask_BT), len(mask_NT)
         order = np.arange(max(ours, int(slots_N.max()) + 1))

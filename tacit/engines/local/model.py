@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.core.errors import TacitError
 from tacit.core.platform import usable_cpus
@@ -81,7 +81,7 @@ class LanguageModel:
             return make_packed_batch(prompts, completions, rows)
         return make_padded_batch(prompts, completions, rows, pad)
 
-    def forward_hidden(self, packed: PackedBatch | PaddedBatch) -> torch.Tensor:
+    def forward_hidden(self, packed: PackedBatch | PaddedBatch) -> Tensor:
         """[T, D] hidden states that predict the completion tokens."""
         if isinstance(packed, PackedBatch):
             assert self.packed_decoder is not None
@@ -90,7 +90,7 @@ class LanguageModel:
         hidden_RSD = self.decoder(input_ids=to_device(packed.input_ids, self.device), use_cache=False).last_hidden_state
         return hidden_RSD.flatten(0, 1).index_select(0, to_device(packed.positions_T, self.device))
 
-    def all_hidden_states(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
+    def all_hidden_states(self, input_ids_RS: Tensor) -> Sequence[Tensor]:
         """[R, S, D] hidden states of every layer: 0 the embeddings, `layers` (or −1) the last."""
         return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
 
@@ -99,7 +99,7 @@ class LanguageModel:
         """the GPU packed pass, which also returns hidden states of every layer"""
         return self.packed_decoder if isinstance(self.packed_decoder, VarlenDecoder) else None
 
-    def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden_TD: Tensor) -> Tensor:
         """[T, V] in float32."""
         weight_VD = self._head_matrix
         logits_TV = self.head(hidden_TD).float() if weight_VD is None else linear_float32(hidden_TD, weight_VD)
@@ -110,12 +110,12 @@ class LanguageModel:
         return logits_TV
 
     @property
-    def linear_head(self) -> torch.Tensor | None:
+    def linear_head(self) -> Tensor | None:
         """[V, D] if logits are the plain product with it, without scale or soft cap; else None"""
         return None if self._scale != 1.0 or self._softcap else self._head_matrix
 
     @property
-    def _head_matrix(self) -> torch.Tensor | None:
+    def _head_matrix(self) -> Tensor | None:
         """None if the head has a bias or an adapter, or is sharded"""
         weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
         return weight if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter else None

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.fast.packed import PackedDecoder
 
 POOLINGS = ("last", "mean", "attention")
-Weights = Callable[[], torch.Tensor]
+Weights = Callable[[], Tensor]
 """computes the attention weights, if the pooling needs them"""
 
 
@@ -38,7 +39,7 @@ def check_pooling(hf: Any, layer: int, pooling: str) -> None:
         raise TacitError("layer 0 is the embeddings and has no attention: choose a later layer, or pooling last or mean.")
 
 
-def pool_padded(hidden_NTD: torch.Tensor, last_N: torch.Tensor, pooling: str, weights: Weights) -> torch.Tensor:
+def pool_padded(hidden_NTD: Tensor, last_N: Tensor, pooling: str, weights: Weights) -> Tensor:
     """[N, D] of right-padded prompts that end at column `last`. `weights`: [N, T]."""
     if pooling == "last":
         return hidden_NTD[torch.arange(len(last_N), device=last_N.device), last_N]
@@ -50,9 +51,7 @@ def pool_padded(hidden_NTD: torch.Tensor, last_N: torch.Tensor, pooling: str, we
     return (weights_NT[:, None] @ hidden_NTD.float()).squeeze(1)
 
 
-def pool_varlen(
-    hidden_ND: torch.Tensor, cu_seqlens: torch.Tensor, pooling: str, weights: Weights | None = None
-) -> torch.Tensor:
+def pool_varlen(hidden_ND: Tensor, cu_seqlens: Tensor, pooling: str, weights: Weights | None = None) -> Tensor:
     """[U, D] of packed prompts; prompt u holds the tokens `cu_seqlens[u]` to `cu_seqlens[u + 1]`. `weights`: [N]. Reads no
     value on the host, so a CUDA graph can record it."""
     if pooling == "last":
@@ -63,7 +62,7 @@ def pool_varlen(
     return _reduce(weights()[:, None] * hidden_ND, "sum", cu_seqlens)
 
 
-def attention_padded(q_NTHK: torch.Tensor, k_NTGK: torch.Tensor, last_N: torch.Tensor, scale: float) -> torch.Tensor:
+def attention_padded(q_NTHK: Tensor, k_NTGK: Tensor, last_N: Tensor, scale: float) -> Tensor:
     """[N, T] attention of each prompt's last token, mean over heads."""
     columns_T = torch.arange(k_NTGK.shape[1], device=last_N.device)
     q_NGQK = q_NTHK[torch.arange(len(last_N), device=last_N.device), last_N].unflatten(1, (k_NTGK.shape[2], -1)).float()
@@ -71,7 +70,7 @@ def attention_padded(q_NTHK: torch.Tensor, k_NTGK: torch.Tensor, last_N: torch.T
     return scores_NGQT.masked_fill((columns_T > last_N[:, None])[:, None, None], -torch.inf).softmax(-1).mean((1, 2))
 
 
-def attention_varlen(q_NHK: torch.Tensor, k_NGK: torch.Tensor, cu_seqlens: torch.Tensor, scale: float) -> torch.Tensor:
+def attention_varlen(q_NHK: Tensor, k_NGK: Tensor, cu_seqlens: Tensor, scale: float) -> Tensor:
     """[N] attention of each prompt's last token, mean over heads."""
     lengths_U = cu_seqlens.diff().long()
     prompt_N = torch.repeat_interleave(torch.arange(len(lengths_U), device=q_NHK.device), lengths_U, output_size=len(q_NHK))
@@ -81,11 +80,11 @@ def attention_varlen(q_NHK: torch.Tensor, k_NGK: torch.Tensor, cu_seqlens: torch
     return (exp_NH / _reduce(exp_NH, "sum", cu_seqlens)[prompt_N]).mean(1)
 
 
-def _reduce(values_N: torch.Tensor, how: str, cu_seqlens: torch.Tensor) -> torch.Tensor:
+def _reduce(values_N: Tensor, how: str, cu_seqlens: Tensor) -> Tensor:
     return torch.segment_reduce(values_N, how, offsets=cu_seqlens.long(), axis=0, unsafe=True)
 
 
-def last_token_attention(hf: Any, layer: int, before_RSD: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
+def last_token_attention(hf: Any, layer: int, before_RSD: Tensor, lengths_R: Tensor) -> Tensor:
     """[R, S] `attention_padded` of a layer with the input `before_RSD`, through the model's own modules: transformers' fused
     attention does not return its weights."""
     block = hf.model.layers[layer - 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
@@ -25,7 +26,7 @@ BLOCK = 4096
 """logits per part of a row"""
 
 
-SlotState = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]
+SlotState = tuple[Tensor, Tensor, Tensor, int]
 """what the kernel advances: tokens sampled so far, the last token, its position [B], and the largest position"""
 
 
@@ -41,7 +42,7 @@ def check_sampling(sampling: Sampling) -> None:
         raise TacitError("a stop string is empty and would end every completion at once; remove it.")
 
 
-def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_tokens(logits_BV: Tensor, uniform_B: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability, [B] int64 and [B] float32.
 
     The token is the smallest whose cumulative probability exceeds u. The log-probability is that of
@@ -76,17 +77,17 @@ def sample_tokens(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sa
     return tokens_B, probs_BV.gather(1, tokens_B[:, None])[:, 0].log()
 
 
-def can_use_kernel(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
+def can_use_kernel(logits_BV: Tensor, sampling: Sampling) -> bool:
     if sampling.temperature == 0 or _is_truncated(logits_BV, sampling):
         return False
     return has_sampling_kernel(logits_BV.device, logits_BV.dtype)
 
 
-def _is_truncated(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
+def _is_truncated(logits_BV: Tensor, sampling: Sampling) -> bool:
     return 0 < sampling.top_k < logits_BV.shape[1] or sampling.top_p < 1
 
 
-def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
     """First index whose cumulative sum exceeds u times the total: never one of probability zero.
 
     u·total may round up to the total itself; stepping just below it keeps the answer inside the support. For NaN
@@ -99,11 +100,11 @@ def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
 
 @on_tensor_device
 def launch_sampling_kernel(
-    logits_BV: torch.Tensor,
+    logits_BV: Tensor,
     temperature: float,
-    noise_BK: torch.Tensor,
-    tokens_BK: torch.Tensor,
-    logprobs_BK: torch.Tensor,
+    noise_BK: Tensor,
+    tokens_BK: Tensor,
+    logprobs_BK: Tensor,
     advance: SlotState | None = None,
 ) -> None:
     """Write the first of K tokens of each row and its log-probability; with `advance`, the next one. The [B, K] tensors are
@@ -125,9 +126,7 @@ def launch_sampling_kernel(
     )  # fmt: skip
 
 
-def _sample_with_kernel(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _sample_with_kernel(logits_BV: Tensor, uniform_B: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     tokens_B1 = torch.empty(len(logits_BV), 1, dtype=torch.long, device=logits_BV.device)
     logprobs_B1 = torch.empty(len(logits_BV), 1, dtype=torch.float32, device=logits_BV.device)
     launch_sampling_kernel(logits_BV, temperature, uniform_B.contiguous()[:, None], tokens_B1, logprobs_B1)
@@ -164,9 +163,7 @@ def _check_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return moved and bool((sampled_B == 2).all()) and not tokens_BK[:, 2].any() and not logprobs_BK[:, 2].any()
 
 
-def _is_correct(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, tokens_B: torch.Tensor, logprobs_B: torch.Tensor
-) -> bool:
+def _is_correct(logits_BV: Tensor, uniform_B: Tensor, temperature: float, tokens_B: Tensor, logprobs_B: Tensor) -> bool:
     """Whether u falls into the token's interval of the CDF, and the log-probability is right."""
     expected_BV = torch.log_softmax(logits_BV.double() / temperature, -1)
     share_B = expected_BV.gather(1, tokens_B[:, None])[:, 0]

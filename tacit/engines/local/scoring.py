@@ -8,7 +8,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.core.credit import Batch
@@ -42,12 +42,8 @@ EntropyMode = Literal["none", "value", "gradient"]
 
 
 def token_logprobs(
-    model: LanguageModel,
-    hidden_TD: torch.Tensor,
-    targets_T: torch.Tensor,
-    temperature: float = 1.0,
-    entropy: EntropyMode = "none",
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    model: LanguageModel, hidden_TD: Tensor, targets_T: Tensor, temperature: float = 1.0, entropy: EntropyMode = "none"
+) -> tuple[Tensor, Tensor | None]:
     """(log π(target), entropy of π) at each position, π = softmax(logits / temperature), in float32.
 
     Uses the fused linear log-softmax kernels where available. Otherwise logits are computed in chunks of tokens, and under
@@ -57,7 +53,7 @@ def token_logprobs(
     if model.fast and weight_VD is not None and has_logprob_kernels(weight_VD.device, weight_VD.dtype):
         return fused_linear_logprobs(hidden_TD, weight_VD, LogprobTargets(targets_T, _positive(temperature), entropy, size))
 
-    def chunk(hidden_CD: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def chunk(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor | None]:
         return logprobs_from_logits(model.logits(hidden_CD), targets_C, temperature, entropy)
 
     if len(targets_T) <= size:
@@ -74,8 +70,8 @@ def token_logprobs(
 
 
 def logprobs_from_logits(
-    logits_TV: torch.Tensor, targets_T: torch.Tensor, temperature: float = 1.0, entropy: EntropyMode = "none"
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    logits_TV: Tensor, targets_T: Tensor, temperature: float = 1.0, entropy: EntropyMode = "none"
+) -> tuple[Tensor, Tensor | None]:
     """log π(target) and the entropy −Σ π log π of π = softmax(logits / temperature)."""
     logps_TV = torch.log_softmax(logits_TV if _positive(temperature) == 1.0 else logits_TV / temperature, dim=-1)
     logprobs_T = logps_TV.gather(-1, targets_T[:, None]).squeeze(-1)
@@ -236,7 +232,7 @@ class ModelScorer:
 
     def _forward(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]
-    ) -> Iterator[tuple[PackedBatch | PaddedBatch, torch.Tensor]]:
+    ) -> Iterator[tuple[PackedBatch | PaddedBatch, Tensor]]:
         """Micro-batches with the hidden states [T, D] that predict their completion tokens. Empty completions are skipped."""
         input_lengths(prompts, completions, self.codec.context_limit)
         self._ready()
@@ -266,14 +262,14 @@ def longer_prompts(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
 
 def compare_with_teacher(
     model: LanguageModel,
-    student_TD: torch.Tensor,
-    teacher_TD: torch.Tensor,
+    student_TD: Tensor,
+    teacher_TD: Tensor,
     temperature: float,
-    compare: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
+    compare: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
     """[T] `compare(student, teacher)` of log-distributions, chunk by chunk; logits are recomputed in the backward pass."""
 
-    def chunk(student_CD: torch.Tensor, teacher_CD: torch.Tensor) -> torch.Tensor:
+    def chunk(student_CD: Tensor, teacher_CD: Tensor) -> Tensor:
         with torch.no_grad():
             teacher_CV = torch.log_softmax(model.logits(teacher_CD) / temperature, dim=-1)
         return compare(torch.log_softmax(model.logits(student_CD) / temperature, dim=-1), teacher_CV)

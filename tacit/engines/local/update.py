@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
@@ -112,7 +112,7 @@ class MasterWeights:
             master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
             p.grad = None
 
-    def gradient_norm(self) -> torch.Tensor:
+    def gradient_norm(self) -> Tensor:
         gradients = [p.grad for p in self.master.values() if p.grad is not None]
         if not gradients:
             return torch.zeros(())
@@ -150,13 +150,13 @@ class MasterWeights:
             p.grad = None
 
 
-def dither_noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
+def dither_noise(name: str, shape: torch.Size, device: torch.device) -> Tensor:
     """u of each weight of a parameter, uniform in (−1, 1); a function of the name."""
     generator = torch.Generator(device).manual_seed(derive(0, "place within its rounding", name))
     return torch.rand(shape, generator=generator, device=device).mul_(2).sub_(1)
 
 
-def dither(weights: torch.Tensor, noise: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def dither(weights: Tensor, noise: Tensor, dtype: torch.dtype) -> Tensor:
     """w + u · spacing(w) / 2 where that rounds to w in `dtype`, else w."""
     # w = mantissa · 2^exponent with a mantissa of at least ½, so half a spacing is 2^exponent · eps / 4
     moved = torch.ldexp(noise * (torch.finfo(dtype).eps / 4), torch.frexp(weights).exponent).add_(weights)
@@ -267,7 +267,7 @@ class Updater:
                 teacher_TD = self.model.forward_hidden(taught)
             compare_teacher = partial(compare_with_teacher, self.model, hidden_TD, teacher_TD, batch.temperature)
 
-        def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
+        def per_token(column: Sequence[np.ndarray]) -> Tensor:
             return _column(np.concatenate([column[r] for r in packed.rows]), device)
 
         return TokenView(
@@ -292,12 +292,12 @@ class LossMetrics:
 
     def __init__(self, losses: Sequence[LossTerm], total_tokens: int):
         self.losses, self.names, self.total_tokens = losses, _names(losses), total_tokens
-        self.sums: dict[str, torch.Tensor] = {}
-        self.peaks: dict[str, torch.Tensor] = {}
-        self.parts: dict[str, torch.Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.peaks: dict[str, Tensor] = {}
+        self.parts: dict[str, Tensor] = {}
         self.owner: dict[str, str] = {}
 
-    def add(self, view: TokenView, sampled: bool) -> torch.Tensor:
+    def add(self, view: TokenView, sampled: bool) -> Tensor:
         """The micro-batch loss: the sum of all terms."""
         total = view.logprobs_T.new_zeros(())
         for name, term in zip(self.names, self.losses, strict=True):
@@ -318,7 +318,7 @@ class LossMetrics:
                 self._count("behaviour_gap_max", gap_T.max())
         return total
 
-    def read(self, norm: torch.Tensor) -> dict[str, float]:
+    def read(self, norm: Tensor) -> dict[str, float]:
         """All sums, maxima and the gradient norm, in one transfer from the device."""
         columns = {f"sum:{k}": v for k, v in self.sums.items()} | {f"max:{k}": v for k, v in self.peaks.items()}
         columns |= {f"part:{k}": v for k, v in self.parts.items()} | {"norm": norm}
@@ -377,7 +377,7 @@ def _names(losses: Sequence[LossTerm]) -> list[str]:
     return names
 
 
-def _column(values: np.ndarray, device: torch.device) -> torch.Tensor:
+def _column(values: np.ndarray, device: torch.device) -> Tensor:
     kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
     return to_device(values.astype(kind, copy=False), device)
 
@@ -460,7 +460,7 @@ def measure_activation_bytes(
     needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
     in_chunks = not needs & {LOGITS, TEACHER}
 
-    def counts(tensor: torch.Tensor) -> bool:
+    def counts(tensor: Tensor) -> bool:
         """Logits of a single chunk are planned for separately."""
         shape = tuple(tensor.shape)
         return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
@@ -485,7 +485,7 @@ def measure_activation_bytes(
 
 
 def count_saved_bytes(
-    work: Callable[[], Any], exclude: Sequence[torch.Tensor], counts: Callable[[torch.Tensor], bool] = lambda _: True
+    work: Callable[[], Any], exclude: Sequence[Tensor], counts: Callable[[Tensor], bool] = lambda _: True
 ) -> tuple[int, Any]:
     """(bytes of distinct storage that autograd saves in `work()`, its result). Leaves out `exclude` and tensors for which
     `counts` is false."""
@@ -493,7 +493,7 @@ def count_saved_bytes(
     excluded = {t.untyped_storage().data_ptr() for t in local}
     saved: dict[int, int] = {}
 
-    def count(tensor: torch.Tensor) -> torch.Tensor:
+    def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in excluded and counts(tensor):
             saved[storage.data_ptr()] = storage.nbytes()

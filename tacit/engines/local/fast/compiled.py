@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import silu
 
@@ -34,32 +35,30 @@ MIN_TOKENS_TO_COMPILE = 4096
 """tokens of a pass from which operations are compiled; smaller passes are bound by launches, not by memory"""
 
 
-def rms_norm(h: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+def rms_norm(h: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     wide = h.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(h.dtype) * weight
 
 
-def add_rms_norm(
-    h: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def add_rms_norm(h: Tensor, delta: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     h = h + delta
     return h, rms_norm(h, weight, epsilon)
 
 
-def apply_rope(x_NHD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def apply_rope(x_NHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """`cos` and `sin` are [N, 1, head_dim / 2] in float32."""
     a, b = x_NHD.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x_NHD.dtype)
 
 
-def apply_rope_interleaved(x_NHD: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+def apply_rope_interleaved(x_NHD: Tensor, rotation: Tensor) -> Tensor:
     """For heads that interleave the two halves, as in the sampler. `rotation` is [N, 1, head_dim / 2, 2] float32: cos, sin."""
     pairs = x_NHD.float().unflatten(-1, (-1, 2))
     a, b, cos, sin = pairs[..., 0], pairs[..., 1], rotation[..., 0], rotation[..., 1]
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x_NHD.dtype)
 
 
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+def swiglu(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, -1)
     return silu(gate) * up
 
@@ -74,14 +73,12 @@ class LayerOps:
         self.apply_rope, self.apply_rope_interleaved = wrap(apply_rope), wrap(apply_rope_interleaved)
         self._uses_kernels = compiled
 
-    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+    def swiglu(self, gate_up: Tensor) -> Tensor:
         if self._uses_kernels and gate_up.ndim == 2 and has_swiglu_kernels(gate_up.device, gate_up.dtype):
             return SwiGLU.apply(gate_up)
         return self._swiglu(gate_up)
 
-    def split_qkv_rope(
-        self, qkv_NF: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, key_heads: int
-    ) -> tuple[torch.Tensor, ...]:
+    def split_qkv_rope(self, qkv_NF: Tensor, cos: Tensor, sin: Tensor, heads: int, key_heads: int) -> tuple[Tensor, ...]:
         """Queries, keys and values [N, heads, head_dim] of their fused projection, RoPE applied to the first two."""
         dim, sizes = 2 * cos.shape[-1], (heads, key_heads, key_heads)
         if self._uses_kernels and has_rope_qkv_kernel(qkv_NF.device, qkv_NF.dtype, heads, key_heads, dim):
@@ -109,7 +106,7 @@ class _CompiledOp:
         if _CompiledOp.failed:
             return self._op(*arguments)
         for argument in arguments:
-            if isinstance(argument, torch.Tensor) and argument.ndim > 1:
+            if isinstance(argument, Tensor) and argument.ndim > 1:
                 torch._dynamo.maybe_mark_dynamic(argument, 0)
         if self._compiled is not None:
             return self._compiled(*arguments)
@@ -142,17 +139,17 @@ class SamplerOps:
     """The same operations for prefill and decode, in eager torch."""
 
     @staticmethod
-    def rms_norm(h: torch.Tensor, norm: Any) -> torch.Tensor:
+    def rms_norm(h: Tensor, norm: Any) -> Tensor:
         return torch_rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
 
     @staticmethod
-    def apply_rope(x: torch.Tensor, cis: torch.Tensor) -> torch.Tensor:
+    def apply_rope(x: Tensor, cis: Tensor) -> Tensor:
         """(a + ib)(cos + i sin) for every interleaved pair, in float32."""
         pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * cis).flatten(-2).to(x.dtype)
 
     @staticmethod
-    def swiglu(gate_up: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def swiglu(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return activation(gate) * up
 
@@ -161,15 +158,15 @@ class CompiledSamplerOps(SamplerOps):
     """One launch each."""
 
     @staticmethod
-    def rms_norm(h: torch.Tensor, norm: Any) -> torch.Tensor:
+    def rms_norm(h: Tensor, norm: Any) -> Tensor:
         if h.ndim == 2 and has_rms_norm_kernel(h.device, h.dtype, h.shape[1]):
             return rms_norm_forward(h, norm.weight, norm.variance_epsilon)
         return COMPILED_OPS.rms_norm(h, norm.weight, norm.variance_epsilon)
 
     @staticmethod
-    def apply_rope(x: torch.Tensor, cis: torch.Tensor) -> torch.Tensor:
+    def apply_rope(x: Tensor, cis: Tensor) -> Tensor:
         return COMPILED_OPS.apply_rope_interleaved(x, torch.view_as_real(cis))
 
     @staticmethod
-    def swiglu(gate_up: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def swiglu(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         return COMPILED_OPS.swiglu(gate_up)

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tacit.engines.local.fast.kernels import capability_probe, is_kernel_usable, on_tensor_device, probe_logits
@@ -33,7 +34,7 @@ BACKWARD_BLOCK, BACKWARD_WARPS = 4096, 8
 class LogprobTargets(NamedTuple):
     """What to compute from hidden states."""
 
-    targets_T: torch.Tensor
+    targets_T: Tensor
     temperature: float
     entropy: str
     """`none`, `value`, or `gradient` (differentiable)"""
@@ -48,11 +49,11 @@ class LogprobTargets(NamedTuple):
         return len(self.targets_T) <= self.chunk_tokens
 
 
-Scores = tuple[torch.Tensor, torch.Tensor | None]
+Scores = tuple[Tensor, Tensor | None]
 """log π(target) and, if requested, the entropy at each position"""
 
 
-def fused_linear_logprobs(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets) -> Scores:
+def fused_linear_logprobs(hidden_TD: Tensor, weight_VD: Tensor, targets: LogprobTargets) -> Scores:
     found: Scores
     if weight_VD.requires_grad or targets.entropy == "gradient":
         found = _FusedLinearLogprobs.apply(hidden_TD, weight_VD, targets)
@@ -65,9 +66,7 @@ class _FrozenHeadLogprobs(torch.autograd.Function):
     """Only the log-probabilities are differentiable, and only with respect to the hidden states."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets, needs_gradient: bool
-    ) -> Scores:
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets: LogprobTargets, needs_gradient: bool) -> Scores:
         """`needs_gradient`: whether to prepare r."""
         logprobs_T, logsumexp_T, entropy_T = found = _make_buffers(hidden_TD)
         r_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if needs_gradient else None
@@ -82,7 +81,7 @@ class _FrozenHeadLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (r_TD,), of_logprobs_T = ctx.saved_tensors, gradients[0]
         d_hidden_TD = None if of_logprobs_T is None else (of_logprobs_T[:, None] * r_TD).to(ctx.dtype)
         return d_hidden_TD, None, None, None
@@ -92,7 +91,7 @@ class _FusedLinearLogprobs(torch.autograd.Function):
     """The general case: everything is differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets) -> Scores:
+    def forward(ctx: Any, hidden_TD: Tensor, weight_VD: Tensor, targets: LogprobTargets) -> Scores:
         logprobs_T, logsumexp_T, entropy_T = found = _make_buffers(hidden_TD)
         kept = None
         for _, logits_CV in _forward_chunks(hidden_TD, weight_VD, targets, found):
@@ -103,7 +102,7 @@ class _FusedLinearLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (hidden_TD, weight_VD, logsumexp_T, entropy_T, kept), targets = ctx.saved_tensors, ctx.targets
         of_logprobs_T, of_entropy_T = (None if gradient is None else gradient.contiguous() for gradient in gradients)
         if of_logprobs_T is None:
@@ -128,15 +127,15 @@ class _FusedLinearLogprobs(torch.autograd.Function):
         return d_hidden_TD, d_weight_VD, None
 
 
-def _make_buffers(hidden_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _make_buffers(hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Buffers for log π(target), log Σ exp z and the entropy of every token."""
     logprobs_T, logsumexp_T, entropy_T = (hidden_TD.new_empty(len(hidden_TD), dtype=torch.float32) for _ in range(3))
     return logprobs_T, logsumexp_T, entropy_T
 
 
 def _forward_chunks(
-    hidden_TD: torch.Tensor, weight_VD: torch.Tensor, targets: LogprobTargets, found: Sequence[torch.Tensor]
-) -> Iterator[tuple[slice, torch.Tensor]]:
+    hidden_TD: Tensor, weight_VD: Tensor, targets: LogprobTargets, found: Sequence[Tensor]
+) -> Iterator[tuple[slice, Tensor]]:
     """Each chunk with its logits, after its part of the buffers has been filled."""
     for chunk in targets.chunks():
         logits_CV = linear_float32(hidden_TD[chunk], weight_VD)
@@ -149,20 +148,20 @@ def _forward_chunks(
 
 def _backward_chunk(
     chunk: slice,
-    logits_CV: torch.Tensor,
+    logits_CV: Tensor,
     targets: LogprobTargets,
-    logsumexp_T: torch.Tensor,
-    entropy_T: torch.Tensor,
-    of_logprobs_T: torch.Tensor,
-    of_entropy_T: torch.Tensor | None,
+    logsumexp_T: Tensor,
+    entropy_T: Tensor,
+    of_logprobs_T: Tensor,
+    of_entropy_T: Tensor | None,
     dtype: torch.dtype,
-) -> torch.Tensor:
+) -> Tensor:
     of_entropy_C = None if of_entropy_T is None else of_entropy_T[chunk]
     known = (targets.targets_T[chunk], targets.temperature, logsumexp_T[chunk], entropy_T[chunk])
     return logprob_backward(logits_CV, *known, of_logprobs_T[chunk], of_entropy_C, dtype)
 
 
-def _mark_outputs(ctx: Any, targets: LogprobTargets, logprobs_T: torch.Tensor, entropy_T: torch.Tensor) -> Scores:
+def _mark_outputs(ctx: Any, targets: LogprobTargets, logprobs_T: Tensor, entropy_T: Tensor) -> Scores:
     """The outputs, marked for autograd."""
     ctx.set_materialize_grads(False)
     if targets.entropy == "none":
@@ -174,13 +173,13 @@ def _mark_outputs(ctx: Any, targets: LogprobTargets, logprobs_T: torch.Tensor, e
 
 @on_tensor_device
 def logprob_forward(
-    logits_CV: torch.Tensor,
-    targets_C: torch.Tensor,
+    logits_CV: Tensor,
+    targets_C: Tensor,
     temperature: float,
     entropy: bool,
-    logprobs_C: torch.Tensor,
-    logsumexp_C: torch.Tensor,
-    entropy_C: torch.Tensor,
+    logprobs_C: Tensor,
+    logsumexp_C: Tensor,
+    entropy_C: Tensor,
 ) -> None:
     """Writes the last three arguments: log π(target), log Σ exp z, and the entropy if requested."""
     from tacit.engines.local.fast.cross_entropy_kernels import (
@@ -196,15 +195,15 @@ def logprob_forward(
 
 @on_tensor_device
 def logprob_backward(
-    logits_CV: torch.Tensor,
-    targets_C: torch.Tensor,
+    logits_CV: Tensor,
+    targets_C: Tensor,
     temperature: float,
-    logsumexp_C: torch.Tensor,
-    entropy_C: torch.Tensor,
-    of_logprobs_C: torch.Tensor,
-    of_entropy_C: torch.Tensor | None,
+    logsumexp_C: Tensor,
+    entropy_C: Tensor,
+    of_logprobs_C: Tensor,
+    of_entropy_C: Tensor | None,
     dtype: torch.dtype,
-) -> torch.Tensor:
+) -> Tensor:
     """The gradient of the logits."""
     from tacit.engines.local.fast.cross_entropy_kernels import logprob_backward_kernel
 

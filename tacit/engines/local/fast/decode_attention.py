@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.fast.compiled import SamplerOps
@@ -38,18 +39,18 @@ three heads of 64 12.2 and 12.5, and 38.7 and 29.6"""
 
 @on_tensor_device
 def decode_attention(
-    q_BHD: torch.Tensor,
-    k_BGD: torch.Tensor,
-    v_BGD: torch.Tensor,
-    keys_BSGD: torch.Tensor,
-    values_BSGD: torch.Tensor,
-    positions_B: torch.Tensor,
-    rope_B: torch.Tensor,
+    q_BHD: Tensor,
+    k_BGD: Tensor,
+    v_BGD: Tensor,
+    keys_BSGD: Tensor,
+    values_BSGD: Tensor,
+    positions_B: Tensor,
+    rope_B: Tensor,
     scale: float,
     splits: int = 0,
     launch: Mapping[str, int] | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    out: Tensor | None = None,
+) -> Tensor:
     """[B, query heads · head_dim]. The heads of a slot must be contiguous; slots may be strided. `splits`: a power of two; 0
     picks it, and the launch options, for the device. `out`: contiguous output memory.
 
@@ -111,7 +112,7 @@ def has_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, q
 def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     generator = torch.Generator(device).manual_seed(0)
 
-    def random(*shape: int) -> torch.Tensor:
+    def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     positions = torch.tensor([0, 1, 150, 299], device=device)
@@ -172,23 +173,23 @@ LARGE_HEAD = 128
 class PromptChunk:
     """Prompt tokens of one step. Blocks of a prompt are consecutive, and all but the last are full."""
 
-    tokens_C: torch.Tensor
-    positions_C: torch.Tensor
-    blocks_N4: torch.Tensor
+    tokens_C: Tensor
+    positions_C: Tensor
+    blocks_N4: Tensor
     """see BLOCK_FIELDS"""
 
 
 @on_tensor_device
 def chunk_attention(
-    q_CHD: torch.Tensor,
-    k_CGD: torch.Tensor,
-    v_CGD: torch.Tensor,
-    keys_BSGD: torch.Tensor,
-    values_BSGD: torch.Tensor,
-    blocks_N4: torch.Tensor,
-    rope_C: torch.Tensor,
+    q_CHD: Tensor,
+    k_CGD: Tensor,
+    v_CGD: Tensor,
+    keys_BSGD: Tensor,
+    values_BSGD: Tensor,
+    blocks_N4: Tensor,
+    rope_C: Tensor,
     scale: float,
-    out: torch.Tensor,
+    out: Tensor,
 ) -> None:
     """Writes `out` [C, query heads · head_dim], and keys and values into the cache. Layout and RoPE as in
     `decode_attention`."""
@@ -207,14 +208,8 @@ def chunk_attention(
 
 
 def chunk_attention_reference(
-    q_CHD: torch.Tensor,
-    k_CGD: torch.Tensor,
-    v_CGD: torch.Tensor,
-    keys_BSGD: torch.Tensor,
-    values_BSGD: torch.Tensor,
-    blocks_N4: torch.Tensor,
-    scale: float,
-) -> torch.Tensor:
+    q_CHD: Tensor, k_CGD: Tensor, v_CGD: Tensor, keys_BSGD: Tensor, values_BSGD: Tensor, blocks_N4: Tensor, scale: float
+) -> Tensor:
     """The same in torch, with RoPE applied already; reads the blocks on the host."""
     found_CHD, group = torch.zeros_like(q_CHD), q_CHD.shape[1] // k_CGD.shape[1]
     for number, (slot, cached, begin, count) in enumerate(blocks_N4.tolist()):
@@ -252,7 +247,7 @@ def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
     """Compare with the reference; whatever may not be read is infinite."""
     generator = torch.Generator(device).manual_seed(0)
 
-    def random(*shape: int) -> torch.Tensor:
+    def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     blocks_N4, rows, capacity, scale = torch.tensor(TRIAL, device=device), 4, 320, head_dim**-0.5
@@ -294,20 +289,20 @@ def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
 class MixedInputs(NamedTuple):
     """Everything but the queries; slots come first, then prompt tokens."""
 
-    k_NGD: torch.Tensor
-    v_NGD: torch.Tensor
-    keys_BSGD: torch.Tensor
-    values_BSGD: torch.Tensor
+    k_NGD: Tensor
+    v_NGD: Tensor
+    keys_BSGD: Tensor
+    values_BSGD: Tensor
     """the cache, which also receives the new keys and values"""
-    positions_B: torch.Tensor
+    positions_B: Tensor
     """of the slots"""
-    blocks_N4: torch.Tensor
+    blocks_N4: Tensor
     """of the prompt chunk"""
-    rope_N: torch.Tensor
+    rope_N: Tensor
     scale: float
 
 
-def mixed_attention(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
+def mixed_attention(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
     """[N, query heads · head_dim]"""
     (_, heads, dim), kv_heads, rows = q_NHD.shape, beside.keys_BSGD.shape[2], len(beside.positions_B)
     # with many slots, whose programs are small, the programs of prompts would have to be small as well
@@ -316,7 +311,7 @@ def mixed_attention(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
     return (_in_one_launch if at_once else _in_two_launches)(q_NHD, beside)
 
 
-def _in_two_launches(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
+def _in_two_launches(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
     k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rope_N, scale = beside
     out_NF, rows = torch.empty(len(q_NHD), q_NHD[0].numel(), dtype=q_NHD.dtype, device=q_NHD.device), len(positions_B)
     (q, k, v, rope, out), (q_C, k_C, v_C, turns_C, out_C) = zip(
@@ -328,7 +323,7 @@ def _in_two_launches(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
 
 
 @on_tensor_device
-def _in_one_launch(q_NHD: torch.Tensor, beside: MixedInputs) -> torch.Tensor:
+def _in_one_launch(q_NHD: Tensor, beside: MixedInputs) -> Tensor:
     from tacit.engines.local.fast.decode_attention_kernels import (
         mixed_attention_kernel,  # triton is only installed with a GPU
     )
@@ -361,7 +356,7 @@ def _check_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int,
     """Compare with two separate launches, for one slot and for several."""
     generator, blocks_N4 = torch.Generator(device).manual_seed(0), torch.tensor(TRIAL, device=device)
 
-    def random(*shape: int) -> torch.Tensor:
+    def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     for rows in (1, 9):

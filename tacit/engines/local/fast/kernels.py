@@ -15,6 +15,7 @@ from functools import cache, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from tacit.engines.local.memory import is_out_of_memory
 
@@ -72,13 +73,11 @@ def is_kernel_usable(what: str, device: torch.device, matches_torch: Callable[[]
     return False
 
 
-def on_tensor_device(
-    launch: Callable[Concatenate[torch.Tensor, Rest], Answer],
-) -> Callable[Concatenate[torch.Tensor, Rest], Answer]:
+def on_tensor_device(launch: Callable[Concatenate[Tensor, Rest], Answer]) -> Callable[Concatenate[Tensor, Rest], Answer]:
     """Decorator: launch on the device of the first argument. Triton launches on the thread's current device otherwise."""
 
     @wraps(launch)
-    def launch_there(tensor: torch.Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
+    def launch_there(tensor: Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
         with torch.cuda.device_of(tensor):
             return launch(tensor, *rest, **more)
 
@@ -102,7 +101,7 @@ def nvidia_generation(device: torch.device) -> int:
     return int(torch.cuda.get_device_capability(device)[0]) if nvidia else 0
 
 
-def probe_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:
+def probe_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> Tensor:
     """[rows, vocabulary] test logits from flat to sharp. A third of the rows has −∞ in the first block, a third after it."""
     spread_B = torch.logspace(-1, 1, rows, device=generator.device)[:, None]
     logits_BV = torch.randn(rows, vocabulary, generator=generator, device=generator.device) * spread_B

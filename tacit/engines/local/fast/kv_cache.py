@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.fast.decode_attention import (
@@ -28,7 +29,7 @@ from tacit.engines.local.fast.layers import has_rope_cache_kernel, rope_into_cac
 from tacit.engines.local.fast.varlen_attention import has_varlen_kernels
 from tacit.engines.local.memory import empty_cache
 
-RopeAndStore = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+RopeAndStore = Callable[[int, Tensor, Tensor, Tensor], None]
 """(layer, qkv [N, features], positions, rope): applies RoPE to queries and keys in place, and stores keys and values"""
 
 
@@ -56,11 +57,11 @@ class AttentionMetadata:
 
     slots: int
     window: int
-    kv_index: tuple[torch.Tensor, ...]
+    kv_index: tuple[Tensor, ...]
     """where new keys and values go: indices into the flat cache, or into the head-major memory of a layer"""
-    mask: torch.Tensor
-    positions: torch.Tensor
-    rope: torch.Tensor | None = None
+    mask: Tensor
+    positions: Tensor
+    rope: Tensor | None = None
     """rotations of each slot and of the chunk tokens behind them, if the attention kernel applies RoPE"""
     chunk: PromptChunk | None = None
     """prompt tokens of a chunked prefill; they come after the slots"""
@@ -73,7 +74,7 @@ class KeyValueCache:
         self.shape = shape
         self._head_major = shape.device.type == "cpu"
         self.slots = self.capacity = 0
-        self._memory: list[torch.Tensor] = []
+        self._memory: list[Tensor] = []
         """per layer: keys, then values"""
         self._positions = torch.zeros(0, dtype=torch.int64)
         self._visible, self._masked = (torch.tensor(x, dtype=shape.dtype, device=shape.device) for x in (0.0, -torch.inf))
@@ -115,30 +116,23 @@ class KeyValueCache:
         """Addresses and sizes of all that a CUDA graph reads; values follow the keys, so the size matters."""
         return (self._positions.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
 
-    def _view(self, memory: torch.Tensor, slots: int) -> torch.Tensor:
+    def _view(self, memory: Tensor, slots: int) -> Tensor:
         s = self.shape
         if self._head_major:
             return memory.view(slots, s.kv_heads, -1, s.head_dim).transpose(1, 2)
         return memory.view(slots, -1, s.kv_heads, s.head_dim)
 
-    def _part(self, layer: int, slots: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _part(self, layer: int, slots: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Views of the first tokens of the first slots: keys and values."""
         return self._keys[layer][:slots, :tokens], self._values[layer][:slots, :tokens]
 
-    def store_padded(self, layer: int, slots: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+    def store_padded(self, layer: int, slots: slice | Tensor, keys_NTHD: Tensor, values_NTHD: Tensor) -> None:
         """Store the keys and values of padded prompts."""
         tokens = keys_NTHD.shape[1]
         self._keys[layer][slots, :tokens] = keys_NTHD
         self._values[layer][slots, :tokens] = values_NTHD
 
-    def store(
-        self,
-        kv_index_M: torch.Tensor,
-        source_M: torch.Tensor | None,
-        layer: int,
-        keys_NHD: torch.Tensor,
-        values_NHD: torch.Tensor,
-    ) -> None:
+    def store(self, kv_index_M: Tensor, source_M: Tensor | None, layer: int, keys_NHD: Tensor, values_NHD: Tensor) -> None:
         """Store packed keys and values at these indices of the flat cache; `source_M` says which token goes where, if some go
         to several slots. A CUDA graph of it holds for any slots × capacity of the same memory."""
         for i, new in enumerate((keys_NHD, values_NHD)):
@@ -149,7 +143,7 @@ class KeyValueCache:
             else:
                 self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, kv_index_M, new)
 
-    def flat_view(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def flat_view(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values [slots · capacity, heads, head_dim], in the order of `store`'s indices."""
         keys, values = self._memory[layer].view(2, -1, self.shape.kv_heads, self.shape.head_dim)
         return keys, values
@@ -161,13 +155,13 @@ class KeyValueCache:
         on_gpu = s.device.type == "cuda"
         return not self._head_major and (not on_gpu or has_varlen_kernels(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim))
 
-    def make_rope_and_store(self, kv_index_N: torch.Tensor) -> RopeAndStore | None:
+    def make_rope_and_store(self, kv_index_N: Tensor) -> RopeAndStore | None:
         """A fused kernel that applies RoPE in place and stores keys and values at these indices; None without it."""
         s = self.shape
         if self._head_major or not has_rope_cache_kernel(s.device, s.dtype, s.heads, s.kv_heads, s.head_dim):
             return None
 
-        def rope_and_store(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, rope: torch.Tensor) -> None:
+        def rope_and_store(layer: int, qkv_NF: Tensor, positions_N: Tensor, rope: Tensor) -> None:
             heads = qkv_NF.shape[1] // s.head_dim - 2 * s.kv_heads
             rope_into_cache(qkv_NF, heads, positions_N, torch.view_as_real(rope), kv_index_N, *self.flat_view(layer))
 
@@ -191,7 +185,7 @@ class KeyValueCache:
         return True
 
     def make_metadata(
-        self, positions_B: torch.Tensor, window: int, rope_B: torch.Tensor, chunk: PromptChunk | None = None
+        self, positions_B: Tensor, window: int, rope_B: Tensor, chunk: PromptChunk | None = None
     ) -> AttentionMetadata:
         """A step in which slot i writes at its position and reads up to it, within `window`. `rope_B` [B, 1, head_dim / 2]:
         rotations of the slots and of the chunk behind them."""
@@ -207,9 +201,7 @@ class KeyValueCache:
         mask = torch.where(self._positions[:window] > positions_B.view(-1, 1, 1, 1), self._masked, self._visible)
         return AttentionMetadata(slots, window, (kv_index,), mask, positions_B, chunk=chunk)
 
-    def attend(
-        self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: AttentionMetadata
-    ) -> torch.Tensor:
+    def attend(self, layer: int, q_BHD: Tensor, k_BHD: Tensor, v_BHD: Tensor, step: AttentionMetadata) -> Tensor:
         """Store this step's keys and values, then attend: [B, query heads · head_dim]. RoPE is applied already, unless the
         decode kernel does it."""
         s, keys, values = self.shape, self._keys[layer], self._values[layer]
@@ -225,9 +217,7 @@ class KeyValueCache:
         shape, strides = (step.slots, step.window, s.kv_heads, s.head_dim), keys.stride()
         return attend_last_token(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, s.scale)
 
-    def _attend_mixed(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: AttentionMetadata, chunk: PromptChunk
-    ) -> torch.Tensor:
+    def _attend_mixed(self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: AttentionMetadata, chunk: PromptChunk) -> Tensor:
         """Slots, followed by chunk tokens; neither reads what the other writes."""
         s, keys, values, slots = self.shape, self._keys[layer], self._values[layer], step.slots
         if step.rope is None:
@@ -236,9 +226,7 @@ class KeyValueCache:
             return torch.cat((attended, rest))
         return mixed_attention(q, MixedInputs(k, v, keys, values, step.positions, chunk.blocks_N4, step.rope, s.scale))
 
-    def attend_head_major(
-        self, layer: int, q_BHGD: torch.Tensor, kv_BHD: torch.Tensor, step: AttentionMetadata
-    ) -> torch.Tensor:
+    def attend_head_major(self, layer: int, q_BHGD: Tensor, kv_BHD: Tensor, step: AttentionMetadata) -> Tensor:
         """`attend` on a CPU in few calls: queries grouped by key head, keys and values side by side."""
         s, keys, values = self.shape, self._keys[layer], self._values[layer]
         self._heads[layer].index_put_(step.kv_index, kv_BHD)
@@ -247,15 +235,13 @@ class KeyValueCache:
         visible = keys.as_strided(shape, strides), values.as_strided(shape, strides)
         return scaled_dot_product_attention(q_BHGD, *visible, step.mask, scale=s.scale).reshape(step.slots, -1)
 
-    def copy_slots(self, to: torch.Tensor, source: torch.Tensor, tokens: int) -> None:
+    def copy_slots(self, to: Tensor, source: Tensor, tokens: int) -> None:
         """Slots `to` become copies of slots `source`, up to `tokens`."""
         for tensor in (*self._keys, *self._values):
             tensor[to, :tokens] = tensor[source, :tokens]
 
 
-def attend_last_token(
-    q_BHD: torch.Tensor, k_BSHD: torch.Tensor, v_BSHD: torch.Tensor, mask: torch.Tensor, scale: float
-) -> torch.Tensor:
+def attend_last_token(q_BHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, mask: Tensor, scale: float) -> Tensor:
     """One query position per sequence, [B, query heads · head_dim]. The query heads of a key head become its queries, so keys
     are never repeated."""
     b, _, heads, dim = k_BSHD.shape

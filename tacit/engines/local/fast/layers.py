@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import rms_norm
 
@@ -23,19 +24,19 @@ SWIGLU_BLOCK, SWIGLU_WARPS = 1024, 4
 
 class SwiGLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate_up_NF: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, gate_up_NF: Tensor) -> Tensor:
         ctx.save_for_backward(gate_up_NF)
         return swiglu_forward(gate_up_NF)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (gate_up_NF,) = ctx.saved_tensors
         return swiglu_backward(gate_up_NF, gradients[0].contiguous())
 
 
 @on_tensor_device
-def swiglu_forward(gate_up_NF: torch.Tensor) -> torch.Tensor:
+def swiglu_forward(gate_up_NF: Tensor) -> Tensor:
     """[N, inner] from gate and up, side by side [N, 2 · inner]."""
     from tacit.engines.local.fast.layer_kernels import swiglu_forward_kernel  # Triton comes with CUDA only
 
@@ -49,7 +50,7 @@ def swiglu_forward(gate_up_NF: torch.Tensor) -> torch.Tensor:
 
 
 @on_tensor_device
-def swiglu_backward(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torch.Tensor:
+def swiglu_backward(gate_up_NF: Tensor, gradient_NF: Tensor) -> Tensor:
     """The gradients of gate and up, side by side."""
     from tacit.engines.local.fast.layer_kernels import swiglu_backward_kernel
 
@@ -103,7 +104,7 @@ MAX_NORM_WIDTH = 8192
 
 
 @on_tensor_device
-def rms_norm_forward(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+def rms_norm_forward(h_ND: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """w · h / √(mean h² + ε) by row; `h_ND` must be contiguous."""
     from tacit.engines.local.fast.layer_kernels import rms_norm_kernel  # Triton comes with CUDA only
 
@@ -141,13 +142,7 @@ ROPE_BLOCK, ROPE_WARPS = 4096, 4
 
 @on_tensor_device
 def rope_into_cache(
-    qkv_NF: torch.Tensor,
-    heads: int,
-    positions_N: torch.Tensor,
-    rotations: torch.Tensor,
-    slots_N: torch.Tensor,
-    keys_SGD: torch.Tensor,
-    values_SGD: torch.Tensor,
+    qkv_NF: Tensor, heads: int, positions_N: Tensor, rotations: Tensor, slots_N: Tensor, keys_SGD: Tensor, values_SGD: Tensor
 ) -> None:
     """Rotates queries and keys of `qkv_NF` in place and writes keys and values to `slots_N` of the cache. `qkv_NF` may be a
     slice of a wider matrix. `rotations` is [positions, head_dim / 2, 2] float32: cos, sin."""
@@ -168,9 +163,7 @@ class RopeQKV(torch.autograd.Function):
     are (first half, second half) of a head. `cos` and `sin` are [N, 1, head_dim / 2] float32."""
 
     @staticmethod
-    def forward(
-        ctx: Any, qkv_NF: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, sizes: tuple[int, int, int]
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, qkv_NF: Tensor, cos: Tensor, sin: Tensor, sizes: tuple[int, int, int]) -> tuple[Tensor, ...]:
         """`sizes`: heads of queries, keys and values."""
         ctx.save_for_backward(cos, sin)
         dim = 2 * cos.shape[-1]
@@ -180,15 +173,13 @@ class RopeQKV(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (cos, sin), (q, k, v) = ctx.saved_tensors, (gradient.contiguous() for gradient in gradients)
         return rope_qkv(q, k, v, cos, sin, back=True), None, None, None
 
 
 @on_tensor_device
-def rope_qkv(
-    q_NHD: torch.Tensor, k_NGD: torch.Tensor, v_NGD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, back: bool
-) -> torch.Tensor:
+def rope_qkv(q_NHD: Tensor, k_NGD: Tensor, v_NGD: Tensor, cos: Tensor, sin: Tensor, back: bool) -> Tensor:
     """[N, features]: q, k, v side by side, queries and keys rotated, or rotated back for the gradient."""
     from tacit.engines.local.fast.layer_kernels import rope_qkv_kernel
 

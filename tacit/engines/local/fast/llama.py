@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
@@ -49,9 +49,9 @@ MULTI_ADAPTER_LIMIT = 1 << 22
 QKV_TABLE_LIMIT = 1024
 """largest vocabulary for which the first layer's q, k and v are precomputed for every token after each weight update"""
 
-StoreKV = Callable[[int, torch.Tensor, torch.Tensor], None]
+StoreKV = Callable[[int, Tensor, Tensor], None]
 """(layer, keys, values): stores them in the KV cache"""
-QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+QKV = tuple[Tensor, Tensor, Tensor]
 
 
 class LlamaLayer:
@@ -73,7 +73,7 @@ class LlamaLayer:
         self._activation = silu if mlp.config.hidden_act == "silu" else mlp.act_fn
         self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self._qk_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
-        self._qk_weight: torch.Tensor | None = None
+        self._qk_weight: Tensor | None = None
         self.refresh()
 
     @property
@@ -95,19 +95,19 @@ class LlamaLayer:
         return [self.input_norm, self.mlp_norm, *(self._qk_norms or ())]
 
     @property
-    def norm_tensors(self) -> list[torch.Tensor]:
+    def norm_tensors(self) -> list[Tensor]:
         return [t for t in (self.input_norm.weight, self.mlp_norm.weight, self._qk_weight) if t is not None]
 
-    def compute_qkv(self, h: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
+    def compute_qkv(self, h: Tensor, rope: Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
         """Queries, keys and values, [..., heads, head_dim] each, with RoPE; `rope=None`: without, for kernels that apply it."""
         return self.split_heads(self.project_qkv(h, ops), rope, ops)
 
-    def project_qkv(self, h: torch.Tensor, ops: type[SamplerOps], queries: bool = True) -> torch.Tensor:
+    def project_qkv(self, h: Tensor, ops: type[SamplerOps], queries: bool = True) -> Tensor:
         """[..., features] before RoPE; `queries=False`: keys and values only."""
         x = ops.rms_norm(h, self.input_norm)
         return self.qkv(x) if queries else self.qkv.project_from(self._heads * self._dim, x)
 
-    def split_heads(self, qkv: torch.Tensor, rope: torch.Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
+    def split_heads(self, qkv: Tensor, rope: Tensor | None, ops: type[SamplerOps] = SamplerOps) -> QKV:
         """Split a projection into heads; apply the QK norm, if any, and RoPE. Without queries q is empty."""
         heads = qkv.unflatten(-1, (-1, self._dim))
         queries = heads.shape[-2] - 2 * self._kv_heads
@@ -118,7 +118,7 @@ class LlamaLayer:
         q, k = (qk if rope is None else ops.apply_rope(qk, rope)).split((queries, self._kv_heads), dim=-2)
         return q, k, v
 
-    def finish(self, h: torch.Tensor, attended: torch.Tensor, ops: type[SamplerOps] = SamplerOps) -> torch.Tensor:
+    def finish(self, h: Tensor, attended: Tensor, ops: type[SamplerOps] = SamplerOps) -> Tensor:
         """Everything after attention: output projection and MLP. Changes `h` in place and returns it."""
         h = self.out.add_to(h, attended)
         return self.down.add_to(h, ops.swiglu(self.gate_up(ops.rms_norm(h, self.mlp_norm)), self._activation))
@@ -145,11 +145,11 @@ class CpuDecodeStep:
 
     def __call__(
         self,
-        h_BD: torch.Tensor,
+        h_BD: Tensor,
         layers: list[LlamaLayer],
-        first_qkv_VF: torch.Tensor | None,
-        tokens_B: torch.Tensor,
-        rope_B: torch.Tensor,
+        first_qkv_VF: Tensor | None,
+        tokens_B: Tensor,
+        rope_B: Tensor,
         cache: KeyValueCache,
         metadata: AttentionMetadata,
     ) -> None:
@@ -165,14 +165,12 @@ class CpuDecodeStep:
             silu(self._gate, inplace=True).mul_(self._up)
             layer.down.add_plain_to(h_BD, self._gate)
 
-    def rms_norm(self, h_BD: torch.Tensor, weight_D: torch.Tensor) -> torch.Tensor:
+    def rms_norm(self, h_BD: Tensor, weight_D: Tensor) -> Tensor:
         """w · h / √(‖h‖² / D + ε). The result is overwritten by the next call."""
         return _rms_norm(h_BD, weight_D, self._epsilon, self._length, self._normed)
 
 
-def _rms_norm(
-    h_BD: torch.Tensor, weight_D: torch.Tensor, epsilon: torch.Tensor, length_B: torch.Tensor, out: torch.Tensor
-) -> torch.Tensor:
+def _rms_norm(h_BD: Tensor, weight_D: Tensor, epsilon: Tensor, length_B: Tensor, out: Tensor) -> Tensor:
     vector_norm(h_BD, 2, -1, True, out=length_B)
     torch.addcmul(epsilon, length_B, length_B, value=1.0 / h_BD.shape[-1], out=length_B).rsqrt_()
     return torch.mul(h_BD, length_B, out=out).mul_(weight_D)
@@ -192,9 +190,9 @@ class CachedPrefixes:
 class PackedPrompts:
     """Prompts end to end, without padding, on the device."""
 
-    tokens_N: torch.Tensor
-    positions_N: torch.Tensor
-    ends_U: torch.Tensor
+    tokens_N: Tensor
+    positions_N: Tensor
+    ends_U: Tensor
     """index of each prompt's last token"""
     layout: SequenceLayout
     last_layout: SequenceLayout
@@ -266,7 +264,7 @@ class LlamaForward:
         self._cpu_step_allowed: bool | None = None
         self._lora_step_allowed: bool | None = None
         """whether the weights in use allow the fast steps; None: not checked since they changed"""
-        self._first_qkv: dict[str | None, torch.Tensor] = {}
+        self._first_qkv: dict[str | None, Tensor] = {}
         """by adapter: the first layer's q, k and v of every token, before RoPE"""
 
     def __len__(self) -> int:
@@ -322,7 +320,7 @@ class LlamaForward:
         for projection in self._projections:
             projection.forget_adapter(adapter)
 
-    def source_parameters(self, adapter: str | None = None) -> list[torch.Tensor]:
+    def source_parameters(self, adapter: str | None = None) -> list[Tensor]:
         """Every parameter that is read or copied: as long as these are unchanged, so is everything here."""
         modules = self._unfused + [m for projection in self._projections for m in projection.source_modules(adapter)]
         return [t for module in modules for t in module._parameters.values() if t is not None]
@@ -361,8 +359,8 @@ class LlamaForward:
         hidden: HiddenState | None,
         store: StoreKV,
         rope_and_store: RopeAndStore | None = None,
-        cached: Callable[[int], tuple[torch.Tensor, torch.Tensor]] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        cached: Callable[[int], tuple[Tensor, Tensor]] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """`prefill_padded` for packed prompts. Keys and values [N, heads, head_dim] go to `store`, or through the fused
         `rope_and_store` where possible. `cached(layer)`: the whole cached keys and values, if the prompts are suffixes of what
         is cached. Reads no value on the host."""
@@ -371,7 +369,7 @@ class LlamaForward:
         fused = rope_and_store is not None and not self._layers[0].has_qk_norm
         rope_N = None if fused else self._rope[positions_N, None]
 
-        def compute_qkv(depth: int, h: torch.Tensor, queries: bool) -> QKV:
+        def compute_qkv(depth: int, h: Tensor, queries: bool) -> QKV:
             qkv = self._layers[depth].project_qkv(h, ops, queries)
             if rope_and_store is not None and fused:
                 rope_and_store(depth, qkv, positions_N, self._rope)
@@ -380,21 +378,21 @@ class LlamaForward:
                 store(depth, k, v)
             return (q, k, v) if cached is None else (q, *cached(depth))
 
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return attend_varlen(q, k, v, prompts.layout, scale).flatten(1)
 
-        def attend_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return attend_varlen(q, k, v, prompts.last_layout, scale).flatten(1)
 
-        def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        def pool(h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return pool_varlen(h, starts, hidden.pooling if hidden else "", partial(attention_varlen, q, k, starts, scale))
 
         h, ends_U = embedding(prompts.tokens_N, self._embed.weight), prompts.ends_U
         return self._prefill(h, ends_U, positions_N[ends_U], hidden, compute_qkv, attend, attend_last, pool, ops)
 
     def prefill_padded(
-        self, tokens_NT: torch.Tensor, last_N: torch.Tensor, hidden: HiddenState | None, store: StoreKV
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, tokens_NT: Tensor, last_N: Tensor, hidden: HiddenState | None, store: StoreKV
+    ) -> tuple[Tensor, Tensor | None]:
         """Right-padded prompts that end at column `last`: logits [N, V] and the hidden state [N, D] if requested.
         `store` gets each layer's keys and values [N, T, heads, head_dim].
 
@@ -403,17 +401,17 @@ class LlamaForward:
         n, t = tokens_NT.shape
         rope_T, scale = self._rope[:t, None], self.shape.scale
 
-        def compute_qkv(depth: int, h: torch.Tensor, queries: bool) -> QKV:
+        def compute_qkv(depth: int, h: Tensor, queries: bool) -> QKV:
             q, k, v = self._layers[depth].split_heads(self._layers[depth].project_qkv(h, SamplerOps, queries), rope_T)
             store(depth, k, v)
             return q, k, v
 
-        def attend_last(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             padding_NT = torch.arange(t, device=tokens_NT.device) > last_N[:, None]
             mask_NT = torch.zeros(n, t, dtype=q.dtype, device=q.device).masked_fill_(padding_NT, float("-inf"))
             return attend_last_token(q, k, v, mask_NT[:, None, None], scale)
 
-        def pool(h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        def pool(h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return pool_padded(h, last_N, hidden.pooling if hidden else "", partial(attention_padded, q, k, last_N, scale))
 
         h, last = embedding(tokens_NT, self._embed.weight), (torch.arange(n, device=tokens_NT.device), last_N)
@@ -421,16 +419,16 @@ class LlamaForward:
 
     def _prefill(
         self,
-        h: torch.Tensor,
-        last: torch.Tensor | tuple[torch.Tensor, ...],
-        last_positions: torch.Tensor,
+        h: Tensor,
+        last: Tensor | tuple[Tensor, ...],
+        last_positions: Tensor,
         hidden: HiddenState | None,
-        compute_qkv: Callable[[int, torch.Tensor, bool], QKV],
-        attend: Callable[..., torch.Tensor],
-        attend_last: Callable[..., torch.Tensor],
-        pool: Callable[..., torch.Tensor],
+        compute_qkv: Callable[[int, Tensor, bool], QKV],
+        attend: Callable[..., Tensor],
+        attend_last: Callable[..., Tensor],
+        pool: Callable[..., Tensor],
         ops: type[SamplerOps],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """All layers. `last` indexes the last tokens of the prompts, for which alone the top layer's queries and MLP are
         computed: nothing else reads them, unless the pooled state of that layer is requested."""
         layer, pooled = (None if hidden is None else hidden.layer), None
@@ -451,13 +449,8 @@ class LlamaForward:
         return self.head.to_float32(h_last), h_last if layer == len(self) and not needs_all else pooled
 
     def decode_step(
-        self,
-        tokens_B: torch.Tensor,
-        positions_B: torch.Tensor,
-        cache: KeyValueCache,
-        window: int,
-        chunk: PromptChunk | None = None,
-    ) -> torch.Tensor:
+        self, tokens_B: Tensor, positions_B: Tensor, cache: KeyValueCache, window: int, chunk: PromptChunk | None = None
+    ) -> Tensor:
         """One more token per slot at its own position; reads the cache's first `window` positions. Returns logits [B, V].
 
         `chunk`: prompt tokens for chunked prefill, computed behind the slots; only their keys and values are kept, so they
@@ -503,7 +496,7 @@ class LlamaForward:
             self._lora_step_allowed = has_lora_decode(self._layers, self.device, self.dtype)
         return self._lora_step_allowed
 
-    def _get_first_qkv(self) -> torch.Tensor | None:
+    def _get_first_qkv(self) -> Tensor | None:
         """[V, features] the first layer's q, k and v of every token before RoPE: they do not depend on context. None for a
         large vocabulary, most of which would never be read."""
         if len(self._embed.weight) > QKV_TABLE_LIMIT:
@@ -517,10 +510,10 @@ class LlamaForward:
             self._first_qkv[adapter] = first.qkv(normed_VD)
         return self._first_qkv[adapter]
 
-    def final_norm(self, h: torch.Tensor) -> torch.Tensor:
+    def final_norm(self, h: Tensor) -> Tensor:
         return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)
 
-    def _causal_attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def _causal_attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[N, T, heads, head_dim] each -> [N, T, query heads · head_dim]"""
         s = self.shape
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -531,7 +524,7 @@ class LlamaForward:
         attended = scaled_dot_product_attention(q, k, v, is_causal=True, scale=s.scale, enable_gqa=grouped)
         return attended.transpose(1, 2).flatten(2)
 
-    def _make_rope(self, length: int) -> torch.Tensor:
+    def _make_rope(self, length: int) -> Tensor:
         """[length, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
         positions = torch.arange(length, device=self.device)[None]
         cos, sin = self._rotary(torch.zeros(1, dtype=torch.float32, device=self.device), positions)

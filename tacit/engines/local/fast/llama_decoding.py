@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import HiddenState
@@ -91,7 +92,7 @@ class Prefiller:
         slots = slice(first, last + 1) if contiguous else to_device(slots_N, device)
         source = None if len(source_N) == len(prompts) else to_device(source_N, device)
 
-        def store(depth: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        def store(depth: int, k: Tensor, v: Tensor) -> None:
             self._cache.store_padded(depth, slots, k if source is None else k[source], v if source is None else v[source])
 
         return self._forward.prefill_padded(to_device(tokens_UT, device), to_device(lengths - 1, device), hidden, store)
@@ -164,7 +165,7 @@ class LlamaDecoder:
         """how often weights were copied"""
         self.spare: LlamaDecodeBatch | None = None
         self._versions: dict[str | None, TensorVersions] = {}
-        self._sources: dict[str | None, list[torch.Tensor]] = {}
+        self._sources: dict[str | None, list[Tensor]] = {}
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
@@ -296,8 +297,8 @@ class LlamaDecodeBatch(DecodeBatch):
         self._drop_stale_graphs()
         self._used = max(self._used, int(lengths_N.max()))
         self._set_adapters(slots_N, [batch.adapters[source] for source in source_N], occupied)
-        logits: list[torch.Tensor] = []
-        pooled: list[torch.Tensor] = []
+        logits: list[Tensor] = []
+        pooled: list[Tensor] = []
         cached_N = np.zeros_like(lengths_N) if batch.cached_N is None else batch.cached_N
         for start, end in split_prefill(lengths_N - cached_N, batch.adapters, decoder.prefill_tokens, not decoder.varlen):
             decoder.forward.use_adapters(((batch.adapters[start], None),))

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.fast.compiled import SamplerOps
@@ -36,14 +37,14 @@ MANY = 128
 
 
 def lora_decode(
-    h_BD: torch.Tensor,
+    h_BD: Tensor,
     layers: Sequence[Any],
     last_norm: Any,
-    rope_B: torch.Tensor | None,
+    rope_B: Tensor | None,
     cache: KeyValueCache,
     metadata: AttentionMetadata,
     ops: type[SamplerOps],
-) -> torch.Tensor:
+) -> Tensor:
     """All layers and the final norm of `LlamaForward.decode_step`; changes `h_BD` in place."""
     x = ops.rms_norm(h_BD, layers[0].input_norm)
     for depth, layer in enumerate(layers):
@@ -59,7 +60,7 @@ def lora_decode(
 
 
 @on_tensor_device
-def add_lora_and_norm(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+def add_lora_and_norm(h_BD: Tensor, norm: Any, product_BP: Tensor, lora_B: Tensor) -> Tensor:
     """h += y + a Bᵀ in place, where [y, a] is the product; returns RMSNorm(h). B is stored input-major."""
     from tacit.engines.local.fast.layer_kernels import lora_add_rms_norm_kernel  # Triton comes with CUDA only
 
@@ -74,7 +75,7 @@ def add_lora_and_norm(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, l
 
 
 @on_tensor_device
-def lora_swiglu(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+def lora_swiglu(product_BP: Tensor, lora_B: Tensor) -> Tensor:
     """silu(g + a Bgᵀ) · (u + a Buᵀ), where [g, u, a] is the product and B = [Bg; Bu] is stored input-major."""
     from tacit.engines.local.fast.layer_kernels import lora_swiglu_kernel
 
@@ -141,10 +142,10 @@ def _check_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int, r
     return close(FEW_ROWS + 3) and close(MANY + 3)
 
 
-def _random(device: torch.device, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+def _random(device: torch.device, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator(device).manual_seed(0)
     return [torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes]
 
 
-def _is_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def _is_close(found: Tensor, expected: Tensor) -> bool:
     return torch.allclose(found.double(), expected, atol=2e-2, rtol=2e-2)

@@ -16,17 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from tacit.engines.local.fast.compiled import (
-    COMPILED_OPS,
-    EAGER_OPS,
-    MIN_TOKENS_TO_COMPILE,
-    LayerOps,
-    can_compile,
-)
+from tacit.engines.local.fast.compiled import COMPILED_OPS, EAGER_OPS, MIN_TOKENS_TO_COMPILE, LayerOps, can_compile
 from tacit.engines.local.fast.projections import FAMILY, fused_linear
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
 from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
@@ -54,7 +48,7 @@ class PackedDecoder:
             return False
         return hf.model.rotary_emb.rope_type in ("default", "linear", "llama3")
 
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch) -> Tensor:
         """[T, D] hidden states after the final norm, at the positions that predict the completion tokens."""
         device = self.body.embed_tokens.weight.device
         distinct_U, which_N = np.unique(batch.tokens_N, return_inverse=True)
@@ -85,9 +79,7 @@ class PackedDecoder:
         hidden_TD = self._finish_layer(top, hidden_TD, self._attend(q, k, v, _PaddedAttention(batch.top_attention, hidden_ND)))
         return _rms_norm(self.body.norm, hidden_TD)
 
-    def _project_qkv(
-        self, layer: Any, queries_QD: torch.Tensor, keys_ND: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _project_qkv(self, layer: Any, queries_QD: Tensor, keys_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values before RoPE: [·, heads, head_dim]."""
         attention, shape = layer.self_attn, (-1, self.head_dim)
         x_N = _rms_norm(layer.input_layernorm, keys_ND)
@@ -102,7 +94,7 @@ class PackedDecoder:
             q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
         return q, k, v
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, padded: _PaddedAttention) -> torch.Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, padded: _PaddedAttention) -> Tensor:
         """[outputs, heads · head_dim]"""
         attended = scaled_dot_product_attention(
             padded.queries(q),
@@ -114,11 +106,11 @@ class PackedDecoder:
         )
         return padded.flat(attended)
 
-    def _per_query_head(self, x: torch.Tensor) -> torch.Tensor:
+    def _per_query_head(self, x: Tensor) -> Tensor:
         repeats = self.heads // self.kv_heads
         return x if repeats == 1 else x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
 
-    def _finish_layer(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def _finish_layer(self, layer: Any, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
         x = _rms_norm(layer.post_attention_layernorm, hidden)
         return hidden + layer.mlp.down_proj(_swiglu(_concat_linear(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
@@ -127,30 +119,30 @@ class PackedDecoder:
 class _PaddedAttention:
     """An AttentionPlan on the device, for scaled_dot_product_attention on padded rows."""
 
-    def __init__(self, attention: AttentionPlan, like: torch.Tensor):
+    def __init__(self, attention: AttentionPlan, like: Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
         self._queries = None if attention.queries_in_order else to_device(attention.queries.ravel(), device)
         self._keys = None if attention.keys_in_order else to_device(attention.keys.ravel(), device)
         self._outputs = None if attention.outputs_in_order else to_device(attention.outputs, device)
-        self.mask: torch.Tensor | None = None
+        self.mask: Tensor | None = None
         if attention.diagonal is not None:
             reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
             hidden = torch.arange(self._key_shape[1], device=device) > reach[:, :, None]
             self.mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
 
-    def queries(self, x: torch.Tensor) -> torch.Tensor:
+    def queries(self, x: Tensor) -> Tensor:
         return _gather(x, self._queries, self._query_shape)
 
-    def keys(self, x: torch.Tensor) -> torch.Tensor:
+    def keys(self, x: Tensor) -> Tensor:
         return _gather(x, self._keys, self._key_shape)
 
-    def flat(self, attended_BHQD: torch.Tensor) -> torch.Tensor:
+    def flat(self, attended_BHQD: Tensor) -> Tensor:
         x = attended_BHQD.transpose(1, 2).flatten(2).flatten(0, 1)
         return x if self._outputs is None else x.index_select(0, self._outputs)
 
 
-def _concat_linear(x: torch.Tensor, *modules: Any) -> torch.Tensor:
+def _concat_linear(x: Tensor, *modules: Any) -> Tensor:
     """Outputs of linear layers with the same input, concatenated. Plain layers become one product, which saves most in the
     backward pass (one gradient for `x`). Layers with adapters run one by one."""
     if not all(type(module) is nn.Linear and module.bias is None for module in modules):
@@ -158,20 +150,20 @@ def _concat_linear(x: torch.Tensor, *modules: Any) -> torch.Tensor:
     return linear(x, torch.cat([module.weight for module in modules]))
 
 
-def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
+def _gather(x: Tensor, index: Tensor | None, shape: tuple[int, ...]) -> Tensor:
     """[N, heads, head_dim] -> [B, heads, width, head_dim]"""
     taken = x[: shape[0] * shape[1]] if index is None else x.index_select(0, index)
     return taken.unflatten(0, shape).transpose(1, 2)
 
 
-def _apply_rope(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+def _apply_rope(x: Tensor, rotation: Tensor) -> Tensor:
     """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves. The pairs stay interleaved in queries and keys alike, which
     leaves every dot product unchanged."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (2, -1)).transpose(-1, -2).contiguous())
     return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
 
 
-def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+def _swiglu(gate_up: Tensor) -> Tensor:
     if gate_up.dtype == torch.float32:
         return _SwiGLU.apply(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)  # as transformers does: silu is rounded to half precision
@@ -185,7 +177,7 @@ class _SwiGLU(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gate_up: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         sigmoid = gate.sigmoid()
         activated = gate * sigmoid
@@ -193,7 +185,7 @@ class _SwiGLU(torch.autograd.Function):
         return activated * up
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         gradient, (up, sigmoid, activated) = gradients[0], ctx.saved_tensors
         both = gradient.new_empty(*gradient.shape[:-1], 2 * gradient.shape[-1])
         for_gate, for_up = both.chunk(2, dim=-1)
@@ -203,7 +195,7 @@ class _SwiGLU(torch.autograd.Function):
         return both
 
 
-def _rms_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+def _rms_norm(module: Any, x: Tensor) -> Tensor:
     return _RMSNorm.apply(x, module.weight, module.variance_epsilon)
 
 
@@ -214,7 +206,7 @@ class _RMSNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         wide = x.float()
         inverse = vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
         normed = (wide * inverse).to(x.dtype)
@@ -222,7 +214,7 @@ class _RMSNorm(torch.autograd.Function):
         return normed * weight
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
         gradient, (normed, weight, inverse) = gradients[0], ctx.saved_tensors
         wide, product = normed.float(), gradient.float() * normed
         for_weight = product.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
@@ -245,7 +237,7 @@ class VarlenDecoder(PackedDecoder):
         self.device: torch.device = hf.model.embed_tokens.weight.device
         self._compiles = can_compile(self.device)
 
-    def __call__(self, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, batch: PackedBatch) -> Tensor:
         hidden_ND, normed_ND, rotation_N = self._lower_layers(batch, len(self.layers) - 1)
         ops, top, source_T = self._ops(batch), self.layers[-1], to_device(batch.source_T, self.device)
         rotation_T = tuple(part.index_select(0, source_T) for part in rotation_N)
@@ -256,15 +248,15 @@ class VarlenDecoder(PackedDecoder):
         hidden_TD, normed_TD = self._after_attention(ops, top, hidden_ND.index_select(0, source_T), attended_TF)
         return self._mlp(ops, top, hidden_TD, normed_TD, self.body.norm)[1]
 
-    def states(self, batch: PackedBatch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+    def states(self, batch: PackedBatch, layers: Sequence[int]) -> dict[int, Tensor]:
         """[N, D] hidden states of every token after these layers: 0 is the embeddings, the last is after the final norm."""
-        states: dict[int, torch.Tensor] = {}
+        states: dict[int, Tensor] = {}
         _, normed_ND, _ = self._lower_layers(batch, max(layers), states)
         return states | ({len(self.layers): normed_ND} if len(self.layers) in layers else {})
 
     def _lower_layers(
-        self, batch: PackedBatch, depth: int, states: dict[int, torch.Tensor] | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        self, batch: PackedBatch, depth: int, states: dict[int, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """The first `depth` layers: (hidden states, the same after the next RMSNorm, RoPE factors). Stores the hidden states of
         every layer in `states` if given."""
         ops = self._ops(batch)
@@ -294,8 +286,8 @@ class VarlenDecoder(PackedDecoder):
         return COMPILED_OPS if self._compiles and batch.num_tokens >= MIN_TOKENS_TO_COMPILE else EAGER_OPS
 
     def _rope_qkv(
-        self, ops: LayerOps, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self, ops: LayerOps, layer: Any, normed: Tensor, rotation: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """A layer's queries, keys and values, with RoPE."""
         modules = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
         if not self.has_qk_norm:
@@ -306,28 +298,22 @@ class VarlenDecoder(PackedDecoder):
         q, k = (self._norm_and_rope(ops, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
         return q, k, v
 
-    def _project(self, x: torch.Tensor, *modules: Any) -> list[torch.Tensor]:
+    def _project(self, x: Tensor, *modules: Any) -> list[Tensor]:
         """[N, heads, head_dim] of each projection."""
         sizes = [module.out_features for module in modules]
         return [y.unflatten(-1, (-1, self.head_dim)) for y in fused_linear(x, *modules).split(sizes, dim=-1)]
 
-    def _norm_and_rope(
-        self, ops: LayerOps, layer: Any, norm: str, x: torch.Tensor, rotation: tuple[torch.Tensor, ...]
-    ) -> torch.Tensor:
+    def _norm_and_rope(self, ops: LayerOps, layer: Any, norm: str, x: Tensor, rotation: tuple[Tensor, ...]) -> Tensor:
         if self.has_qk_norm:
             module = getattr(layer.self_attn, norm)
             x = ops.rms_norm(x, module.weight, module.variance_epsilon)
         return ops.apply_rope(x, *rotation)
 
-    def _after_attention(
-        self, ops: LayerOps, layer: Any, hidden: torch.Tensor, attended: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _after_attention(self, ops: LayerOps, layer: Any, hidden: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         norm = layer.post_attention_layernorm
         return ops.add_rms_norm(hidden, fused_linear(attended, layer.self_attn.o_proj), norm.weight, norm.variance_epsilon)
 
-    def _mlp(
-        self, ops: LayerOps, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _mlp(self, ops: LayerOps, layer: Any, hidden: Tensor, normed: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
         x = ops.swiglu(fused_linear(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
         return ops.add_rms_norm(hidden, fused_linear(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
 
@@ -342,7 +328,7 @@ class _VarlenAttention:
         self._num_keys, in_order = len(keys), np.array_equal(keys, np.arange(len(keys)))
         self._keys = None if in_order else to_device(keys, device)
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[queries, heads · head_dim]"""
         if self._keys is not None:
             k, v = k.index_select(0, self._keys), v.index_select(0, self._keys)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
@@ -25,9 +25,9 @@ Groups = tuple[tuple[str | None, tuple[int, ...] | None], ...]
 """(adapter, rows that use it); adapter None: the active one; rows None: all"""
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 """model types that the Llama forward pass supports"""
-Adapter = tuple[torch.Tensor, torch.Tensor, float]
+Adapter = tuple[Tensor, Tensor, float]
 """A, B, scale"""
-Parts = tuple[torch.Tensor, torch.Tensor | None, list[Adapter]]
+Parts = tuple[Tensor, Tensor | None, list[Adapter]]
 """weight, bias and adapters of a linear module"""
 INPUT_MAJOR_LIMIT = 1 << 22
 """largest matrix, in elements, that is worth a copy in input-major order"""
@@ -46,7 +46,7 @@ class FusedLinear:
     """Linear modules with the same input as one matrix, with the active or a named adapter. `refresh` copies changed weights,
     in place where shapes allow."""
 
-    def __init__(self, modules: Sequence[nn.Module], order: torch.Tensor | None = None) -> None:
+    def __init__(self, modules: Sequence[nn.Module], order: Tensor | None = None) -> None:
         """`order` permutes the output features."""
         self._modules = tuple(modules)
         self._order = order
@@ -56,16 +56,16 @@ class FusedLinear:
         """(adapter and LoRA state it was found for, modules with the parameters)"""
         self.refresh()
         self._in_use: list[_FusedWeights] = [self._by_adapter[None]]
-        self._rows: list[torch.Tensor] = []
+        self._rows: list[Tensor] = []
         """of each of several adapters in use"""
 
-    def use_adapters(self, groups: Sequence[tuple[str | None, torch.Tensor | None]]) -> None:
+    def use_adapters(self, groups: Sequence[tuple[str | None, Tensor | None]]) -> None:
         """From now on, these rows of the input use these adapters."""
         groups = groups if self._has_lora else [(None, None)]
         self._in_use = [self._by_adapter[name] for name, _ in groups]
         self._rows = [rows for _, rows in groups if rows is not None]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         if len(self._in_use) == 1:
             return self._in_use[0](x)
         y = x.new_empty(len(x), len(self.weight))
@@ -73,12 +73,12 @@ class FusedLinear:
             y[rows] = weights(x[rows])
         return y
 
-    def to_float32(self, x: torch.Tensor) -> torch.Tensor:
+    def to_float32(self, x: Tensor) -> Tensor:
         """The product with x [rows, features], in float32."""
         weights = self._in_use[0]
         return linear_float32(x, weights.weight) if self.is_plain and weights.bias is None else self(x).float()
 
-    def add_to(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def add_to(self, h: Tensor, x: Tensor) -> Tensor:
         """h += y in place; one operation without bias and adapter. Returns h."""
         if len(self._in_use) == 1:
             self._in_use[0].add_to(h, x)
@@ -94,7 +94,7 @@ class FusedLinear:
         """whether all rows use one matrix without a separate adapter, as `write_plain_to` and `add_plain_to` need"""
         return len(self._in_use) == 1 and self._in_use[0].lora_A is None
 
-    def write_plain_to(self, y: torch.Tensor, x: torch.Tensor) -> None:
+    def write_plain_to(self, y: Tensor, x: Tensor) -> None:
         """y = x Wᵀ + b into existing memory, both [rows, features]; ignores adapters."""
         weights = self._in_use[0]
         if weights.bias is None:
@@ -102,7 +102,7 @@ class FusedLinear:
         else:
             torch.addmm(weights.bias, x, weights.transposed, out=y)
 
-    def add_plain_to(self, h: torch.Tensor, x: torch.Tensor) -> None:
+    def add_plain_to(self, h: Tensor, x: Tensor) -> None:
         """h += x Wᵀ + b in place; ignores adapters."""
         weights = self._in_use[0]
         h.addmm_(x, weights.transposed)
@@ -115,7 +115,7 @@ class FusedLinear:
         lora_A = self._in_use[0].lora_A
         return len(lora_A) if len(self._in_use) == 1 and lora_A is not None else 0
 
-    def project_with_lora_input(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def project_with_lora_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[y, a] for x [rows, features] with a = x Aᵀ, and B, which the caller has yet to apply. Needs `lora_rank` > 0."""
         weights = self._in_use[0]
         assert weights.lora_A is not None and weights.lora_B is not None
@@ -127,7 +127,7 @@ class FusedLinear:
         torch.mm(x, weights.lora_A.t(), out=a)
         return product, weights.lora_B
 
-    def project_from(self, start: int, x: torch.Tensor) -> torch.Tensor:
+    def project_from(self, start: int, x: Tensor) -> Tensor:
         """The product without its first `start` output features; all rows must use one adapter."""
         (weights,) = self._in_use
         bias, lora_B = weights.stacked_bias, weights.lora_B
@@ -135,14 +135,14 @@ class FusedLinear:
         return weights.add_lora(y, x, None if lora_B is None else lora_B[start:])
 
     @property
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> Tensor:
         return self._by_adapter[None].weight
 
     @property
     def merges_lora(self) -> bool:
         return _wants_input_major([parts_of(module)[0] for module in self._modules])
 
-    def tensors(self) -> list[torch.Tensor]:
+    def tensors(self) -> list[Tensor]:
         weights = self._by_adapter[None]
         return [t for t in (weights.weight, weights.bias, weights.lora_A, weights.lora_B) if t is not None]
 
@@ -173,19 +173,19 @@ class _FusedWeights:
     def __init__(self) -> None:
         self.weight = self.transposed = self.stacked = torch.empty(0)
         """`stacked`: the weight, with A below it on a GPU"""
-        self.bias: torch.Tensor | None = None
-        self.stacked_bias: torch.Tensor | None = None
-        self.lora_A: torch.Tensor | None = None
-        self.lora_B: torch.Tensor | None = None
+        self.bias: Tensor | None = None
+        self.stacked_bias: Tensor | None = None
+        self.lora_A: Tensor | None = None
+        self.lora_B: Tensor | None = None
 
     @property
     def is_stacked(self) -> bool:
         return len(self.stacked) > len(self.weight)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return self.add_lora(linear(x, self.stacked, self.stacked_bias), x, self.lora_B)
 
-    def add_lora(self, y: torch.Tensor, x: torch.Tensor, lora_B: torch.Tensor | None) -> torch.Tensor:
+    def add_lora(self, y: Tensor, x: Tensor, lora_B: Tensor | None) -> Tensor:
         """Add the adapter to y = x · stackedᵀ, or to those of its features that `lora_B` has."""
         if lora_B is None or self.lora_A is None:
             return y
@@ -194,13 +194,13 @@ class _FusedWeights:
         y, a = y.split(lora_B.shape, dim=-1)
         return _add_lora_product(y, a, lora_B)
 
-    def add_to(self, h: torch.Tensor, x: torch.Tensor) -> None:
+    def add_to(self, h: Tensor, x: Tensor) -> None:
         if self.bias is not None or self.lora_A is not None:
             h += self(x)  # adding in parts would round a small adapter away: h is larger than y
         else:
             h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
 
-    def load(self, parts: Sequence[Parts], order: torch.Tensor | None) -> None:
+    def load(self, parts: Sequence[Parts], order: Tensor | None) -> None:
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
         if input_major:  # W + s·B·A
@@ -232,14 +232,14 @@ class _FusedWeights:
         self.lora_B = None if lora_B is None else _copy_into(self.lora_B, lora_B, input_major=on_gpu)
 
 
-def _add_lora_product(y: torch.Tensor, a: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+def _add_lora_product(y: Tensor, a: Tensor, lora_B: Tensor) -> Tensor:
     """y += a Bᵀ in place and in one operation, so the product is not rounded before the addition."""
     rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
     rows.addmm_(a.view(-1, lora_B.shape[1]), lora_B.t())
     return y
 
 
-def _fuse_adapters(parts: Sequence[Parts], order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+def _fuse_adapters(parts: Sequence[Parts], order: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """[A₁; A₂; …] and diag(s₁B₁, s₂B₂, …) of all adapters."""
     adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
     if not adapters:
@@ -254,14 +254,14 @@ def _fuse_adapters(parts: Sequence[Parts], order: torch.Tensor | None) -> tuple[
     return torch.cat([a for a, _, _ in adapters]).to(dtype), (fused if order is None else fused[order]).to(dtype)
 
 
-def _wants_input_major(weights: Sequence[torch.Tensor]) -> bool:
+def _wants_input_major(weights: Sequence[Tensor]) -> bool:
     """On a CPU the product of a few rows with a float32 matrix takes a third to a half less time if the matrix is stored
     input-major: all weights of an input are contiguous. The shape stays [out, in]."""
     elements = sum(weight.numel() for weight in weights)
     return weights[0].device.type == "cpu" and weights[0].dtype == torch.float32 and elements <= INPUT_MAJOR_LIMIT
 
 
-def _copy_into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = False) -> torch.Tensor:
+def _copy_into(old: Tensor | None, new: Tensor, input_major: bool = False) -> Tensor:
     """`new`, in the memory of `old` if it fits: CUDA graphs remember addresses."""
     if old is None or old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
         return new.t().clone(memory_format=torch.contiguous_format).t() if input_major else new.clone()
@@ -326,7 +326,7 @@ LoRALayout = tuple[list[int], list[int], list[float]]
 """features, LoRA rank (0: none) and scale of each layer"""
 
 
-def fused_linear(x_ND: torch.Tensor, *modules: Any) -> torch.Tensor:
+def fused_linear(x_ND: Tensor, *modules: Any) -> Tensor:
     """[y₁, y₂, …] of several linear modules. Unsupported modules, and LoRA with dropout, run their own forward."""
     parts = find_parts(modules)
     if parts is None:
@@ -365,14 +365,8 @@ class _FusedLoRALinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        lora_A: torch.Tensor,
-        layout: LoRALayout,
-        *lora_B: torch.Tensor | None,
-    ) -> torch.Tensor:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, *lora_B: Tensor | None
+    ) -> Tensor:
         ctx.layout = layout
         y, x, read = _choose_forward(x, weight)(x, weight, bias, lora_A, layout, lora_B)
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
@@ -380,7 +374,7 @@ class _FusedLoRALinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient, (x, weight, lora_A, read, *lora_B) = gradients[0], ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_A, _, *needs_B = ctx.needs_input_grad
         features, ranks, scales = ctx.layout
@@ -401,12 +395,12 @@ class _FusedLoRALinear(torch.autograd.Function):
         )
 
 
-def _choose_forward(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _choose_forward(x: Tensor, weight: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     features, inputs = weight.shape
     return _forward_one_product if x.is_cuda and _is_one_product_faster(len(x), features, inputs) else _forward_two_products
 
 
-def _choose_backward(gradient: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]:
+def _choose_backward(gradient: Tensor, weight: Tensor) -> Callable[..., Tensor]:
     features, inputs = weight.shape
     saves = gradient.is_cuda and _is_one_product_faster(len(gradient), inputs, features)
     return _backward_one_product if saves else _backward_two_products
@@ -419,13 +413,8 @@ def _is_one_product_faster(rows: int, written: int, read: int) -> bool:
 
 
 def _forward_two_products(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    lora_A: torch.Tensor,
-    layout: LoRALayout,
-    lora_B: Sequence[torch.Tensor | None],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, lora_B: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, x, a): adapters are added to y in place, which reads and writes it once more."""
     y, read = linear(x, weight, bias), linear(x, lora_A)
     features, ranks, scales = layout
@@ -437,13 +426,8 @@ def _forward_two_products(
 
 
 def _forward_one_product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    lora_A: torch.Tensor,
-    layout: LoRALayout,
-    lora_B: Sequence[torch.Tensor | None],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: Tensor, weight: Tensor, bias: Tensor | None, lora_A: Tensor, layout: LoRALayout, lora_B: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, x, a) with y = [x, a] [W, diag(s₁B₁, s₂B₂, …)]ᵀ, which writes y once and copies x beside a. For gate and up, 8,960
     features each from 1,536 and 32,768 tokens, an H200 takes 2.6 ms instead of 3.4 (2.4 without adapters), plus copying the
     weights, which are a twentieth of y."""
@@ -456,23 +440,19 @@ def _forward_one_product(
     return linear(beside, matrix, bias), x, read
 
 
-def _backward_two_products(
-    gradient: torch.Tensor, weight: torch.Tensor, back: torch.Tensor, lora_A: torch.Tensor
-) -> torch.Tensor:
+def _backward_two_products(gradient: Tensor, weight: Tensor, back: Tensor, lora_A: Tensor) -> Tensor:
     """dL/dx = g W + e A"""
     return torch.mm(gradient, weight).addmm_(back, lora_A)
 
 
-def _backward_one_product(
-    gradient: torch.Tensor, weight: torch.Tensor, back: torch.Tensor, lora_A: torch.Tensor
-) -> torch.Tensor:
+def _backward_one_product(gradient: Tensor, weight: Tensor, back: Tensor, lora_A: Tensor) -> Tensor:
     """dL/dx = [g, e] [W; A]"""
     missing = -(len(weight) + len(lora_A)) % RANK_STEP
     beside = torch.cat([gradient, back, gradient.new_zeros(len(gradient), missing)], 1)
     return beside @ torch.cat([weight, lora_A, weight.new_zeros(missing, weight.shape[1])])
 
 
-def _fuse_weights(parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _fuse_weights(parts: Sequence[Parts]) -> tuple[Tensor, Tensor | None]:
     """[W₁; W₂; …] and [b₁; b₂; …]"""
     weights, biases = [weight for weight, _, _ in parts], [bias for _, bias, _ in parts]
     if all(bias is None for bias in biases):
@@ -481,11 +461,11 @@ def _fuse_weights(parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor | 
     return _concat(weights), _concat(filled)
 
 
-def _concat(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _concat(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def linear_float32(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
+def linear_float32(x_ND: Tensor, weight_VD: Tensor) -> Tensor:
     """x Wᵀ [N, V] with float32 output, also for bfloat16 inputs; rounded first if torch cannot.
 
     The product is summed in float32 anyway, and in bfloat16 a logit of 20 would be a multiple of 1/8: the largest rounding
@@ -499,14 +479,14 @@ def linear_float32(x_ND: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
 
 class _LinearFloat32(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         if weight.device.type == "cpu":
             return x.float() @ weight.float().t()
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].to(x.dtype)
         needs_x, needs_weight = ctx.needs_input_grad

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -31,15 +32,15 @@ class SequenceLayout:
     """Where the sequences are. The queries of sequence b are `cu_seqlens_q[b]` to `cu_seqlens_q[b + 1]`. Its keys are
     `starts_k[b]` to `starts_k[b + 1]` or, in a KV cache, the `keys_B[b]` keys from `starts_k[b]`."""
 
-    cu_seqlens_q: torch.Tensor
-    starts_k: torch.Tensor
+    cu_seqlens_q: Tensor
+    starts_k: Tensor
     max_seqlen_q: int
     max_seqlen_k: int
     lengths: tuple[np.ndarray, np.ndarray] | None = None
     """of each sequence's queries and keys, if known on the host"""
-    blocks: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    blocks: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     """block tables by ("queries" or "keys", block size), computed on demand"""
-    keys_B: torch.Tensor | None = None
+    keys_B: Tensor | None = None
 
     @staticmethod
     def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> SequenceLayout:
@@ -59,7 +60,7 @@ class SequenceLayout:
         blocks = {key: to_device(table, device) for key, table in tables.items()}
         return SequenceLayout(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()), blocks=blocks, keys_B=number_B)
 
-    def get_blocks(self, what: str, size: int) -> torch.Tensor:
+    def get_blocks(self, what: str, size: int) -> Tensor:
         """[blocks, 5] on the device (see `split_into_blocks`); cached, since every layer needs the same."""
         if (what, size) not in self.blocks:
             assert self.lengths is not None
@@ -125,9 +126,7 @@ class TritonVarlenAttention(torch.autograd.Function):
     """[Q, heads, head_dim], for a head_dim in LAUNCHES."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: SequenceLayout, scale: float
-    ) -> torch.Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
         out, logsumexp_HQ = varlen_forward(q, k, v, layout, scale)
         ctx.save_for_backward(q, k, v, out, logsumexp_HQ)
         ctx.layout, ctx.scale = layout, scale
@@ -135,7 +134,7 @@ class TritonVarlenAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, out, logsumexp_HQ), d_out = ctx.saved_tensors, gradients[0].contiguous()
         dq, delta_HQ = varlen_backward_q(q, k, v, out, d_out, logsumexp_HQ, ctx.layout, ctx.scale)
         dk, dv = varlen_backward_kv(q, k, v, d_out, logsumexp_HQ, delta_HQ, ctx.layout, ctx.scale)
@@ -143,9 +142,7 @@ class TritonVarlenAttention(torch.autograd.Function):
 
 
 @on_tensor_device
-def varlen_forward(
-    q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, layout: SequenceLayout, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def varlen_forward(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceLayout, scale: float) -> tuple[Tensor, Tensor]:
     """[Q, heads, head_dim], and each query's l · log₂ e, [heads, Q]."""
     from tacit.engines.local.fast.varlen_attention_kernels import varlen_forward_kernel  # Triton comes with CUDA only
 
@@ -166,15 +163,15 @@ def varlen_forward(
 
 @on_tensor_device
 def varlen_backward_q(
-    q_QHD: torch.Tensor,
-    k_KGD: torch.Tensor,
-    v_KGD: torch.Tensor,
-    out_QHD: torch.Tensor,
-    d_out_QHD: torch.Tensor,
-    logsumexp_HQ: torch.Tensor,
+    q_QHD: Tensor,
+    k_KGD: Tensor,
+    v_KGD: Tensor,
+    out_QHD: Tensor,
+    d_out_QHD: Tensor,
+    logsumexp_HQ: Tensor,
     layout: SequenceLayout,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The gradient of the queries, and δ [heads, Q]."""
     from tacit.engines.local.fast.varlen_attention_kernels import varlen_backward_q_kernel
 
@@ -192,15 +189,15 @@ def varlen_backward_q(
 
 @on_tensor_device
 def varlen_backward_kv(
-    q_QHD: torch.Tensor,
-    k_KGD: torch.Tensor,
-    v_KGD: torch.Tensor,
-    d_out_QHD: torch.Tensor,
-    logsumexp_HQ: torch.Tensor,
-    delta_HQ: torch.Tensor,
+    q_QHD: Tensor,
+    k_KGD: Tensor,
+    v_KGD: Tensor,
+    d_out_QHD: Tensor,
+    logsumexp_HQ: Tensor,
+    delta_HQ: Tensor,
     layout: SequenceLayout,
     scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The gradients of keys and values; zero for keys that no query sees."""
     from tacit.engines.local.fast.varlen_attention_kernels import varlen_backward_kv_kernel
 
@@ -216,12 +213,12 @@ def varlen_backward_kv(
     return dk_KGD, dv_KGD
 
 
-def _strides(*tensors: torch.Tensor) -> list[int]:
+def _strides(*tensors: Tensor) -> list[int]:
     """Token and head strides: each tensor may be a slice of a wider one."""
     return [stride for tensor in tensors for stride in tensor.stride()[:2]]
 
 
-def _sizes(q_QHD: torch.Tensor, k_KGD: torch.Tensor) -> dict[str, int]:
+def _sizes(q_QHD: Tensor, k_KGD: Tensor) -> dict[str, int]:
     _, heads, dim = q_QHD.shape
     return {"HEADS": heads, "GROUP": heads // k_KGD.shape[1], "DIM": dim}
 
@@ -252,9 +249,7 @@ def has_varlen_kernels(device: torch.device, dtype: torch.dtype, heads: int, key
     return is_kernel_usable("varlen attention", device, partial(_matches_torch, device, dtype, heads, key_heads, head_dim))
 
 
-def attend_varlen(
-    q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, layout: SequenceLayout, scale: float
-) -> torch.Tensor:
+def attend_varlen(q_QHD: Tensor, k_KGD: Tensor, v_KGD: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
     """[Q, heads, head_dim]; H / G query heads share a key head. Scoring, updates and prefill use the same kernel, so importance
     ratios compare the same numbers."""
     if has_varlen_kernels(q_QHD.device, q_QHD.dtype, q_QHD.shape[1], k_KGD.shape[1], q_QHD.shape[2]):
@@ -273,7 +268,7 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
     queries_B, keys_B = np.array([1, 150, 0, 131]), np.array([1, 150, 4, 300])
     layout = SequenceLayout.of(queries_B, keys_B, device)
 
-    def drawn(tokens: int, heads: int) -> torch.Tensor:
+    def drawn(tokens: int, heads: int) -> Tensor:
         wide = torch.randn(tokens, heads + 1, head_dim, generator=generator, device=device)
         return (wide * torch.logspace(-1, 0.3, tokens, device=device)[:, None, None]).to(dtype)[:, 1:].requires_grad_()
 
@@ -293,9 +288,7 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
 
 class _FlashVarlenAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: SequenceLayout, scale: float
-    ) -> torch.Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
         out, logsumexp, seed, offset, _ = torch.ops.aten._flash_attention_forward(
             q,
             k,
@@ -314,7 +307,7 @@ class _FlashVarlenAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, out, logsumexp, seed, offset), layout = ctx.saved_tensors, ctx.layout
         rows = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k)
         with _strict_determinism():
@@ -337,7 +330,7 @@ def _strict_determinism() -> Iterator[None]:
             torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _attend_row_by_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: SequenceLayout, scale: float) -> torch.Tensor:
+def _attend_row_by_row(q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
     repeats = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     answers = []
