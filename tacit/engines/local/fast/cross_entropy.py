@@ -214,17 +214,9 @@ def logprob_backward(
         of_both = (of_logprobs_C, of_entropy_C if has else of_logprobs_C)
         shape = (1 / temperature, vocabulary, logits_CV.stride(0))
         logprob_backward_kernel[(rows, -(-vocabulary // BACKWARD_BLOCK))](
-            logits_CV,
-            targets_C,
-            logsumexp_C,
-            entropy_C,
-            *of_both,
-            gradient_CV,
-            *shape,
-            ENTROPY=has,
-            BLOCK=BACKWARD_BLOCK,
-            num_warps=BACKWARD_WARPS,
-        )
+            logits_CV, targets_C, logsumexp_C, entropy_C, *of_both, gradient_CV, *shape,
+            ENTROPY=has, BLOCK=BACKWARD_BLOCK, num_warps=BACKWARD_WARPS,
+        )  # fmt: skip
     return gradient_CV
 
 

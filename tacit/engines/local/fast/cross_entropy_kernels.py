@@ -46,19 +46,9 @@ def logprob_forward_kernel(
 
 @triton.jit(do_not_specialize=UNALIGNED[:1] + UNALIGNED[2:])
 def logprob_backward_kernel(
-    logits,
-    targets,
-    logsumexps,
-    entropies,
-    of_logprobs,
-    of_entropies,
-    gradient,
-    inverse,
-    vocabulary,
-    stride,
-    ENTROPY: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    logits, targets, logsumexps, entropies, of_logprobs, of_entropies, gradient, inverse, vocabulary, stride,
+    ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One program: a block of one row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -21,7 +21,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.fast.compiled import SamplerOps
-from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.fast.kernels import (
+    capability_probe,
+    early_launch_options,
+    is_kernel_usable,
+    make_random,
+    on_tensor_device,
+)
 from tacit.engines.local.packing import next_power_of_two
 
 MIN_DOT = 16
@@ -110,11 +116,7 @@ def has_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, q
 
 
 def _check_decode_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    generator = torch.Generator(device).manual_seed(0)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=device).to(dtype)
-
+    random = make_random(device, dtype)
     positions = torch.tensor([0, 1, 150, 299], device=device)
     rows, capacity = len(positions), 320
     q, k, v = (
@@ -245,11 +247,7 @@ TRIAL = (
 
 def _check_chunk_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     """Compare with the reference; whatever may not be read is infinite."""
-    generator = torch.Generator(device).manual_seed(0)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=device).to(dtype)
-
+    random = make_random(device, dtype)
     blocks_N4, rows, capacity, scale = torch.tensor(TRIAL, device=device), 4, 320, head_dim**-0.5
     tokens = len(TRIAL) * BLOCK_TOKENS
     q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))
@@ -354,11 +352,7 @@ def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, qu
 
 def _check_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     """Compare with two separate launches, for one slot and for several."""
-    generator, blocks_N4 = torch.Generator(device).manual_seed(0), torch.tensor(TRIAL, device=device)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=device).to(dtype)
-
+    random, blocks_N4 = make_random(device, dtype), torch.tensor(TRIAL, device=device)
     for rows in (1, 9):
         tokens, capacity, scale = rows + len(TRIAL) * BLOCK_TOKENS, 192, head_dim**-0.5
         q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))

@@ -129,18 +129,9 @@ def rope_qkv_kernel(
 
 @triton.jit
 def lora_add_rms_norm_kernel(
-    h,
-    product,
-    lora_B,
-    weight,
-    normed,
-    epsilon,
-    WIDTH: tl.constexpr,
-    RANK: tl.constexpr,
-    PADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    h, product, lora_B, weight, normed, epsilon,
+    WIDTH: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """One program: one row. h += product + LoRA term, then RMSNorm; summed in float32 and rounded once. B and the norm's weight
     are loaded before waiting for the previous kernel, which does not change them."""
     row = tl.program_id(0).to(tl.int64)
@@ -166,17 +157,9 @@ def lora_add_rms_norm_kernel(
 
 @triton.jit
 def lora_swiglu_kernel(
-    product,
-    lora_B,
-    out,
-    count,
-    INNER: tl.constexpr,
-    RANK: tl.constexpr,
-    PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    product, lora_B, out, count,
+    INNER: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """One program: SwiGLU with LoRA of a few rows and a block of features. B is loaded early, as above."""
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

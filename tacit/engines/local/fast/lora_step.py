@@ -22,7 +22,13 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.fast.compiled import SamplerOps
-from tacit.engines.local.fast.kernels import capability_probe, early_launch_options, is_kernel_usable, on_tensor_device
+from tacit.engines.local.fast.kernels import (
+    capability_probe,
+    early_launch_options,
+    is_kernel_usable,
+    make_random,
+    on_tensor_device,
+)
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, KeyValueCache
 from tacit.engines.local.packing import next_power_of_two
 
@@ -120,7 +126,8 @@ def has_lora_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int,
 def _check_norm_kernel(device: torch.device, dtype: torch.dtype, width: int, rank: int) -> bool:
     """Compare with torch, with h larger than what is added to it, as in a model."""
     rows = 5
-    h_BD, product_BP, lora_B, weight_D = _random(device, dtype, (rows, width), (rows, width + rank), (rank, width), (width,))
+    shapes = (rows, width), (rows, width + rank), (rank, width), (width,)
+    h_BD, product_BP, lora_B, weight_D = map(make_random(device, dtype), shapes)
     norm = SimpleNamespace(weight=weight_D, variance_epsilon=1e-6)
     h_BD *= 8
     y_BD, a_BR = product_BP.double().split((width, rank), 1)
@@ -134,17 +141,12 @@ def _check_swiglu_kernel(device: torch.device, dtype: torch.dtype, inner: int, r
     """Compare with torch, for row counts that are no multiple of a program's."""
 
     def close(rows: int) -> bool:
-        product_BP, lora_B = _random(device, dtype, (rows, 2 * inner + rank), (rank, 2 * inner))
+        product_BP, lora_B = map(make_random(device, dtype), ((rows, 2 * inner + rank), (rank, 2 * inner)))
         y_BF, a_BR = product_BP.double().split((2 * inner, rank), 1)
         gate_BF, up_BF = (y_BF + a_BR @ lora_B.double()).chunk(2, 1)
         return _is_close(lora_swiglu(product_BP, lora_B.t()), silu(gate_BF) * up_BF)
 
     return close(FEW_ROWS + 3) and close(MANY + 3)
-
-
-def _random(device: torch.device, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
-    generator = torch.Generator(device).manual_seed(0)
-    return [torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes]
 
 
 def _is_close(found: Tensor, expected: Tensor) -> bool:

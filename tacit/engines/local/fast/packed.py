@@ -96,13 +96,9 @@ class PackedDecoder:
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, padded: _PaddedAttention) -> Tensor:
         """[outputs, heads · head_dim]"""
+        keys, values, mask = self._per_query_head(padded.keys(k)), self._per_query_head(padded.keys(v)), padded.mask
         attended = scaled_dot_product_attention(
-            padded.queries(q),
-            self._per_query_head(padded.keys(k)),
-            self._per_query_head(padded.keys(v)),
-            attn_mask=padded.mask,
-            is_causal=padded.mask is None,
-            scale=self.scale,
+            padded.queries(q), keys, values, attn_mask=mask, is_causal=mask is None, scale=self.scale
         )
         return padded.flat(attended)
 

@@ -289,19 +289,9 @@ def _matches_torch(device: torch.device, dtype: torch.dtype, heads: int, key_hea
 class _FlashVarlenAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: SequenceLayout, scale: float) -> Tensor:
-        out, logsumexp, seed, offset, _ = torch.ops.aten._flash_attention_forward(
-            q,
-            k,
-            v,
-            layout.cu_seqlens_q,
-            layout.starts_k,
-            layout.max_seqlen_q,
-            layout.max_seqlen_k,
-            0.0,
-            True,
-            False,
-            scale=scale,
-        )
+        rows = (layout.cu_seqlens_q, layout.starts_k, layout.max_seqlen_q, layout.max_seqlen_k)
+        found = torch.ops.aten._flash_attention_forward(q, k, v, *rows, 0.0, True, False, scale=scale)
+        out, logsumexp, seed, offset, _ = found
         ctx.save_for_backward(q, k, v, out, logsumexp, seed, offset)
         ctx.layout, ctx.scale = layout, scale
         return out
