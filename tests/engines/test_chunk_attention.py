@@ -64,7 +64,7 @@ for family in ("qwen3", "llama-untied-bias"):
             room.fill(look.packed_KX)
             for at in range(len(look.packed_KX)):
                 with torch.no_grad():
-                    logits = forward.decode_step(tokens, positions, cache, 128, None, room.select(torch.tensor([at])))
+                    logits = forward.decode_step(tokens, positions, cache, 128, room.select(torch.tensor([at])))
                 found.append(logits[:2])
                 tokens, positions, step = tokens + 1, (positions + 1).clamp(max=127), step + 1
         for place, length in zip((2, 4, 3), lengths):
@@ -171,7 +171,7 @@ def test_chunked_prefill_leaves_a_prefills_cache_and_changes_no_slot(family):
         while (look := readings.schedule(1, (64,), 1)) is not None:
             room.fill(look.packed_KX)
             rows = torch.tensor([3, 4]) + step, torch.tensor([0, 9]) + step
-            found = forward.decode_step(*rows, mixed, 64, None, room.select(torch.tensor([0])))
+            found = forward.decode_step(*rows, mixed, 64, room.select(torch.tensor([0])))
             torch.testing.assert_close(found, forward.decode_step(*rows, alone, 64), atol=1e-5, rtol=1e-4)
             step += 1
         kept: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,18 +52,16 @@ class CheckpointInfo:
     @property
     def fused_weights(self) -> int:
         """Weights that the fast paths copy into fused projections."""
-        if self.config.get("model_type") not in FAMILY:
-            return 0
-        return sum(math.prod(shape) for name, shape in self.shapes.items() if _module(name) in FUSED_PROJECTIONS)
+        return sum(self._sizes_of(FUSED_PROJECTIONS))
 
     def lora_copied_weights(self, targets: tuple[str, ...]) -> int:
         """Weights of single projections that the sampler copies to append LoRA's A."""
+        return sum(size for size in self._sizes_of(set(targets) - set(FUSED_PROJECTIONS)) if size < STACK_LORA_LIMIT)
+
+    def _sizes_of(self, modules: Collection[str]) -> list[int]:
         if self.config.get("model_type") not in FAMILY:
-            return 0
-        single = (
-            math.prod(shape) for name, shape in self.shapes.items() if _module(name) in set(targets) - set(FUSED_PROJECTIONS)
-        )
-        return sum(size for size in single if size < STACK_LORA_LIMIT)
+            return []
+        return [math.prod(shape) for name, shape in self.shapes.items() if _module(name) in modules]
 
     def lora_weights(self, rank: int, targets: tuple[str, ...]) -> int:
         """r · (in + out) of every matrix with an adapter."""

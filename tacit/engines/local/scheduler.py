@@ -407,7 +407,6 @@ class LocalSampler:
         *,
         max_batch: int = 256,
         prefill_tokens: int | None = None,
-        cuda_graphs: bool = True,
         use_llama_decoder: bool = True,
     ) -> None:
         """`max_batch`: slots, i.e. sequences decoded together; further requests wait. `prefill_tokens`: prompt tokens computed
@@ -431,7 +430,7 @@ class LocalSampler:
         self.stop_conditions = cache_stop_conditions(tokenizer, find_end_tokens(base, tokenizer), self._vocabulary)
         self._generic = GenericDecoder(model, torch.device(device))
         self._llama: LlamaDecoder | None = None
-        self._llama_options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
+        self._prefill_tokens = prefill_tokens
         self.fast = is_fast_enabled()
         """whether kernels, CUDA graphs and the Llama decoder are used at all"""
         self._try_llama = use_llama_decoder and self.fast and text_config.model_type in FAMILY
@@ -496,7 +495,7 @@ class LocalSampler:
         if self._try_llama:
             try:
                 if self._llama is None:
-                    self._llama = LlamaDecoder(self._base, **self._llama_options)
+                    self._llama = LlamaDecoder(self._base, prefill_tokens=self._prefill_tokens)
                 for name in adapters:
                     self._llama.refresh(self._stale, name)
                     self._stale = False

@@ -83,7 +83,8 @@ class ChatTemplate:
                 messages[0] = replace(messages[0], content=f"{messages[0].content}\n\n{listed}")
             else:
                 messages.insert(0, Message("system", listed))
-            messages = [_without_tool_roles(message) for message in messages]
+            messages = [m if m.call is None else Message("assistant", m.call.text()) for m in messages]
+            messages = [replace(m, role="user") if m.role == "tool" else m for m in messages]
             chat = replace(chat, tools=())
         if messages[0].role == "system" and not self.supports_system_prompt:
             first, second, *rest = messages
@@ -103,12 +104,6 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is arbitrary code
             raise TacitError(f"this model's chat template refuses the conversation: {type(error).__name__}: {error}") from error
-
-
-def _without_tool_roles(message: Message) -> Message:
-    if message.call is not None:
-        return Message("assistant", message.call.text())
-    return replace(message, role="user") if message.role == "tool" else message
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,28 +150,29 @@ class TextCodec:
         ]
 
     def encode_completion(self, text: str) -> np.ndarray:
-        return np.append(self._encode(self.escape_control_tokens(text), add_special_tokens=False), np.int64(self.end))
+        return np.append(self._encode_all([self.escape_control_tokens(text)], False)[0], np.int64(self.end))
 
     @cached_property
     def template(self) -> ChatTemplate:
         return ChatTemplate(self.tokenizer)
 
     def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self._encode(self.template.prompt(self._escape_chat(chat)), add_special_tokens=False)
+        return self._encode_all([self.template.prompt(self._escape_chat(chat))], add_special_tokens=False)[0]
 
     def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
         """The answer up to the template's end token; one is appended if the template uses none."""
         (answer,) = self._escape_chat(Chat((answer,))).messages
         written = self.template.answer(self._escape_chat(chat), answer)
-        tokens = self._encode(written, add_special_tokens=False)
+        tokens = self._encode_all([written], add_special_tokens=False)[0]
         ends = np.flatnonzero(tokens == self.end)
         return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
 
     def escape_control_tokens(self, text: str) -> str:
         """Break every control token in the text with a space: `<|end|>` becomes `< |end|>`."""
-        if not any(prefix in text for prefix in self._control_prefixes):  # much faster than the pattern
+        prefixes, pattern = self._control_tokens
+        if not any(prefix in text for prefix in prefixes):  # much faster than the pattern
             return text
-        return self._control_pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        return pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
     def _escape_chat(self, chat: Chat) -> Chat:
         def escape(message: Message) -> Message:
@@ -188,24 +184,16 @@ class TextCodec:
         return replace(chat, messages=tuple(escape(message) for message in chat.messages))
 
     @cached_property
-    def _control_pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, sorted(self._control_tokens, key=len, reverse=True))))
-
-    @cached_property
-    def _control_prefixes(self) -> frozenset[str]:
-        return frozenset(token[:2] for token in self._control_tokens)
-
-    @cached_property
-    def _control_tokens(self) -> frozenset[str]:
+    def _control_tokens(self) -> tuple[frozenset[str], re.Pattern[str]]:
+        """Their first two characters, and a pattern that matches any of them."""
         reserved = (token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
-        return frozenset((*self.tokenizer.all_special_tokens, *reserved))
+        tokens = frozenset((*self.tokenizer.all_special_tokens, *reserved))
+        pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+        return frozenset(token[:2] for token in tokens), pattern
 
     def decode(self, tokens: np.ndarray) -> str:
         ids = np.asarray(tokens).tolist()
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-    def _encode(self, text: str, add_special_tokens: bool) -> np.ndarray:
-        return self._encode_all([text], add_special_tokens)[0]
 
     def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
         if self._rust_tokenizer is not None:

@@ -146,7 +146,6 @@ class LlamaDecoder:
         model: Any,
         *,
         prefill_tokens: int | None = None,
-        cuda_graphs: bool = True,
         fixed_shapes: bool | None = None,
         varlen: bool | None = None,
     ) -> None:
@@ -156,7 +155,7 @@ class LlamaDecoder:
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.varlen = self.forward.supports_varlen if varlen is None else varlen
-        self.uses_graphs = on_gpu and cuda_graphs
+        self.uses_graphs = on_gpu
         # a CPU wants its working set in cache, a GPU wants enough to do
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
         self.graph_epoch = 0
