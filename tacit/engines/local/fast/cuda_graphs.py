@@ -241,24 +241,20 @@ class PrefillGraphs:
         buffers.fill(prompts, kv_index_N, spare, prefixes)
 
         def prefill() -> None:
-            store, rope_and_store = (
-                partial(cache.store, buffers.kv_index_N, None),
-                cache.make_rope_and_store(buffers.kv_index_N),
-            )
+            to = buffers.kv_index_N
+            store, rope_and_store = partial(cache.store, to, None), cache.make_rope_and_store(to)
             packed, cached = buffers.as_prompts(prefixes is not None), None if prefixes is None else cache.flat_view
             results = forward.prefill_varlen(packed, hidden, store, rope_and_store, cached)
             for output, result in zip(outputs, results, strict=True):
                 if output is not None and result is not None:
                     output.copy_(result)
 
+        out_of_memory = False
         try:
             self._graphs.run(key, prefill, lambda: lambda: None)  # a warm-up prefill is simply overwritten
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not (out_of_memory := is_out_of_memory(error)):
                 raise
-            out_of_memory = True
-        else:
-            out_of_memory = False
         if out_of_memory:  # a plain prefill needs less; outside of the handler, whose error keeps tensors alive
             self._graphs.enabled = False
             self.clear()

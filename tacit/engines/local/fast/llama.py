@@ -38,7 +38,6 @@ from tacit.engines.local.fast.varlen_attention import (
     LAUNCHES,
     SequenceLayout,
     attend_varlen,
-    has_flash_attention,
     has_varlen_kernels,
 )
 from tacit.engines.local.packing import ragged_arange, to_device
@@ -73,16 +72,9 @@ class LlamaLayer:
         self._activation = silu if mlp.config.hidden_act == "silu" else mlp.act_fn
         self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self._qk_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
+        self.has_qk_norm, self.uses_silu = self._qk_norms is not None, self._activation is silu
         self._qk_weight: Tensor | None = None
         self.refresh()
-
-    @property
-    def has_qk_norm(self) -> bool:
-        return self._qk_norms is not None
-
-    @property
-    def uses_silu(self) -> bool:
-        return self._activation is silu
 
     def refresh(self) -> None:
         if self._qk_norms is not None:
@@ -347,11 +339,6 @@ class LlamaForward:
         s = self.shape
         has_kernel = has_varlen_kernels(self.device, self.dtype, s.heads, s.kv_heads, s.head_dim)
         return LAUNCHES[s.head_dim]["forward"]["BLOCK_Q"] if has_kernel else 0
-
-    @property
-    def supports_varlen(self) -> bool:
-        """whether packed prompts can be prefilled without padding"""
-        return has_flash_attention(self.device, self.dtype, self.shape.head_dim)
 
     def prefill_varlen(
         self,
