@@ -183,7 +183,7 @@ def fail_during(scheduler: Scheduler, monkeypatch, error: BaseException, at: int
     def failing(self, noise, longest, sampling, look=None):
         chunk_schedules.append(look)
         if len(chunk_schedules) == at:
-            assert scheduler._slots._prefilling_S.any() and look is not None
+            assert scheduler._slots.prefilling_S.any() and look is not None
             raise error
         return advance(self, noise, longest, sampling, look)
 

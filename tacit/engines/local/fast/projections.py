@@ -208,8 +208,7 @@ class _FusedWeights:
                 for a, b, scale in adapters:
                     weights[i] = torch.addmm(weights[i], b.to(weights[i].dtype), a.to(weights[i].dtype), alpha=scale)
         lora_A, lora_B = (None, None) if input_major else _fuse_adapters(parts, order)
-        # on a CPU the time of an adapter is in the products, not between them
-        single, on_gpu = len(parts) == 1 and order is None and not input_major, weights[0].device.type == "cuda"
+        single, on_gpu = len(parts) == 1 and order is None and not input_major, _is_launch_bound(weights[0].device)
         if on_gpu and lora_A is not None and lora_B is not None:
             missing = -len(lora_A) % RANK_STEP
             lora_A, lora_B = pad(lora_A, (0, 0, 0, missing)), pad(lora_B, (0, missing))
@@ -252,6 +251,11 @@ def _fuse_adapters(parts: Sequence[Parts], order: Tensor | None) -> tuple[Tensor
         blocks.append(block)
     fused = torch.cat(blocks, dim=1)
     return torch.cat([a for a, _, _ in adapters]).to(dtype), (fused if order is None else fused[order]).to(dtype)
+
+
+def _is_launch_bound(device: torch.device) -> bool:
+    """On a CPU the time of an adapter is in the products, not between them."""
+    return device.type == "cuda"
 
 
 def _wants_input_major(weights: Sequence[Tensor]) -> bool:
