@@ -38,6 +38,7 @@ from tacit.engines.local.fast.varlen_attention import (
     LAUNCHES,
     SequenceLayout,
     attend_varlen,
+    has_flash_attention,
     has_varlen_kernels,
 )
 from tacit.engines.local.packing import ragged_arange, to_device
@@ -339,6 +340,11 @@ class LlamaForward:
         s = self.shape
         has_kernel = has_varlen_kernels(self.device, self.dtype, s.heads, s.kv_heads, s.head_dim)
         return LAUNCHES[s.head_dim]["forward"]["BLOCK_Q"] if has_kernel else 0
+
+    @property
+    def supports_varlen(self) -> bool:
+        """whether packed prompts can be prefilled without padding"""
+        return has_flash_attention(self.device, self.dtype, self.shape.head_dim)
 
     def prefill_varlen(
         self,

@@ -27,7 +27,6 @@ from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, Prom
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
 from tacit.engines.local.fast.projections import Groups
-from tacit.engines.local.fast.varlen_attention import has_flash_attention
 from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
 
 STEPS_PER_SYNC = 4
@@ -155,8 +154,7 @@ class LlamaDecoder:
         self.device = self.forward.device
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
-        has_flash = partial(has_flash_attention, self.device, self.forward.dtype, self.forward.shape.head_dim)
-        self.varlen = has_flash() if varlen is None else varlen
+        self.varlen = self.forward.supports_varlen if varlen is None else varlen
         self.uses_graphs = on_gpu
         # a CPU wants its working set in cache, a GPU wants enough to do
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
