@@ -94,11 +94,6 @@ class LanguageModel:
         """[R, S, D] hidden states of every layer: 0 the embeddings, `layers` (or −1) the last."""
         return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
 
-    @property
-    def varlen_decoder(self) -> VarlenDecoder | None:
-        """the GPU packed pass, which also returns hidden states of every layer"""
-        return self.packed_decoder if isinstance(self.packed_decoder, VarlenDecoder) else None
-
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """[T, V] in float32."""
         weight_VD = self._head_matrix

@@ -186,8 +186,8 @@ class ModelScorer:
         no_completions: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, no_completions, self.codec.context_limit)
         self._ready()
-        if self.model.varlen_decoder is not None and "attention" not in poolings:
-            self._scan_packed(self.model.varlen_decoder, prompts, states)
+        if isinstance(self.model.packed_decoder, VarlenDecoder) and "attention" not in poolings:
+            self._scan_packed(self.model.packed_decoder, prompts, states)
             return states
         for rows in plan_padded_batches(lengths, self.token_budget):
             packed = make_padded_batch(prompts, no_completions, rows, self.codec.pad)
