@@ -63,20 +63,19 @@ class PackedDecoder:
         attentions = [_PaddedAttention(attention, hidden_ND) for attention in batch.lower_attention]
         for depth, layer in enumerate(self.layers[:-1]):
             # With dropout, repeated tokens differ, so the first layer cannot share their projections.
-            if depth == 0 and not any(
-                isinstance(module, nn.Dropout) and module.training for module in layer.self_attn.modules()
-            ):
+            if depth == 0 and not any(isinstance(m, nn.Dropout) and m.training for m in layer.self_attn.modules()):
                 q, k, v = (x.index_select(0, of_N) for x in self._project_qkv(layer, embedded_UD, embedded_UD))
             else:
                 q, k, v = self._project_qkv(layer, hidden_ND, hidden_ND)
             q, k = _apply_rope(q, rotation_N), _apply_rope(k, rotation_N)
-            attended = [self._attend(q, k, v, padded) for padded in attentions]
+            attended = [padded.attend(q, k, v, self.scale) for padded in attentions]
             hidden_ND = self._finish_layer(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
         top, source_T = self.layers[-1], to_device(batch.source_T, device)
         hidden_TD = hidden_ND.index_select(0, source_T)
         q, k, v = self._project_qkv(top, hidden_TD, hidden_ND)
         q, k = _apply_rope(q, rotation_N.index_select(0, source_T)), _apply_rope(k, rotation_N)
-        hidden_TD = self._finish_layer(top, hidden_TD, self._attend(q, k, v, _PaddedAttention(batch.top_attention, hidden_ND)))
+        attended_TF = _PaddedAttention(batch.top_attention, hidden_ND).attend(q, k, v, self.scale)
+        hidden_TD = self._finish_layer(top, hidden_TD, attended_TF)
         return _rms_norm(self.body.norm, hidden_TD)
 
     def _project_qkv(self, layer: Any, queries_QD: Tensor, keys_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,18 +93,6 @@ class PackedDecoder:
             q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
         return q, k, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, padded: _PaddedAttention) -> Tensor:
-        """[outputs, heads · head_dim]"""
-        keys, values, mask = self._per_query_head(padded.keys(k)), self._per_query_head(padded.keys(v)), padded.mask
-        attended = scaled_dot_product_attention(
-            padded.queries(q), keys, values, attn_mask=mask, is_causal=mask is None, scale=self.scale
-        )
-        return padded.flat(attended)
-
-    def _per_query_head(self, x: Tensor) -> Tensor:
-        repeats = self.heads // self.kv_heads
-        return x if repeats == 1 else x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
-
     def _finish_layer(self, layer: Any, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
         x = _rms_norm(layer.post_attention_layernorm, hidden)
@@ -121,19 +108,20 @@ class _PaddedAttention:
         self._queries = None if attention.queries_in_order else to_device(attention.queries.ravel(), device)
         self._keys = None if attention.keys_in_order else to_device(attention.keys.ravel(), device)
         self._outputs = None if attention.outputs_in_order else to_device(attention.outputs, device)
-        self.mask: Tensor | None = None
+        self._mask: Tensor | None = None
         if attention.diagonal is not None:
             reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
             hidden = torch.arange(self._key_shape[1], device=device) > reach[:, :, None]
-            self.mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
+            self._mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
 
-    def queries(self, x: Tensor) -> Tensor:
-        return _gather(x, self._queries, self._query_shape)
-
-    def keys(self, x: Tensor) -> Tensor:
-        return _gather(x, self._keys, self._key_shape)
-
-    def flat(self, attended_BHQD: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """[outputs, heads · head_dim]"""
+        repeats = q.shape[1] // k.shape[1]
+        q = _gather(q, self._queries, self._query_shape)
+        k, v = (_gather(x, self._keys, self._key_shape) for x in (k, v))
+        if repeats > 1:
+            k, v = (x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2) for x in (k, v))
+        attended_BHQD = scaled_dot_product_attention(q, k, v, self._mask, is_causal=self._mask is None, scale=scale)
         x = attended_BHQD.transpose(1, 2).flatten(2).flatten(0, 1)
         return x if self._outputs is None else x.index_select(0, self._outputs)
 
