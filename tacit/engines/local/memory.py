@@ -52,18 +52,14 @@ class CacheOwner(Protocol):
         """Release it, unless it is in use right now (another thread may call)."""
 
 
-_cache_owners: weakref.WeakSet[CacheOwner] = weakref.WeakSet()
-
-
-def register_cache_owner(owner: CacheOwner) -> None:
-    """`free_memory` will ask it to release its cache."""
-    _cache_owners.add(owner)
+cache_owners: weakref.WeakSet[CacheOwner] = weakref.WeakSet()
+"""whom `free_memory` asks to release their caches"""
 
 
 def free_memory(device: torch.device) -> None:
     """Release all rebuildable caches of this process. Also collects cycles: a failed attempt's tensors may hang on a traceback
     that refers to itself."""
-    for owner in list(_cache_owners):
+    for owner in list(cache_owners):
         if owner.device.type == device.type:
             owner.release()
     gc.collect()

@@ -28,7 +28,7 @@ from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill, SlotAssignm
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
 from tacit.engines.local.fast.llama_decoding import LlamaDecoder
 from tacit.engines.local.fast.projections import FAMILY, UnsupportedModule
-from tacit.engines.local.memory import AdaptiveBudget, empty_cache, register_cache_owner
+from tacit.engines.local.memory import AdaptiveBudget, cache_owners, empty_cache
 from tacit.engines.local.pooling import check_pooling
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.slots import (
@@ -436,7 +436,7 @@ class LocalSampler:
         self._try_llama = use_llama_decoder and self.fast and text_config.model_type in FAMILY
         self._stale = False
         self._schedulers: weakref.WeakSet[LocalScheduler] = weakref.WeakSet()
-        register_cache_owner(self)
+        cache_owners.add(self)
 
     def open_scheduler(
         self, sampling: Sampling, hidden: HiddenState | None = None, version: Callable[[], int] = lambda: 0
