@@ -78,14 +78,14 @@ def prepare_base(argv: Sequence[str]) -> int:
 
 
 def prepare_code(argv: Sequence[str]) -> int:
-    from tacit.worlds.code.folders import prepare_patches, prepare_programs
-    from tacit.worlds.code.prepare import SOURCES, filter_folder, prepare_packages
+    from tacit.worlds.code import prepare
     from tacit.worlds.code.tasks import open_folder
 
-    known, say = {source.name: source for source in SOURCES}, partial(print, flush=True)
+    known, say = {source.name: source for source in (*prepare.SOURCES, *prepare.OWN_SOURCES)}, partial(print, flush=True)
+    usual = ",".join(source.name for source in prepare.SOURCES)
     parser = Parser("prepare code", f"Repair tasks for the code world. Packages: {', '.join(known)}.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the tasks to")
-    parser.flag("--packages", ",".join(known), "which packages (default: all)", "NAME,…")
+    parser.flag("--packages", usual, "which packages (default: all published)", "NAME,…")
     parser.flag("--tasks", 60, "most tasks of a package")
     parser.flag("--seed", 0, "the same seed gives the same tasks")
     parser.flag("--processes", os.cpu_count() or 1, "mutations tried at a time")
@@ -104,18 +104,18 @@ def prepare_code(argv: Sequence[str]) -> int:
     root = said.destination.expanduser()
     counts = {}
     if said.source:
-        filter_folder(root, said.source.expanduser(), said.played, say)
+        prepare.filter_folder(root, said.source.expanduser(), said.played, say)
     elif said.programs:
-        prepare_programs(root, said.programs.expanduser(), say)
+        prepare.prepare_programs(root, said.programs.expanduser(), say)
     elif said.repository:
-        prepare_patches(root, said.repository.expanduser(), said.patch, say)
+        prepare.prepare_patches(root, said.repository.expanduser(), said.patch, say)
     else:
         names = [name for name in said.packages.split(",") if name]
         for name in names:
             if name not in known:
                 raise unknown("package", name, known)
         chosen = [known[name] for name in names]
-        counts = prepare_packages(root, chosen, said.tasks, said.seed, said.processes, said.archives, say)
+        counts = prepare.prepare_packages(root, chosen, said.tasks, said.seed, said.processes, said.archives, say)
     for label, count in counts.items():
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(count.kinds.items()))
         rejected = ", ".join(f"{reason} {number}" for reason, number in count.rejected.most_common())

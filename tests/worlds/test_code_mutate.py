@@ -10,8 +10,7 @@ import textwrap
 
 import pytest
 
-from tacit.worlds.code.mutate import find_mutations
-from tacit.worlds.code.tasks import KINDS, apply_edits
+from tacit.worlds.code.tasks import KINDS, apply_edits, find_mutations
 
 SOURCE = '''"""Text of 3 < 4 and so on."""
 LIMIT = 10  # module level stays

@@ -19,9 +19,16 @@ from tacit.evaluation.panels import Panel
 from tacit.sandbox import Sandbox
 from tacit.worlds import get_environment
 from tacit.worlds.code import prepare
-from tacit.worlds.code.folders import difference_edits, patch_edits, prepare_patches, prepare_programs, read_patch
-from tacit.worlds.code.prepare import SOURCES, Source, filter_folder, prepare_packages
-from tacit.worlds.code.tasks import KINDS, apply_edits, open_folder, record_of
+from tacit.worlds.code.prepare import (
+    SOURCES,
+    Source,
+    difference_edits,
+    filter_folder,
+    prepare_packages,
+    prepare_patches,
+    prepare_programs,
+)
+from tacit.worlds.code.tasks import KINDS, apply_edits, open_folder, patch_edits, read_patch, record_of
 
 CODE = """
 def clamp(value, low, high):
@@ -165,7 +172,7 @@ def test_a_hang_is_no_task(tmp_path, monkeypatch):
 def test_pinned_packages():
     assert len(SOURCES) >= 12 and len({source.name for source in SOURCES}) == len(SOURCES)
     assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) and source.code and source.tests for source in SOURCES)
-    assert set(prepare.HELD_PACKAGES) < {source.name for source in SOURCES} and set(prepare.HELD_KINDS) < set(KINDS)
+    assert set(prepare.HELD_PACKAGES) < {source.name for source in (*SOURCES, *prepare.OWN_SOURCES)} and set(prepare.HELD_KINDS) < set(KINDS)
 
 
 def test_filter_by_what_a_policy_solves(folder, tmp_path):

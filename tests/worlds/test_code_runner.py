@@ -11,7 +11,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.sandbox import Limits
-from tacit.worlds.code.runner import ENVIRONMENT, Runner
+from tacit.worlds.code.grading import ENVIRONMENT, Runner
 
 SOURCE = "def double(x):\n    return 2 * x\n"
 TESTS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -189,7 +189,7 @@ def test_options_are_part_of_the_name():
 
 def test_a_record_survives_json():
     record = packaged().records[0]
-    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    assert Record.from_dict(json.loads(json.dumps(asdict(record)))) == record
     assert make_task(record).goal == record.issue
 
 

@@ -13,10 +13,8 @@ from tacit.core.hindsight import tracker_signals
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import format_of
 from tacit.worlds.code import ENVIRONMENT, code_environment
-from tacit.worlds.code.expert import Oracle, Rule, find_hunks
-from tacit.worlds.code.skills import SKILLS, skill
+from tacit.worlds.code.skills import BOUND, SKILLS, Oracle, Rule, find_hunks, skill
 from tacit.worlds.code.tasks import make_task, open_folder, record_of, tasks
-from tacit.worlds.code.tracker import BOUND
 from tacit.worlds.code.world import CodeWorld, read_pytest
 
 

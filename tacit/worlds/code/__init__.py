@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from tacit.core.errors import unknown
 from tacit.core.simulator import Served
 from tacit.core.types import Task
 from tacit.core.world import Environment
-from tacit.worlds.code.expert import AROUND, NoEdit, Oracle, RandomEdit, Rule, find_hunks
-from tacit.worlds.code.prompt import FullWording, TerseWording
-from tacit.worlds.code.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.code import skills, world
+from tacit.worlds.code.skills import NoEdit, Oracle, RandomEdit, Rule
 from tacit.worlds.code.swebench import instance_environment
 from tacit.worlds.code.tasks import (
     FAMILIES,
@@ -28,13 +26,7 @@ from tacit.worlds.code.tasks import (
     split_sizes,
     tasks,
 )
-from tacit.worlds.code.tracker import RepairTracker
-from tacit.worlds.code.world import ISOLATED, MAX_STEPS, MODES, SHOWN, TESTS, Bench, CodeWorld
-
-
-def find_missing() -> str:
-    """What is not there to run tests with."""
-    return "" if find_spec("pytest") else "pytest: pip install pytest"
+from tacit.worlds.code.world import SHOWN, Bench, CodeWorld, FullWording, TerseWording
 
 
 def example_texts(seed: int) -> list[str]:
@@ -44,24 +36,24 @@ def example_texts(seed: int) -> list[str]:
         record, folder = record_of(task)
         broken = broken_files(record, folder.tree(record))
         texts += [wording.task(task), f"bash pytest -q {' '.join(record.test_files)}"]
-        for hunk in find_hunks(record, folder):
+        for hunk in skills.find_hunks(record, folder):
             lines = broken[hunk.path].split("\n")
-            first, last = max(1, hunk.first - AROUND), hunk.last + AROUND
+            first, last = max(1, hunk.first - skills.AROUND), hunk.last + skills.AROUND
             shown = "\n".join(f"{number} {line}" for number, line in enumerate(lines[first - 1 : last], first))
             texts += [f"{hunk.path}\n{shown}", hunk.view, hunk.edit]
     return texts
 
 
 def code_environment(
-    folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = ISOLATED, runtime: str = ""
+    folder: str | Path = PACKAGED, tests: str = SHOWN, sandbox: str = world.ISOLATED, runtime: str = ""
 ) -> Environment:
     """The world with the tasks of a folder that `tacit prepare code` made, with tests shown or hidden; `sandbox` none runs
     commands without isolation, which is only for repositories and models you trust. With a .jsonl file of SWE-bench instances
     as `folder`, commands run in containers of `runtime`: docker, podman or apptainer, the first installed if none is named."""
-    if tests not in TESTS:
-        raise unknown("value of tests", tests, TESTS)
-    if sandbox not in MODES:
-        raise unknown("value of sandbox", sandbox, MODES)
+    if tests not in world.TESTS:
+        raise unknown("value of tests", tests, world.TESTS)
+    if sandbox not in world.MODES:
+        raise unknown("value of sandbox", sandbox, world.MODES)
     root = PACKAGED if folder == PACKAGED else Path(folder).expanduser().absolute()
     if root.suffix == ".jsonl":
         return instance_environment(ENVIRONMENT, root, runtime)
@@ -86,18 +78,18 @@ def code_environment(
 ENVIRONMENT = Environment(
     name=NAME,
     summary="Code repair: mend a Python package with a shell, an editor and its tests, in a sandbox",
-    max_steps=MAX_STEPS,
+    max_steps=world.MAX_STEPS,
     make=Served(Bench, CodeWorld),
     tasks=tasks,
     splits=SPLITS,
     families=FAMILIES,
     wordings={"full": FullWording(), "terse": TerseWording()},
     experts={"oracle": Oracle, "rule": Rule, "random": RandomEdit, "none": NoEdit},
-    alphabet=ALPHABET,
-    tracker=RepairTracker(),
-    failure=failure,
-    hindsight=hindsight,
-    handbook=HANDBOOK,
+    alphabet=skills.ALPHABET,
+    tracker=skills.RepairTracker(),
+    failure=skills.failure,
+    hindsight=skills.hindsight,
+    handbook=skills.HANDBOOK,
     example_texts=example_texts,
     action_tokens=128,
     slow=True,
@@ -105,5 +97,6 @@ ENVIRONMENT = Environment(
     published=split_sizes(),
     panels=PANELS,
     configure=code_environment,
-    lacks=find_missing,
+    requires=("pytest",),
+    extra="code",
 )

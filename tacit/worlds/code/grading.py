@@ -2,33 +2,206 @@
 
 Only changes of source files are carried over. Tests, test settings and whatever Python loads by itself (conftest.py,
 pytest.ini, setup.cfg, sitecustomize.py, byte code, …) stay as they were. Outcomes come from a fork of a warm pytest over a
-pipe of its own (runner.py), never from what the tests print.
+pipe of its own, never from what the tests print.
 
 The code under test runs in the same process as its tests, so it could still try to make them pass. Canaries catch that: tests
 that fail with the original package and must fail here too. Some fail in any case (`assert False`); the others are the
 FAIL_TO_PASS tests with the right side of each `==` replaced by something that nothing equals. They catch patched assertions,
 results that equal everything, and code that looks up what its caller expects. Test files have random names, so that code cannot
 tell a test from its canary by name.
+
+`Runner` runs a package's tests in a fork of a warm pytest process, isolated by the sandbox. A fork imports the package from its
+workspace, so edited sources count. Settings files of the tree (pytest.ini, tox.ini, …) are ignored, planted .pyc files too. The
+same sandbox runs shell commands; there `pytest` is the usual command.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
+import importlib.metadata
+import json
 import os
 import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
-from tacit.core.errors import TacitError
-from tacit.sandbox import Workspace
-from tacit.worlds.code.runner import FAILED, PASSED, Runner, TestRun
+from tacit.core.errors import TacitError, install_command
+from tacit.sandbox import Limits, Result, Sandbox, Workspace
+from tacit.sandbox.client import AT, AUTO, PYTHON
 from tacit.worlds.code.tasks import IGNORED, Record, TaskFolder, broken_files
 from tacit.worlds.code.tools import LARGEST, read_beneath, write_beneath
+
+TOOLS = "/opt/tools"  # where commands find pytest
+NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")  # packages that commands find
+PASSED, FAILED = "passed", "failed"
+PYTEST_SCRIPT = f"#!{PYTHON}/bin/python3\nimport sys, pytest\nsys.exit(pytest.main())\n"
+SECONDS = re.compile(r"(?<= in )\d+\.\d+s( \(\d+:\d+:\d+\))?")
+ENVIRONMENT = {
+    "PATH": f"{TOOLS}/bin:{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "",
+    "TZ": "UTC",
+    "COLUMNS": "100",
+}  # for tests, and for shell commands beside them
+Function = tuple[str, int]  # file and first line
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """What a run of pytest found."""
+
+    __test__ = False
+
+    outcomes: Mapping[str, str]
+    """node id -> passed, failed, skipped, xfailed or xpassed; a file that cannot be imported counts as one failed test"""
+    messages: Mapping[str, str]  # node id -> why it failed, shortened
+    output: str  # what pytest printed, with durations replaced
+    code: int  # pytest's exit status: 0 all passed, 1 some failed, 2 interrupted, 4 usage, 5 no tests
+    killed: str  # which limit ended the run; empty: none
+    forged: str  # why the outcomes cannot be trusted; empty: they can. A forged run has no outcomes.
+    calls: Mapping[str, frozenset[Function]] = field(default_factory=dict)
+    """of a traced run: node id -> functions it calls; `` -> those called by imports"""
+
+    @cached_property
+    def passed(self) -> frozenset[str]:
+        return frozenset(test for test, outcome in self.outcomes.items() if outcome == PASSED)
+
+    @cached_property
+    def failed(self) -> frozenset[str]:
+        return frozenset(test for test, outcome in self.outcomes.items() if outcome == FAILED)
+
+
+@dataclass
+class Runner:
+    """Sandbox servers for any number of packages and workspaces. Thread-safe."""
+
+    limits: Limits = field(default_factory=Limits)
+    trees: Sequence[Path] = ()  # original packages, whose byte code the server holds; tests of others run too, somewhat slower
+    cache: Path | None = None  # directory that keeps byte code between servers
+    mode: str = AUTO  # of the sandbox
+
+    def __post_init__(self) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix="tacit-tools-")
+        own = Path(self._made.name)
+        own.chmod(0o755)
+        (own / "empty").mkdir()
+        (own / "pytest").write_text(PYTEST_SCRIPT)
+        (own / "pytest").chmod(0o755)
+        if self.cache is not None:
+            self.cache.mkdir(parents=True, exist_ok=True)
+        settings = {"trees": [str(tree) for tree in self.trees], "cache": self.cache and str(self.cache)}
+        self._function = f"{Path(__file__).with_name('pytest_fork.py')}:make_runner={json.dumps(settings)}"
+        hidden = Path(sysconfig.get_path("purelib", vars={"base": PYTHON}))
+        binds = {f"{TOOLS}/bin/pytest": own / "pytest", str(hidden): own / "empty", **find_tools()}
+        python_path = (f"{AT}/src", AT, TOOLS)
+        with ExitStack() as stack:  # undone where a server cannot start
+            stack.callback(self._made.cleanup)
+            # Two servers: one without pytest in it forks shell commands in half the time.
+            self.sandbox = stack.enter_context(Sandbox(self.limits, binds=binds, python_path=python_path, mode=self.mode))
+            self._warm = Sandbox(
+                self.limits, binds=binds, preload=(self._function,), python_path=python_path, mode=self.sandbox.mode
+            )
+            stack.pop_all()
+
+    def run(self, workspace: Workspace, arguments: Sequence[str], limits: Limits | None = None, trace: bool = False) -> TestRun:
+        """`arguments` are files, node ids and options, as on pytest's command line. `trace` notes the calls."""
+        key = secrets.token_hex(16)
+        words = [json.dumps({"key": key, "trace": trace}), *arguments]
+        begun = self._warm.start(workspace, words, function=self._function, environment=ENVIRONMENT, limits=limits)
+        return read_run(begun.result(), key.encode())
+
+    @property
+    def alive(self) -> bool:
+        """False once a server has ended"""
+        return self.sandbox.alive and self._warm.alive
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """of the servers"""
+        return self.sandbox.pid, self._warm.pid
+
+    def close(self) -> None:
+        self.sandbox.close()
+        self._warm.close()
+        self._made.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def find_tools() -> dict[str, Path]:
+    """Path inside -> path outside, of pytest and what it needs. Other installed packages stay out of sight."""
+    found: dict[str, Path] = {}
+    for name in NEEDED:
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            raise TacitError(f"the code world needs {name} to run tests: {install_command('code')}.") from None
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            found[f"{TOOLS}/{top}"] = Path(str(distribution.locate_file(top)))
+    return found
+
+
+def read_run(result: Result, key: bytes) -> TestRun:
+    """Check the fork's messages and join the phases of each test: one that failed in any phase has failed."""
+    outcomes: dict[str, str] = {}
+    messages: dict[str, str] = {}
+    calls: dict[str, list[int]] = {}
+    functions: list[Function] = []
+    forged, ended = "", False
+    lines = result.report.split("\n")[:-1]  # a run that was killed may leave half a line
+    for number, line in enumerate(lines):
+        proof, _, body = line.partition(" ")
+        wanted = hashlib.blake2b(f"{number}\0{body}".encode(), key=key, digest_size=16).hexdigest()
+        if not secrets.compare_digest(proof.encode(), wanted.encode()) or ended:
+            forged = "a message that is not the runner's"
+            break
+        message = json.loads(body)
+        if "end" in message:
+            ended = True
+            if not message["intact"]:
+                forged = "pytest was changed while it ran"
+        elif "caller" in message:
+            calls[message["caller"]] = message["calls"]
+        elif "functions" in message:
+            functions = [(path, line) for path, line in message["functions"]]
+        else:
+            test, outcome = message["test"], message["outcome"]
+            if outcomes.get(test) != FAILED:
+                outcomes[test] = outcome
+            if message["message"]:
+                messages[test] = hide_paths(message["message"])
+    if not ended and not result.killed and not forged:
+        forged = "the tests ended the run"
+    return TestRun(
+        outcomes={} if forged else outcomes,
+        messages={} if forged else messages,
+        output=SECONDS.sub("0.00s", hide_paths(result.output)),
+        code=result.code,
+        killed=result.killed,
+        forged=forged,
+        calls={test: frozenset(functions[number] for number in numbers) for test, numbers in calls.items() if functions},
+    )
+
+
+def hide_paths(text: str) -> str:
+    """Tracebacks name files of pytest and Python by their paths outside; name those inside."""
+    return text.replace(sysconfig.get_path("purelib"), TOOLS).replace(sys.base_prefix, PYTHON)
+
 
 SETTINGS = ("conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "setup.py", "pyproject.toml", "noxfile.py", ".coveragerc")
 LOADED = ("sitecustomize.py", "usercustomize.py", "__pycache__")
@@ -93,16 +266,7 @@ def is_carried(path: str, record: Record, original: bool) -> bool:
     if re.fullmatch(r"test_.*\.py|.*_test\.py", pure.name) or pure.suffix in (".pyc", ".pyo", ".pth", ".so", ".egg-link"):
         return False
     # A new top-level module could take the place of one of Python or pytest.
-    top = PurePosixPath(pure.parts[0]).stem
-    return original or top not in (
-        *sys.stdlib_module_names,
-        "pytest",
-        "_pytest",
-        "pluggy",
-        "iniconfig",
-        "packaging",
-        "pygments",
-    )
+    return original or PurePosixPath(pure.parts[0]).stem not in (*sys.stdlib_module_names, "_pytest", *NEEDED)
 
 
 def list_files(folder: Path) -> Iterator[str]:
@@ -150,17 +314,21 @@ def make_canary(record: Record, tree: Path) -> str:
     bodies: list[str] = []
     imports: dict[str, None] = {}
     for path in dict.fromkeys(node.partition("::")[0] for node in record.fail_to_pass):
-        names = {
-            n.split("::")[1].partition("[")[0] for n in record.fail_to_pass if n.startswith(f"{path}::") and n.count("::") == 1
-        }
+        nodes = [n.split("::") for n in record.fail_to_pass]
+        names = {n[1].partition("[")[0] for n in nodes if n[0] == path and len(n) == 2}
         try:
             parsed = ast.parse((tree / path).read_text())
         except (OSError, SyntaxError, ValueError):
             continue
         for statement in parsed.body:
             if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test"):
-                if statement.name in names and _spoil(statement):
-                    bodies.append(ast.unparse(statement))
+                found = False  # compare with something that nothing equals, in each `assert … == …`
+                for node in ast.walk(statement) if statement.name in names else ():
+                    match node:
+                        case ast.Assert(test=ast.Compare(ops=[ast.Eq(), *_]) as compared):
+                            compared.comparators[0] = ast.parse("object()", mode="eval").body
+                            found = True
+                bodies += [ast.unparse(statement)] * found
             elif isinstance(statement, ast.Import | ast.ImportFrom):
                 imports[ast.unparse(statement)] = None
             else:
@@ -168,16 +336,6 @@ def make_canary(record: Record, tree: Path) -> str:
     future = [line for line in imports if line.startswith("from __future__")]
     rest = [line for line in imports if line not in future]
     return "\n".join([*future, *rest, CANARY, *bodies]) + "\n"
-
-
-def _spoil(function: ast.FunctionDef) -> bool:
-    """Compare with something that nothing equals, in each `assert … == …`. False where there is none."""
-    found = False
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq):
-            node.test.comparators[0] = ast.parse("object()", mode="eval").body
-            found = True
-    return found
 
 
 @dataclass(frozen=True)
@@ -226,9 +384,8 @@ class Grader:
                     break
             else:
                 reason = run.forged or run.killed or run.output[-300:]
-                raise TacitError(
-                    f"task {record.id!r} cannot be graded: its tests fail with the original package too ({reason})."
-                )
+                problem = f"its tests fail with the original package too ({reason})"
+                raise TacitError(f"task {record.id!r} cannot be graded: {problem}.")
             if len(self._exams) > 4096:
                 self._exams.clear()
             self._exams[record.id] = replace(exam, must_fail=failed)

@@ -1,8 +1,11 @@
-"""Make repair tasks from published packages: `tacit prepare code DIR`.
+"""Make repair tasks: `tacit prepare code DIR`, from published packages, or from a folder of your own: broken programs beside
+correct ones (the layout of QuixBugs), or a repository and patches that break it.
 
 Each package is pinned by version and sha256. Its suite must pass as shipped, three times. One to three functions are then
-broken by mutations (mutate.py), and a task is kept if 1 to 10 tests fail, nothing hangs, and three runs agree. Which tests call
+broken by mutations (tasks.py), and a task is kept if 1 to 10 tests fail, nothing hangs, and three runs agree. Which tests call
 a function is known from one traced run, so that a mutation is tried with those tests first.
+
+    python_programs/NAME.py  correct_python_programs/NAME.py  python_testcases/test_NAME.py       QuixBugs
 
 The same seed gives the same tasks, whatever the number of processes. A hang is judged by CPU time, not by wall time.
 """
@@ -10,6 +13,7 @@ The same seed gives the same tasks, whatever the number of processes. A hang is 
 from __future__ import annotations
 
 import ast
+import difflib
 import gzip
 import hashlib
 import itertools
@@ -30,19 +34,19 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.sandbox import Limits
-from tacit.worlds.code.mutate import Mutation, find_mutations
-from tacit.worlds.code.runner import Function, Runner, TestRun
+from tacit.worlds.code import tasks as repair
+from tacit.worlds.code.grading import Function, Runner, TestRun
 from tacit.worlds.code.tasks import (
+    IGNORED,
     KINDS,
+    PACKAGED,
     Edit,
+    Mutation,
     Package,
     Record,
-    apply_edits,
     choose_split,
-    open_folder,
     read_source,
     tree_digest,
-    write_folder,
 )
 
 MOST_FAILING = 10
@@ -62,7 +66,7 @@ class Source:
 
     name: str
     version: str
-    sha256: str  # of the source archive
+    sha256: str  # of the source archive; empty for OWN_SOURCES
     code: tuple[str, ...]  # files and directories that may be broken
     tests: tuple[str, ...]  # files and directories with tests
     without: tuple[str, ...] = ()  # files left out: tests that need a network, another package or much time
@@ -125,7 +129,9 @@ xmltodict 1.0.4 6d94c9f834dd9e44514162799d344d815a3a4faec913717a9ecbfa5be1bb8e61
 """)
 """pure Python, small, with suites that pass in the sandbox; left out are tests that need a network, a locale, another package
 or seconds of time"""
-HELD_PACKAGES = ("cachetools", "parse", "webcolors")  # split other_packages
+OWN = ("almanac", "gridways", "spans", "tillbook", "wordsmith")  # repositories of the packaged tasks: they have no archive
+OWN_SOURCES = tuple(Source(name, "1.0", "", (name,), ("tests",)) for name in OWN)
+HELD_PACKAGES = ("almanac", "cachetools", "parse", "webcolors")  # split other_packages
 HELD_KINDS = ("boolean", "lost_return")  # split other_kinds
 
 
@@ -164,13 +170,15 @@ def prepare_packages(
     say: Say = lambda line: None,
 ) -> dict[str, Counts]:
     """Write a task folder with up to `count` tasks for each package. A package that cannot be used is named and left out."""
-    if root.exists() and any(root.iterdir()):
-        raise TacitError(f"{root} exists and is not empty; give a new directory, or remove that one.")
+    check_empty(root)
     packages, records, counts = [], [], {}
     for source in sources:
         tree = root / "packages" / source.label
         try:
-            unpack(source, fetch(source, archives), tree)
+            if source.sha256:
+                unpack(source, fetch(source, archives), tree)
+            else:
+                shutil.copytree(PACKAGED / "packages" / source.label, tree, ignore=shutil.ignore_patterns(*IGNORED))
             with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:
                 suite = check_suite(runner, tree, find_tests(tree, source.tests))
                 made, counts[source.label] = make_tasks(runner, tree, source, suite, count, seed, processes)
@@ -183,8 +191,13 @@ def prepare_packages(
         say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(made), 'task')}")
     if not records:
         raise TacitError(f"no package gave a task; nothing was written to {root / 'tasks.jsonl'}.")
-    write_folder(root, seed, packages, records)
+    repair.write_folder(root, seed, packages, records)
     return counts
+
+
+def check_empty(root: Path) -> None:
+    if root.exists() and any(root.iterdir()):
+        raise TacitError(f"{root} exists and is not empty; give a new directory, or remove that one.")
 
 
 def fetch(source: Source, archives: Path | None = None) -> Path:
@@ -278,7 +291,7 @@ def find_candidates(tree: Path, source: Source, suite: Suite, seed: int) -> list
         if any(path == part or path.startswith(f"{part}/") for part in source.tests):
             continue
         try:
-            found = find_mutations(path, read_source(tree / path))
+            found = repair.find_mutations(path, read_source(tree / path))
         except (SyntaxError, ValueError):
             continue
         for each in found:
@@ -362,7 +375,7 @@ def verify(
     """Whether the edits make a task, or why not. `first` are the tests to try first, at most `most` tests may fail."""
     changed = {}
     for path in {edit.path for edit in edits}:
-        changed[path] = apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
+        changed[path] = repair.apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -455,8 +468,7 @@ def _indent(text: str) -> str:
 def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = lambda line: None) -> None:
     """A folder with the tasks of another that a policy solves sometimes: in more than none and less than 80% of its tries, as
     Complementary RL chooses tasks of SWE-bench Verified with 16 tries (appendix C). `played` are episodes as JSON lines."""
-    if root.exists() and any(root.iterdir()):
-        raise TacitError(f"{root} exists and is not empty; give a new directory, or remove that one.")
+    check_empty(root)
     tries: dict[str, list[bool]] = {}
     for file in played:
         try:
@@ -470,7 +482,7 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
                 tries.setdefault(episode["task"].rpartition("/")[2], []).append(bool(episode["success"]))
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # the head of the file, or half a line
-    folder = open_folder(source)
+    folder = repair.open_folder(source)
     known = [record for record in folder.records if record.id in tries]
     kept = [record for record in known if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
     if not kept:
@@ -479,5 +491,102 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
     for label in sorted(labels):
         shutil.copytree(source / "packages" / label, root / "packages" / label)
     seed = json.loads((source / "manifest.json").read_text())["seed"]
-    write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
+    repair.write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
     say(f"{len(kept)} of {pluralize(len(known), 'played task')} are solved sometimes")
+
+
+# From a folder of your own.
+
+BROKEN, CORRECT, TESTS = "python_programs", "correct_python_programs", "python_testcases"
+
+
+def difference_edits(path: str, before: str, after: str) -> list[Edit]:
+    """Edits that turn one text into another, of whole lines."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    edits = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            start, lost = sum(map(len, old[:a])), "".join(old[a:b])
+            edits.append(Edit(path, start, start + len(lost), lost, "".join(new[c:d])))
+    return edits
+
+
+def prepare_programs(root: Path, folder: Path, say: Say = lambda line: None) -> int:
+    """Tasks from a folder in the layout of QuixBugs; the number of tasks."""
+    missing = [name for name in (BROKEN, CORRECT, TESTS) if not (folder / name).is_dir()]
+    if missing:
+        raise TacitError(f"{folder} has no directory {', '.join(missing)}; it needs the layout of QuixBugs.")
+
+    def find(tree: Path) -> Iterator[tuple[str, list[Edit], list[str]]]:
+        for broken in sorted((folder / BROKEN).glob("*.py")):
+            path, test = f"{BROKEN}/{broken.name}", f"{TESTS}/test_{broken.name}"
+            if (tree / test).is_file() and (folder / CORRECT / broken.name).is_file():
+                yield broken.stem, difference_edits(path, read_source(tree / path), read_source(broken)), [test]
+
+    def restore(tree: Path) -> None:
+        for correct in (folder / CORRECT).glob("*.py"):
+            if (tree / BROKEN / correct.name).is_file():
+                shutil.copy(correct, tree / BROKEN / correct.name)
+
+    return _prepare(root, folder, (CORRECT, "java_programs", "java_testcases", "correct_java_programs"), restore, find, say)
+
+
+def prepare_patches(root: Path, repository: Path, patches: Sequence[Path], say: Say = lambda line: None) -> int:
+    """Tasks from a repository whose suite passes, one for each patch that breaks it; the number of tasks."""
+    if not repository.is_dir():
+        raise TacitError(f"there is no directory {repository}.")
+
+    def find(tree: Path) -> Iterator[tuple[str, list[Edit], list[str]]]:
+        tests = find_tests(tree, ["."])
+        for file in patches:
+            try:
+                edits = []
+                for patch in repair.read_patch(file.read_text()):
+                    if patch.new or patch.gone or patch.path in tests or not (tree / patch.path).is_file():
+                        raise TacitError(f"it must change files of the package that are there, not {patch.path}")
+                    edits += repair.patch_edits(patch, read_source(tree / patch.path))
+                yield file.stem, edits, tests
+            except (OSError, ValueError, TacitError) as error:
+                say(f"{file.name} is left out: {error}")
+
+    return _prepare(root, repository, (), lambda tree: None, find, say)
+
+
+def _prepare(
+    root: Path,
+    folder: Path,
+    without: Sequence[str],
+    restore: Callable[[Path], None],
+    find: Callable[[Path], Iterator[tuple[str, list[Edit], list[str]]]],
+    say: Say,
+) -> int:
+    check_empty(root)
+    name, version = re.sub(r"[^\w.]+", "_", folder.resolve().name) or "programs", "0"
+    tree = root / "packages" / f"{name}-{version}"
+    shutil.copytree(folder, tree, ignore=shutil.ignore_patterns(*IGNORED, *without), symlinks=True)
+    restore(tree)
+    records: list[Record] = []
+    with Runner(SUITE, trees=[tree], cache=root / "bytecode") as runner:
+        suites: dict[tuple[str, ...], Suite] = {}
+        for task, edits, tests in find(tree):
+            key = tuple(tests)
+            try:
+                if key not in suites:
+                    suites[key] = check_suite(runner, tree, tests)
+                verdict = verify(runner, tree, edits, suites[key].passing, sorted(suites[key].passing), most=10**6)
+            except TacitError as error:
+                say(f"{task} is left out: {error}")
+                continue
+            if isinstance(verdict, str):
+                say(f"{task} is left out: {verdict}.")
+                continue
+            label = f"{name}-{task}-{hashlib.sha256(digest(0, edits).encode()).hexdigest()[:6]}"
+            split, issue = choose_split(name, (), task, (), ()), write_issue(name, verdict, tree)
+            tests_of = verdict.fail_to_pass, verdict.test_files
+            records.append(Record(label, name, version, split, (), issue, tuple(edits), *tests_of))
+    if not records:
+        shutil.rmtree(root)
+        raise TacitError(f"{folder} gave no task; nothing was written.")
+    passing = sorted(frozenset().union(*(suite.passing for suite in suites.values())))
+    repair.write_folder(root, 0, [Package(name, version, tuple(passing), tree_digest(tree))], records)
+    return len(records)

@@ -1,6 +1,11 @@
-"""Skill alphabet, handbook, failure reasons and hindsight.
+"""Experts, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
-Nine atomic skills, by the tool and what it is used on:
+    phase      find -> mend (a source file was viewed) -> check (it was edited) -> hand_in (tests pass) -> done
+    progress   +1.0 for a solved issue, +0.2 for each phase reached for the first time, +0.1 for fewer failing tests
+    error      0.3 for an unreadable action, 0.2 for a refused one, 0.1 for a repeated one, 0.1 for more failing tests
+
+Values follow Table 6 of the constant-context paper; errors are positive. Nine atomic skills, by the tool and what it is used
+on:
 
     SEARCH                       grep, find, ls and the like, or a view of a directory
     VIEW-SOURCE, VIEW-TEST       a file of the package, or one of its tests
@@ -12,15 +17,281 @@ Every readable call is projected, even if refused.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
 
-from tacit.core.hindsight import Skills, critical_steps, most_repeated
-from tacit.core.types import StopReason, Trajectory
-from tacit.core.world import Alphabet
-from tacit.worlds.code.expert import Oracle, find_hunks
-from tacit.worlds.code.tasks import record_of
-from tacit.worlds.code.tools import BASH, SUBMIT, check_action
-from tacit.worlds.code.tracker import RepairTracker
+from tacit.core.chat import Call
+from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated
+from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.world import Alphabet, ByReading
+from tacit.worlds.code.tasks import Mutation, Record, TaskFolder, broken_files, find_mutations, read_source, record_of
+from tacit.worlds.code.tools import BASH, EDITOR, SUBMIT, check_action, shown_lines, write_line
+from tacit.worlds.code.world import read_pytest
+
+AROUND = 6  # lines viewed around a defect
+TRIES = 15  # candidates of the rule: three steps each
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One defect: lines of the broken file, and what stands there in the original."""
+
+    path: str
+    first: int
+    last: int  # lines of the broken file, from 1
+    broken: tuple[str, ...]
+    original: tuple[str, ...]  # both with a line before and after
+    edit: str  # the action that mends it
+
+    @property
+    def view(self) -> str:
+        return f"view {self.path} {max(1, self.first - AROUND)} {self.last + AROUND}"
+
+
+def replace_lines(path: str, text: str, first: int, last: int, new: list[str]) -> str:
+    """A `str_replace` of lines [first, last) (from 0), with as many lines above as make the old text unique."""
+    lines, top = text.split("\n"), first
+    if first == last:  # an insertion: take a neighbor along
+        last = min(len(lines), last + 1)
+        new = [*new, *lines[first:last]]
+    while True:
+        old = "\n".join(lines[top:last])
+        made = "\n".join([*lines[top:first], *new])
+        bare = old.lstrip(" ")
+        if text.count(bare) == 1 and made.startswith(old[: len(old) - len(bare)]):
+            old, made = bare, made[len(old) - len(bare) :]
+        if text.count(old) == 1 or top == 0:
+            return write_line(Call(EDITOR, {"command": "str_replace", "path": path, "old_str": old, "new_str": made}))
+        top -= 1
+
+
+@lru_cache(maxsize=512)
+def find_hunks(record: Record, folder: TaskFolder) -> tuple[Hunk, ...]:
+    found = []
+    for path, text in broken_files(record, folder.tree(record)).items():
+        whole = read_source(folder.tree(record) / path)
+        broken, original = text.removesuffix("\n").split("\n"), whole.removesuffix("\n").split("\n")
+        for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, broken, original, autojunk=False).get_opcodes():
+            if kind != "equal":
+                edit = replace_lines(path, text, i1, i2, original[j1:j2])
+                region = tuple(broken[max(0, i1 - 1) : i2 + 1]), tuple(original[max(0, j1 - 1) : j2 + 1])
+                found.append(Hunk(path, i1 + 1, i2, *region, edit))
+    return tuple(found)
+
+
+class Oracle(ByReading):
+    """Knows the original source: views each defect, mends it, runs the tests, submits. It acts on what is shown, so it can
+    advise in any episode."""
+
+    def __init__(self, task: Task) -> None:
+        record, folder = record_of(task)
+        self._hunks = find_hunks(record, folder)
+        self._tests = "" if task.data.get("tests") == "hidden" else " ".join(record.test_files)
+
+    def act(self, observation: Observation) -> str:
+        if re.search(r"\d passed", observation.text) and "[exit status 0]" in observation.text:
+            return "submit"
+        path, shown = shown_lines(observation.text)
+        lines = list(shown.values())
+        here = [hunk for hunk in self._hunks if hunk.path == path]
+        for hunk in here:
+            if _contains(lines, hunk.broken):
+                return hunk.edit
+        mended = [number for number, hunk in enumerate(self._hunks) if hunk in here and _contains(lines, hunk.original)]
+        if not mended:
+            first = self._hunks[0]
+            lost = shown and here and first.view == f"view {path} {min(shown)} {max(shown)}"
+            return f"view {first.path}" if lost else first.view
+        following = max(mended) + 1
+        if following < len(self._hunks):
+            return self._hunks[following].view
+        return f"bash pytest -q {self._tests}" if self._tests else "submit"
+
+
+def _contains(lines: list[str], region: tuple[str, ...]) -> bool:
+    """Whether the region stands in the lines; the view may end within it, but not before its core."""
+    size = len(region)
+    return any(tuple(lines[start : start + size]) == region for start in range(len(lines) - size + 1))
+
+
+def mutation_action(text: str, mutation: Mutation) -> str:
+    edit = mutation.edit
+    first, last = text[: edit.start].count("\n"), text[: edit.end].count("\n") + 1
+    changed = (text[: edit.start] + edit.after + text[edit.end :]).split("\n")
+    size = last - first + edit.after.count("\n") - edit.before.count("\n")
+    return replace_lines(edit.path, text, first, last, changed[first : first + size])
+
+
+class Rule:
+    """Tries the inverse of single mutations where the traceback leads, until the shown tests pass. Uses only what the agent can
+    see: the broken sources and what the shown tests print."""
+
+    def __init__(self, task: Task) -> None:
+        self._record, folder = record_of(task)
+        self._sources = open_sources(self._record, folder)
+        self._tests = f"bash pytest -q --tb=short {' '.join(self._record.test_files)}"
+        self._hidden = task.data.get("tests") == "hidden"
+        self._queue: list[tuple[str, str]] | None = None  # (path, action) of candidates
+        self._tried = ""  # path of the candidate in place
+        self._last = ""
+
+    def act(self, observation: Observation) -> str:
+        self._last = self._next(observation.text)
+        return self._last
+
+    def _next(self, text: str) -> str:
+        if self._hidden:
+            return "submit"
+        if not self._last:
+            return self._tests
+        if self._last == self._tests:
+            if "[exit status 0]" in text:
+                return "submit"
+            if self._queue is None:
+                self._queue = self._rank(text)
+            if self._tried:
+                path, self._tried = self._tried, ""
+                return f"undo_edit {path}"
+        elif self._tried:
+            if not text.startswith("ERROR"):
+                return self._tests
+            self._tried = ""
+        if not self._queue:
+            return "submit"
+        self._tried, action = self._queue.pop(0)
+        return action
+
+    def _rank(self, output: str) -> list[tuple[str, str]]:
+        """Mutations by how near they are to the traceback: lines it names, then functions it names, then the rest."""
+        named = {(path, int(line)) for path, line in re.findall(r"^(\S+\.py):(\d+): ", output, re.MULTILINE)}
+        words = set(re.findall(r"\w+", output))
+        ranked = []
+        for path, text in self._sources.items():
+            for mutation in find_mutations(path, text):
+                line = text[: mutation.edit.start].count("\n") + 1
+                near = min((abs(line - at) for where, at in named if where == path), default=1000)
+                known = mutation.function.rpartition(".")[2] in words
+                ranked.append((near > 0, not known, near, path, mutation.edit.start, mutation))
+        ranked.sort(key=lambda row: row[:5])
+        return [(path, mutation_action(self._sources[path], mutation)) for *_, path, _, mutation in ranked[:TRIES]]
+
+
+class RandomEdit:
+    """One random mutation of a file the failing tests use."""
+
+    def __init__(self, task: Task) -> None:
+        record, folder = record_of(task)
+        choices = [(text, each) for path, text in open_sources(record, folder).items() for each in find_mutations(path, text)]
+        self._plan = [mutation_action(*Random(task.id).choice(choices))]
+
+    def act(self, observation: Observation) -> str:
+        return self._plan.pop() if self._plan else "submit"
+
+
+class NoEdit(ByReading):
+    """Submits the repository as it is."""
+
+    def __init__(self, task: Task) -> None:
+        pass
+
+    def act(self, observation: Observation) -> str:
+        return "submit"
+
+
+def open_sources(record: Record, folder: TaskFolder) -> dict[str, str]:
+    """The broken repository's own Python files, without tests."""
+    tree, broken = folder.tree(record), broken_files(record, folder.tree(record))
+    paths = sorted(path.relative_to(tree).as_posix() for path in tree.rglob("*.py"))
+    own = [path for path in paths if not re.search(r"(^|/)(tests?/|test_|conftest|setup\.py|docs?/|benchmarks?/)", path)]
+    return {path: broken.get(path) or read_source(tree / path) for path in own}
+
+
+PHASES = ("find", "mend", "check", "hand_in", "done")
+SHOWN, LONGEST = 4, 60
+BOUND = 1200  # maximum characters of a state block
+_COUNTS = re.compile(r"(?:(\d+) failed)?(?:, )?(?:(\d+) passed)?[^\n]* in \d")
+
+
+@dataclass(frozen=True)
+class RepairState:
+    viewed: tuple[str, ...] = ()  # the latest `path first-last`, oldest first
+    edited: tuple[str, ...] = ()  # the latest edits in place, as actions
+    failing: int = -1  # of the last test run; -1: none yet
+    passing: int = 0
+    fewest: int = -1
+    stale: bool = False  # edited since the last test run
+    phase: str = "find"
+    reached: int = 0  # index of the furthest phase so far
+    done: frozenset[str] = frozenset()  # actions since the last change of a file
+    fault: str = ""
+
+
+class RepairTracker(RuleTracker):
+    version = "code-1"
+    progress = {"subgoal": 1.0, "phase": 0.2, "fewer_failures": 0.1}
+    errors = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1, "more_failures": 0.1}
+
+    def start(self, task: Task, observation: Observation) -> RepairState:
+        return RepairState()
+
+    def update(self, state: RepairState, action: str, transition: Transition) -> RepairState:
+        call = check_action(action)
+        if call is None or not transition.effective:
+            return replace(state, fault="refused" if call else "unreadable")
+        if transition.done:
+            return self._enter(replace(state, fault=""), "done" if transition.success else state.phase)
+        text = transition.observation.text
+        repeated = "repeated" if action in state.done else ""
+        state = replace(state, fault=repeated, done=state.done | {action})
+        if call.name == BASH:
+            return self._tested(state, call.arguments["command"], text)
+        path, lines = shown_lines(text)
+        command = call.arguments["command"] if call.name == EDITOR else ""
+        if command == "view":
+            seen = f"{path} {min(lines)}-{max(lines)}"[:LONGEST] if lines else ""
+            viewed = (*(other for other in state.viewed if other != seen), seen)[-SHOWN:] if seen else state.viewed
+            return self._enter(replace(state, viewed=viewed), "mend" if path and state.phase == "find" else state.phase)
+        if command == "undo_edit":
+            return self._enter(replace(state, edited=state.edited[:-1], stale=True, done=frozenset()), "mend")
+        shown = action if len(action) <= 2 * LONGEST else f"{action[: 2 * LONGEST - 1]}…"
+        edited = (*state.edited, shown)[-SHOWN:]
+        return self._enter(replace(state, edited=edited, stale=True, done=frozenset()), "check")
+
+    def _tested(self, state: RepairState, command: str, text: str) -> RepairState:
+        found = _COUNTS.search(text)
+        if "pytest" not in command or not found or not (found[1] or found[2]):
+            return state
+        failing, passing = int(found[1] or 0), int(found[2] or 0)
+        worse = state.failing >= 0 and failing > state.failing
+        fewest = failing if state.fewest < 0 else min(failing, state.fewest)
+        tested = replace(state, failing=failing, passing=passing, fewest=fewest, stale=False)
+        tested = replace(tested, fault=tested.fault or ("more_failures" if worse else ""))
+        whole = read_pytest(command) is not None
+        return self._enter(tested, "hand_in" if failing == 0 and whole and state.edited else state.phase)
+
+    def _enter(self, state: RepairState, phase: str) -> RepairState:
+        return replace(state, phase=phase, reached=max(state.reached, PHASES.index(phase)))
+
+    def render(self, state: RepairState) -> str:
+        lines = [f"phase: {state.phase}"]
+        if state.viewed:
+            lines.append(f"viewed: {'; '.join(state.viewed)}")
+        if state.edited:
+            lines.append("edits: " + "; ".join(state.edited))
+        if state.failing >= 0:
+            stale = ", before the last edit" if state.stale else ""
+            lines.append(f"tests: {state.failing} failed, {state.passing} passed{stale}")
+        return "\n".join(lines)[:BOUND]
+
+    def count(self, before: RepairState, after: RepairState) -> Mapping[str, float]:
+        solved = after.phase == "done" and before.phase != "done"
+        fewer = 0 <= after.fewest < before.fewest
+        return {"subgoal": solved, "phase": after.reached > before.reached and not solved, "fewer_failures": fewer}
+
 
 SKILLS = ("SEARCH", "VIEW-SOURCE", "VIEW-TEST", "EDIT-SOURCE", "EDIT-TEST", "UNDO", "TEST", "RUN", "SUBMIT")
 _SEARCH = re.compile(r"\s*(cd \S+\s*&&\s*)?(grep|rg|find|ls|tree|cat|head|tail|sed -n|git (log|diff|status|show|grep))\b")
@@ -44,12 +315,7 @@ def skill(action: str) -> str | None:
     return f"{'VIEW' if command == 'view' else 'EDIT'}-{kind}"
 
 
-def project(trajectory: Trajectory) -> tuple[str, ...]:
-    return tuple(found for step in trajectory.steps if (found := skill(step.action)))
-
-
-ALPHABET = Alphabet(SKILLS, project, operators=("VIEW", "EDIT"))
-
+ALPHABET = Alphabet(SKILLS, lambda trajectory: [skill(step.action) for step in trajectory.steps], operators=("VIEW", "EDIT"))
 HANDBOOK = {
     "": (
         "run the failing tests and read where the traceback ends; view that function and compare each line with what the test "
@@ -65,7 +331,6 @@ HANDBOOK = {
     "swapped_arguments": "look for a call whose arguments stand in the wrong order",
     "several": "there is more than one defect: mend one, run the tests, and follow the next traceback",
 }
-_TRACKER = RepairTracker()
 
 
 def failure(trajectory: Trajectory) -> str:
@@ -78,7 +343,7 @@ def failure(trajectory: Trajectory) -> str:
 
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success the edits that worked; after a failure where the defect is."""
-    steps = critical_steps(trajectory, Oracle(trajectory.task), _TRACKER)
+    steps = critical_steps(trajectory, Oracle(trajectory.task), RepairTracker())
     summary = trajectory.task.goal.strip().split("\n")[0]
     if trajectory.success:
         edits = [step.action for step in trajectory.steps if step.effective and (skill(step.action) or "").startswith("EDIT")]

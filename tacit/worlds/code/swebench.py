@@ -16,6 +16,7 @@ tests print.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -41,9 +42,8 @@ from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.sandbox import Limits, Result
 from tacit.sandbox.client import AT
-from tacit.worlds.code.folders import patch_edits, read_patch
 from tacit.worlds.code.grading import Grade, find_changes, show_diff
-from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, read_source
+from tacit.worlds.code.tasks import NAME, PATCH, SPLITS, Record, apply_edits, choose_split, patch_edits, read_patch, read_source
 from tacit.worlds.code.tools import Editor, read_line, write_beneath
 from tacit.worlds.code.world import CodeWorld
 
@@ -83,10 +83,8 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     lists = []
     for key in ("FAIL_TO_PASS", "PASS_TO_PASS"):
         value = row.get(key) or []
-        try:
+        with contextlib.suppress(ValueError):
             value = json.loads(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise TacitError(f"{key} of {name!r} is no list") from error
         if not isinstance(value, list):
             raise TacitError(f"{key} of {name!r} is no list")
         lists.append(tuple(map(str, value)))
@@ -95,20 +93,11 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     gym = "xingyaoww/sweb.eval.x86_64." + name.replace("__", "_s_").lower()
     bench = "swebench/sweb.eval.x86_64." + name.replace("__", "_1776_").lower() + ":latest"
     image = str(row.get("image_name") or row.get("image") or (gym if "SWE-Gym" in str(row.get("dataset", "")) else bench))
-    found = Instance(
-        id=name,
-        repo=str(row["repo"]),
-        image=image,
-        issue=str(row["problem_statement"]),
-        patch=str(row["patch"]),
-        test_patch=str(row.get("test_patch") or ""),
-        fail_to_pass=lists[0],
-        pass_to_pass=lists[1],
-        breaks="test_patch" not in row,
-    )
-    for patch in filter(None, (found.patch, found.test_patch)):
+    texts = [str(row[key]) for key in ("problem_statement", "patch")]
+    patches = [texts[1], str(row.get("test_patch") or "")]
+    for patch in filter(None, patches):
         read_patch(patch)
-    return found
+    return Instance(name, str(row["repo"]), image, texts[0], *patches, *lists, breaks="test_patch" not in row)
 
 
 @lru_cache(maxsize=8)
@@ -235,9 +224,8 @@ class ContainerBench:
                 result = run_container(self.runtime, image, {"/tacit-out": place}, script, GRADING)
                 if result.code or result.killed:
                     shutil.rmtree(place)
-                    raise TacitError(
-                        f"{self.runtime} cannot open image {image}: {result.killed or result.output[-300:].strip()}"
-                    )
+                    reason = result.killed or result.output[-300:].strip()
+                    raise TacitError(f"{self.runtime} cannot open image {image}: {reason}")
                 shutil.rmtree(place / ".git", ignore_errors=True)
                 self._trees[image] = place
             return self._trees[image]

@@ -17,10 +17,15 @@ passes in `test_files`, without FAIL_TO_PASS. Node ids and paths are relative to
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import itertools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -75,9 +80,6 @@ class Record:
     @property
     def family(self) -> str:
         return PATCH if not self.kinds else self.kinds[0] if len(self.kinds) == 1 else SEVERAL
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Record:
@@ -175,7 +177,7 @@ def write_folder(root: Path, seed: int, packages: Sequence[Package], records: Se
     """manifest.json and tasks.jsonl; the trees are there already."""
     manifest = {"format": FORMAT, "seed": seed, "packages": [asdict(package) for package in packages]}
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    (root / "tasks.jsonl").write_text("".join(json.dumps(record.to_dict()) + "\n" for record in records))
+    (root / "tasks.jsonl").write_text("".join(json.dumps(asdict(record)) + "\n" for record in records))
 
 
 _opened: dict[str, Path] = {}  # name of a folder -> where it is
@@ -240,7 +242,7 @@ def split_sizes(root: Path = PACKAGED) -> dict[str, int]:
 
 
 def make_task(record: Record, root: Path = PACKAGED, seed: int = 0) -> Task:
-    data = {"folder": open_folder(root).name, "record": record.to_dict()}
+    data = {"folder": open_folder(root).name, "record": asdict(record)}
     return Task(NAME, f"{NAME}/{record.split}/{record.id}", record.family, record.split, seed, record.issue, data)
 
 
@@ -261,3 +263,236 @@ test           16:6144478c80f0978e 21:d4b682177d228438
 other_packages 16:e907236054dd8375 60:32266fed8a2e34c2
 other_kinds    16:a7aa6aca6aa835ac 60:03160106651d0e09
 """)  # split -> number of tasks -> panel hash, of the packaged tasks
+
+
+# Single-site mutations of Python source, as edits of the text: formatting and comments stay as they are.
+#
+#     comparison         < to <= or >, == to !=, is to is not, in to not in, and back
+#     operator           + to -, * to +, // to /, …, also in augmented assignments
+#     boolean            and to or, or to and
+#     negation           if c to if not c, not c to c
+#     off_by_one         an integer plus or minus one
+#     lost_return        return value to value
+#     wrong_variable     another parameter or local variable of the function
+#     swapped_arguments  f(a, b) to f(b, a)
+#
+# Only code inside functions is changed: annotations, decorators, docstrings and f-strings are left alone.
+
+COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
+    ast.Lt: ("<", ("<=", ">")), ast.LtE: ("<=", ("<", ">=")), ast.Gt: (">", (">=", "<")), ast.GtE: (">=", (">", "<=")),
+    ast.Eq: ("==", ("!=",)), ast.NotEq: ("!=", ("==",)), ast.Is: ("is", ("is not",)), ast.IsNot: (r"is\s+not", ("is",)),
+    ast.In: ("in", ("not in",)), ast.NotIn: (r"not\s+in", ("in",)),
+}  # fmt: skip
+OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "/"),
+    ast.Mod: ("%", "//"), ast.Pow: ("**", "*"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
+}  # fmt: skip
+LOOSE = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)  # expressions that `not` would tear apart
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Mutation:
+    kind: str
+    edit: Edit
+    function: str  # qualified name of the function it is in
+    line: int  # first line of that function, decorators included: how Python's tracing knows it
+
+    @property
+    def site(self) -> str:
+        return f"{self.edit.path}:{self.function}"
+
+
+class _Text:
+    """Source text, with positions of the syntax tree turned into offsets."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self.path, self.source = path, source
+        self.lines = source.encode().splitlines(keepends=True)
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line.decode()))
+
+    def offset(self, line: int, column: int) -> int:
+        return self.starts[line - 1] + len(self.lines[line - 1][:column].decode())
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def of(self, node: ast.expr) -> str:
+        start, end = self.span(node)
+        return self.source[start:end]
+
+    def edit(self, start: int, end: int, after: str) -> Edit:
+        return Edit(self.path, start, end, self.source[start:end], after)
+
+    def between(self, left: ast.expr, right: ast.expr, pattern: str) -> tuple[int, int] | None:
+        """Where the operator stands between two expressions: beside it there are only parentheses, blanks and comments."""
+        start, end = self.span(left)[1], self.span(right)[0]
+        gap = re.sub(r"#[^\n]*", lambda found: " " * len(found[0]), self.source[start:end])
+        found = re.search(pattern, gap)
+        return (start + found.start(), start + found.end()) if found else None
+
+
+def find_mutations(path: str, source: str) -> list[Mutation]:
+    """All mutations of a file, in the order of its text; a few may not compile. Raises SyntaxError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
+        text = _Text(path, source)
+        found = []
+        for function, name in _functions(tree):
+            line = min([function.lineno, *(node.lineno for node in function.decorator_list)])
+            nodes = list(_walk(function))
+            given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+            stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            names = sorted({*(each.arg for each in given), *stored} - {"self", "cls", "_"})
+            for node in nodes:
+                found += [Mutation(kind, edit, name, line) for kind, edit in _mutate(text, node, names)]
+    return sorted(set(found), key=lambda each: (each.edit.start, each.kind, each.edit.after))
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef):
+            name = f"{prefix}{child.name}"
+            if isinstance(child, Function):
+                yield child, name
+            yield from _functions(child, f"{name}.")
+        else:
+            yield from _functions(child, prefix)
+
+
+def _walk(function: Function) -> Iterator[ast.AST]:
+    """Nodes of the function's own body: not of inner functions and classes, annotations, f-strings or constants of text."""
+    queue: list[ast.AST] = list(function.body)
+    while queue:
+        node = queue.pop()
+        if isinstance(node, Function | ast.ClassDef | ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom):
+            continue
+        yield node
+        if isinstance(node, ast.AnnAssign):
+            queue += [part for part in (node.target, node.value) if part is not None]
+        else:
+            queue += ast.iter_child_nodes(node)
+
+
+def _mutate(text: _Text, node: ast.AST, names: Sequence[str]) -> Iterator[tuple[str, Edit]]:
+    match node:
+        case ast.Compare():
+            for left, operator, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
+                pattern, others = COMPARISONS[type(operator)]
+                place = text.between(left, right, pattern)
+                for other in others:
+                    if place:
+                        yield "comparison", text.edit(*place, other)
+        case ast.BinOp(left=left, op=op, right=right) | ast.AugAssign(target=left, op=op, value=right) if type(op) in OPERATORS:
+            before, after = OPERATORS[type(op)]
+            augmented = "=" * isinstance(node, ast.AugAssign)
+            place = text.between(left, right, re.escape(before) + augmented)
+            spoken = right if augmented else left  # joined text is no sum
+            literal = isinstance(spoken, ast.Constant) and isinstance(spoken.value, str | bytes)
+            if place and not literal and not isinstance(spoken, ast.JoinedStr):
+                yield "operator", text.edit(*place, after + augmented)
+        case ast.BoolOp():
+            before, after = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+            for left, right in itertools.pairwise(node.values):
+                place = text.between(left, right, rf"\b{before}\b")
+                if place:
+                    yield "boolean", text.edit(*place, after)
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if not isinstance(test, ast.Constant):
+            yield "negation", _negate(text, test)
+        case ast.comprehension(ifs=tests):
+            for test in tests:
+                yield "negation", _negate(text, test)
+        case ast.Constant(value=int() as value) if not isinstance(value, bool) and text.of(node).isdigit():
+            for number in (value + 1, value - 1) if value else (1,):
+                yield "off_by_one", text.edit(*text.span(node), str(number))
+        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            start = text.span(node)[0]
+            yield "lost_return", text.edit(start, start + len("return") + (text.source[start + len("return")] == " "), "")
+        case ast.Name(ctx=ast.Load()) if node.id in names and len(names) > 1:
+            different = [name for name in names if name != node.id]
+            choice = zlib.crc32(f"{text.path}:{node.lineno}:{node.col_offset}".encode()) % len(different)
+            yield "wrong_variable", text.edit(*text.span(node), different[choice])
+        case ast.Call(args=arguments) if len(arguments) > 1:
+            for left, right in itertools.pairwise(arguments):
+                (start, gap), (gap_end, end) = text.span(left), text.span(right)
+                if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred) and text.of(left) != text.of(right):
+                    swapped = text.of(right) + text.source[gap:gap_end] + text.of(left)
+                    yield "swapped_arguments", text.edit(start, end, swapped)
+
+
+def _negate(text: _Text, test: ast.expr) -> Edit:
+    start, end = text.span(test)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        operand = text.of(test.operand)
+        return text.edit(start, end, f"({operand})" if isinstance(test.operand, LOOSE) else operand)
+    return text.edit(start, end, f"not ({text.of(test)})" if isinstance(test, LOOSE) else f"not {text.of(test)}")
+
+
+# Edits from unified diffs.
+
+HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
+
+
+@dataclass(frozen=True)
+class FilePatch:
+    path: str
+    new: bool  # the patch makes the file
+    gone: bool  # the patch removes it
+    hunks: tuple[tuple[int, tuple[str, ...]], ...]  # (first line of the old file, lines with their marks)
+
+
+def read_patch(text: str) -> list[FilePatch]:
+    """The files of a unified diff. Raises TacitError where it is none."""
+    found: list[FilePatch] = []
+    lines = text.splitlines(keepends=True)
+    at = 0
+    while at < len(lines):
+        if not (lines[at].startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ ")):
+            at += 1
+            continue
+        old, new = (re.sub(r"^[ab]/", "", line[4:].split("\t")[0].strip()) for line in lines[at : at + 2])
+        at += 2
+        hunks = []
+        while at < len(lines) and (head := HUNK.match(lines[at])):
+            left = int(head[2] or 1)
+            begun, at = at + 1, at + 1
+            while at < len(lines) and (lines[at][:1] in ("+", "\\") or (left > 0 and lines[at][:1] in (" ", "-", "\n"))):
+                left -= lines[at][0] in " -\n"
+                at += 1
+            hunks.append((int(head[1]), tuple(lines[begun:at])))
+        if not hunks:
+            raise TacitError(f"the patch has no lines for {new}")
+        found.append(FilePatch(old if new == "/dev/null" else new, old == "/dev/null", new == "/dev/null", tuple(hunks)))
+    if not found:
+        raise TacitError("it is not a unified diff")
+    return found
+
+
+def patch_edits(patch: FilePatch, source: str) -> list[Edit]:
+    """One edit for each hunk. Raises TacitError where the text is another."""
+    lines = source.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    edits = []
+    for first, marked in patch.hunks:
+        old, new = "", ""
+        for number, line in enumerate(marked):
+            if line[0] == "\\":
+                continue
+            body = line[1:] if line[0] != "\n" else line
+            if number + 1 < len(marked) and marked[number + 1][0] == "\\":  # no line end at the end of the file
+                body = body.rstrip("\n")
+            old += body if line[0] in " -\n" else ""
+            new += body if line[0] in " +\n" else ""
+        start = starts[max(0, first - 1)] if first <= len(lines) + 1 else -1
+        if not source.startswith(old, start):
+            start = source.find(old)  # the lines have moved
+        if start < 0 or (not old and not patch.new):
+            raise TacitError(f"the patch does not fit {patch.path} near line {first}")
+        edits.append(Edit(patch.path, start, start + len(old), old, new))
+    return edits

@@ -122,16 +122,17 @@ def _relative(path: str) -> str:
     return path.removeprefix(AT).lstrip("/") if path == AT or path.startswith(f"{AT}/") else path
 
 
-def _checked(name: str, arguments: Mapping[str, Any]) -> Call:
-    """A call of one of the tools with text arguments. Raises CallError."""
+def _checked_line(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call of one of the tools as a line. Raises CallError."""
     if name not in TOOLS:
         raise CallError(f"there is no tool {name!r}.")
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items() if value is not None
-    }
+    said = {key: value for key, value in arguments.items() if value is not None}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in said.items()}
     if name == EDITOR and texts.get("command") not in COMMANDS:
         raise CallError(f"str_replace_editor has no command {texts.get('command')!r}; it has {', '.join(COMMANDS)}.")
-    return Call(name, texts)
+    line = write_line(Call(name, texts))
+    read_line(line)
+    return line
 
 
 # Formats.
@@ -155,16 +156,19 @@ class FunctionTags(ActionFormat):
             if not found:
                 raise CallError("no call")
             pairs = re.findall(r"<parameter=(\w+)>(.*?)</parameter>", found[0][2], re.DOTALL)
-            call = _checked(found[0][1], {name: _inner(value) for name, value in pairs})
-            line = write_line(call)
-            read_line(line)
+            # A parameter of several lines stands between line ends.
+            inside = {name: value[1:-1] if re.fullmatch(r"\n.*\n", value, re.DOTALL) else value for name, value in pairs}
+            line = _checked_line(found[0][1], inside)
         except CallError:
             return Parsed(NO_CALL + text.strip()[-60:], False, thought)
         return Parsed(line, len(found) == 1, thought)
 
     def write(self, action: str, thought: str = "") -> str:
         call = read_line(action)
-        inside = "".join(f"\n<parameter={name}>{_outer(value)}</parameter>" for name, value in call.arguments.items())
+        inside = ""
+        for name, value in call.arguments.items():
+            apart = "\n" * ("\n" in value or value != value.strip())
+            inside += f"\n<parameter={name}>{apart}{value}{apart}</parameter>"
         return f"{thought}\n\n" * bool(thought) + f"<function={call.name}>{inside}\n</function>"
 
     def message(self, action: str, past: bool = False) -> Message:
@@ -172,15 +176,6 @@ class FunctionTags(ActionFormat):
         with contextlib.suppress(CallError):
             return Message("assistant", self.write(action))
         return Message("assistant", action.removeprefix(NO_CALL))
-
-
-def _inner(value: str) -> str:
-    """A parameter of several lines stands between line ends."""
-    return value[1:-1] if value.startswith("\n") and value.endswith("\n") and len(value) > 1 else value
-
-
-def _outer(value: str) -> str:
-    return f"\n{value}\n" if "\n" in value or value != value.strip() else value
 
 
 _TEXT = {"type": "string"}
@@ -207,10 +202,7 @@ class ToolCalls(ActionFormat):
     thinks: bool = False
     tools: tuple[Tool, ...] = (
         Tool(BASH, "command", "Run a shell command in the repository.", "the command"),
-        Tool(
-            EDITOR, "command", "View, create and edit files.",
-            parameters=_schema(_EDITOR_PARAMETERS, ("command", "path")),
-        ),
+        Tool(EDITOR, "command", "View, create and edit files.", parameters=_schema(_EDITOR_PARAMETERS, ("command", "path"))),
         Tool(SUBMIT, "", "Hand in the repository as it is. This ends the episode.", parameters=_schema({}, ())),
     )  # fmt: skip
 
@@ -218,9 +210,7 @@ class ToolCalls(ActionFormat):
         thought, said = split_thought(text)
         for name, arguments in find_json_calls(said):
             with contextlib.suppress(CallError):
-                line = write_line(_checked(name, arguments))
-                read_line(line)
-                return Parsed(line, True, thought)
+                return Parsed(_checked_line(name, arguments), True, thought)
         if "<function=" in said:  # some templates write calls as tags
             tagged = FunctionTags().parse(said)
             return Parsed(tagged.action, tagged.valid, thought)
@@ -229,12 +219,8 @@ class ToolCalls(ActionFormat):
     def message(self, action: str, past: bool = False) -> Message:
         with contextlib.suppress(CallError):
             return Message("assistant", "", read_line(action))
-        known = action.partition(" ")[0] in TOOLS
-        return (
-            Message("assistant", "", Call(BASH, {"command": action.partition(" ")[2]}))
-            if known
-            else Message("assistant", action)
-        )
+        name, _, rest = action.partition(" ")
+        return Message("assistant", "", Call(BASH, {"command": rest})) if name in TOOLS else Message("assistant", action)
 
     def write(self, action: str, thought: str = "") -> str:
         message = self.message(action)
@@ -374,8 +360,9 @@ class Editor:
             reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
             raise CallError(f"{AT}/{path}: {reason}.") from error
 
-    def _text(self, path: str) -> str:
-        return read_beneath(self.folder, path).decode("utf-8", errors="replace")
+    def _text(self, path: str) -> tuple[bytes, str]:
+        before = read_beneath(self.folder, path)
+        return before, before.decode("utf-8", errors="replace")
 
     def _save(self, path: str, text: str, before: bytes | None) -> None:
         made = text.encode("utf-8", errors="replace")
@@ -387,7 +374,7 @@ class Editor:
     def _view(self, path: str, said: Mapping[str, str]) -> str:
         with contextlib.suppress(NotADirectoryError):
             return self._list(path)
-        lines = self._text(path).split("\n")
+        lines = self._text(path)[1].split("\n")
         if lines[-1] == "":
             lines.pop()
         first, last = 1, len(lines)
@@ -419,10 +406,8 @@ class Editor:
         return clip(f"{AT}/{path}".rstrip("/") + ", two levels:\n" + "\n".join(sorted(found)))
 
     def _create(self, path: str, said: Mapping[str, str]) -> str:
-        if "file_text" not in said:
-            raise CallError("create needs file_text.")
-        if not path:
-            raise CallError("create needs the path of a file.")
+        if "file_text" not in said or not path:
+            raise CallError("create needs the path of a file." if "file_text" in said else "create needs file_text.")
         with contextlib.suppress(FileNotFoundError):
             os.close(open_beneath(self.folder, path, os.O_RDONLY))
             raise CallError(f"{AT}/{path} exists already; edit it with str_replace.")
@@ -433,28 +418,24 @@ class Editor:
         old, new = said.get("old_str", ""), said.get("new_str", "")
         if not old:
             raise CallError("str_replace needs old_str.")
-        before = read_beneath(self.folder, path)
-        text = before.decode("utf-8", errors="replace")
+        before, text = self._text(path)
         count = text.count(old)
         if count != 1:
             lines = [text[: found.start()].count("\n") + 1 for found in re.finditer(re.escape(old), text)][:8]
             found = f"occurs {count} times, in lines {', '.join(map(str, lines))}" if count else "does not occur"
             raise CallError(f"old_str {found} in {AT}/{path}; it must occur exactly once. Nothing was changed.")
-        changed = text.replace(old, new)
-        self._save(path, changed, before)
-        return self._edited(path, changed, text[: text.index(old)].count("\n") + 1, new.count("\n"))
+        return self._edit(path, text.replace(old, new), before, text[: text.index(old)].count("\n") + 1, new)
 
     def _insert(self, path: str, said: Mapping[str, str]) -> str:
         number = str(said.get("insert_line", "")).strip()
         if not number.isdigit() or "new_str" not in said:
             raise CallError("insert needs insert_line, a number, and new_str.")
-        before = read_beneath(self.folder, path)
-        lines = before.decode("utf-8", errors="replace").split("\n")
+        before, text = self._text(path)
+        lines = text.split("\n")
         if int(number) > len(lines):
             raise CallError(f"insert_line {number}: {AT}/{path} has {len(lines)} lines.")
         lines[int(number) : int(number)] = said["new_str"].split("\n")
-        self._save(path, "\n".join(lines), before)
-        return self._edited(path, "\n".join(lines), int(number) + 1, said["new_str"].count("\n"))
+        return self._edit(path, "\n".join(lines), before, int(number) + 1, said["new_str"])
 
     def _undo_edit(self, path: str, said: Mapping[str, str]) -> str:
         if not self.past.get(path):
@@ -467,9 +448,10 @@ class Editor:
         write_beneath(self.folder, path, before)
         return f"Undid the last edit of {AT}/{path}."
 
-    def _edited(self, path: str, text: str, line: int, more: int) -> str:
+    def _edit(self, path: str, text: str, before: bytes, line: int, new: str) -> str:
+        self._save(path, text, before)
         lines = text.removesuffix("\n").split("\n")
-        first, last = max(1, line - SNIPPET), min(len(lines), line + more + SNIPPET)
+        first, last = max(1, line - SNIPPET), min(len(lines), line + new.count("\n") + SNIPPET)
         shown = number_lines(lines[first - 1 : last], first)
         return clip(f"Edited {AT}/{path}, lines {first} to {last} of {len(lines)} now:\n{shown}")
 

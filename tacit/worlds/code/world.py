@@ -14,25 +14,19 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
+from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Transition
+from tacit.core.types import ActionStyle, Observation, Task, Transition
+from tacit.core.world import Brief, Wording
 from tacit.sandbox import Workspace
-from tacit.worlds.code.grading import Grade, Grader
-from tacit.worlds.code.runner import ENVIRONMENT, Runner
+from tacit.sandbox.client import AT
+from tacit.worlds.code import tools
+from tacit.worlds.code.grading import ENVIRONMENT, Grade, Grader, Runner
 from tacit.worlds.code.tasks import PACKAGED, Record, TaskFolder, broken_files, open_folder, record_of
-from tacit.worlds.code.tools import (
-    BASH,
-    EDITOR,
-    CallError,
-    Editor,
-    clip,
-    normalize,
-    read_line,
-    shorten_lines,
-    write_beneath,
-)
+from tacit.worlds.code.tools import BASH, EDITOR, CallError, Editor, read_line, shown_lines, write_beneath
 
 MAX_STEPS = 50
 SHOWN, HIDDEN = TESTS = ("shown", "hidden")
@@ -50,13 +44,11 @@ class Bench:
         mode = "none" if sandbox == NONE else "auto"
         self.runner = Runner(trees=trees, cache=None if root == PACKAGED else root / "bytecode", mode=mode)
         self.grader = Grader(self.runner)
+        self.close = self.runner.close
 
     @property
     def alive(self) -> bool:
         return self.runner.alive
-
-    def close(self) -> None:
-        self.runner.close()
 
 
 class CodeWorld:
@@ -112,7 +104,7 @@ class CodeWorld:
             environment = {**ENVIRONMENT, "TIME_STYLE": "+-"}
             result = self._workspace.run(["bash", "-c", command], environment=environment)
             output, code, killed = result.output, result.code, result.killed
-        text = shorten_lines(normalize(output, self._workspace.folder).rstrip("\n"))
+        text = tools.shorten_lines(tools.normalize(output, self._workspace.folder).rstrip("\n"))
         ending = f"[killed: {killed}]" if killed else f"[exit status {code}]"
         return f"{text}\n{ending}" if text else ending
 
@@ -133,4 +125,92 @@ def show_grade(grade: Grade) -> str:
     lines.append(f"PASS_TO_PASS: {grade.kept} of {grade.known} pass.")
     if grade.forged:
         lines.append(f"The outcomes do not count: {grade.forged}.")
-    return clip("\n".join([*lines, grade.diff or "No file was changed."]))
+    return tools.clip("\n".join([*lines, grade.diff or "No file was changed."]))
+
+
+INTRODUCTION = (
+    f"You repair a Python repository in {AT}. Somebody has reported the issue below. Find its cause in the source, change as "
+    "little as needed, and submit. The issue counts as solved if the tests that fail now pass and no other test breaks. "
+    "Changes of tests and test settings do not count."
+)
+SHOWN_TESTS = "The tests are in the repository; `pytest` runs them."
+HIDDEN_TESTS = "The tests that decide are not in the repository."
+TOOL_TEXT = f"""You have three tools.
+
+execute_bash: run a shell command in {AT}. Each command has a shell of its own; there is no network.
+  command (required)
+str_replace_editor: view and edit files.
+  command (required): view, create, str_replace, insert or undo_edit
+  path (required): absolute path, such as {AT}/module.py
+  view_range: for view of a file, [first line, last line]
+  file_text: for create, the content of the new file
+  old_str, new_str: for str_replace; old_str must occur exactly once in the file, with its blanks and line ends
+  insert_line, new_str: for insert, the line after which new_str is put
+submit: hand in the repository as it is. This ends the episode."""
+TAG_REQUEST = f"""{TOOL_TEXT}
+
+Think first, then call exactly one tool, like this:
+<function=str_replace_editor>
+<parameter=command>view</parameter>
+<parameter=path>{AT}/module.py</parameter>
+<parameter=view_range>[1, 40]</parameter>
+</function>"""
+LINE_REQUEST = """Answer with one line, one of
+bash COMMAND
+view PATH
+view PATH FIRST LAST
+str_replace PATH OLD ==> NEW
+insert PATH LINE TEXT
+create PATH TEXT
+undo_edit PATH
+submit
+In texts, \\n is a line end and \\\\ a backslash."""
+# Styles: `tags` is a thought and one `<function=…>` call, as R2E-Gym and Complementary RL have it; `tools` a call in the
+# model's own template; `bare` one line.
+FORMATS: Mapping[ActionStyle, ActionFormat] = {
+    "tags": tools.FunctionTags(), "tools": tools.ToolCalls(), "bare": tools.Lines()
+}  # fmt: skip
+TERSE_ISSUE, TERSE_SEEN, TERSE_OUTPUT = 300, 900, 240
+"""characters shown to a tiny policy: of the issue, of a file, of a command's output"""
+
+
+class FullWording(Wording):
+    formats = FORMATS
+    tool_request = "Call one tool."
+
+    def task(self, task: Task) -> str:
+        tests = HIDDEN_TESTS if task.data.get("tests") == HIDDEN else SHOWN_TESTS
+        return f"{INTRODUCTION} {tests}\n\n<issue>\n{task.goal.strip()}\n</issue>"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{observation.text}\n\n{tools.FunctionTags().message(action).content}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        left = MAX_STEPS - number + 1
+        warning = f"\n[{left} steps left]" if left <= 5 else ""
+        return f"{observation.text}{warning}"
+
+    def request(self, style: ActionStyle) -> str:
+        return LINE_REQUEST if style == "bare" else TAG_REQUEST
+
+
+class TerseWording(Brief):
+    """The issue, cut; then what is seen, cut: `spans/core.py` and its lines for a view, the end of an output otherwise."""
+
+    formats = FORMATS
+    ends = "\n>"
+    then = "\n> "
+
+    def task(self, task: Task) -> str:
+        return re.sub(r"\s+", " ", task.goal).strip()[:TERSE_ISSUE]
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"> {action[:TERSE_OUTPUT]}"
+
+    def brief(self, observation: Observation) -> str:
+        path, lines = shown_lines(observation.text)
+        if path:
+            shown = "\n".join(f"{number} {line}" for number, line in lines.items())
+            done = "edited " if observation.text.startswith("Edited") else ""
+            return f"{done}{path}\n{shown}"[:TERSE_SEEN]
+        return re.sub(r"[=_.-]{4,}", "", observation.text)[-TERSE_OUTPUT:]
