@@ -34,7 +34,6 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.sandbox import Limits
-from tacit.worlds.code import tasks as repair
 from tacit.worlds.code.grading import Function, Runner, TestRun
 from tacit.worlds.code.tasks import (
     IGNORED,
@@ -44,9 +43,15 @@ from tacit.worlds.code.tasks import (
     Mutation,
     Package,
     Record,
+    apply_edits,
     choose_split,
+    find_mutations,
+    open_folder,
+    patch_edits,
+    read_patch,
     read_source,
     tree_digest,
+    write_folder,
 )
 
 MOST_FAILING = 10
@@ -191,7 +196,7 @@ def prepare_packages(
         say(f"{source.label}: {pluralize(len(suite.passing), 'test')}, {pluralize(len(made), 'task')}")
     if not records:
         raise TacitError(f"no package gave a task; nothing was written to {root / 'tasks.jsonl'}.")
-    repair.write_folder(root, seed, packages, records)
+    write_folder(root, seed, packages, records)
     return counts
 
 
@@ -291,7 +296,7 @@ def find_candidates(tree: Path, source: Source, suite: Suite, seed: int) -> list
         if any(path == part or path.startswith(f"{part}/") for part in source.tests):
             continue
         try:
-            found = repair.find_mutations(path, read_source(tree / path))
+            found = find_mutations(path, read_source(tree / path))
         except (SyntaxError, ValueError):
             continue
         for each in found:
@@ -375,7 +380,7 @@ def verify(
     """Whether the edits make a task, or why not. `first` are the tests to try first, at most `most` tests may fail."""
     changed = {}
     for path in {edit.path for edit in edits}:
-        changed[path] = repair.apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
+        changed[path] = apply_edits(read_source(tree / path), [edit for edit in edits if edit.path == path])
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -482,7 +487,7 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
                 tries.setdefault(episode["task"].rpartition("/")[2], []).append(bool(episode["success"]))
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # the head of the file, or half a line
-    folder = repair.open_folder(source)
+    folder = open_folder(source)
     known = [record for record in folder.records if record.id in tries]
     kept = [record for record in known if 0 < sum(tries[record.id]) < MOST_SOLVED * len(tries[record.id])]
     if not kept:
@@ -491,7 +496,7 @@ def filter_folder(root: Path, source: Path, played: Sequence[Path], say: Say = l
     for label in sorted(labels):
         shutil.copytree(source / "packages" / label, root / "packages" / label)
     seed = json.loads((source / "manifest.json").read_text())["seed"]
-    repair.write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
+    write_folder(root, seed, [folder.packages[label] for label in sorted(labels)], kept)
     say(f"{len(kept)} of {pluralize(len(known), 'played task')} are solved sometimes")
 
 
@@ -541,10 +546,10 @@ def prepare_patches(root: Path, repository: Path, patches: Sequence[Path], say: 
         for file in patches:
             try:
                 edits = []
-                for patch in repair.read_patch(file.read_text()):
+                for patch in read_patch(file.read_text()):
                     if patch.new or patch.gone or patch.path in tests or not (tree / patch.path).is_file():
                         raise TacitError(f"it must change files of the package that are there, not {patch.path}")
-                    edits += repair.patch_edits(patch, read_source(tree / patch.path))
+                    edits += patch_edits(patch, read_source(tree / patch.path))
                 yield file.stem, edits, tests
             except (OSError, ValueError, TacitError) as error:
                 say(f"{file.name} is left out: {error}")
@@ -588,5 +593,5 @@ def _prepare(
         shutil.rmtree(root)
         raise TacitError(f"{folder} gave no task; nothing was written.")
     passing = sorted(frozenset().union(*(suite.passing for suite in suites.values())))
-    repair.write_folder(root, 0, [Package(name, version, tuple(passing), tree_digest(tree))], records)
+    write_folder(root, 0, [Package(name, version, tuple(passing), tree_digest(tree))], records)
     return len(records)

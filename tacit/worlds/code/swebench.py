@@ -93,11 +93,11 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     gym = "xingyaoww/sweb.eval.x86_64." + name.replace("__", "_s_").lower()
     bench = "swebench/sweb.eval.x86_64." + name.replace("__", "_1776_").lower() + ":latest"
     image = str(row.get("image_name") or row.get("image") or (gym if "SWE-Gym" in str(row.get("dataset", "")) else bench))
-    texts = [str(row[key]) for key in ("problem_statement", "patch")]
-    patches = [texts[1], str(row.get("test_patch") or "")]
-    for patch in filter(None, patches):
-        read_patch(patch)
-    return Instance(name, str(row["repo"]), image, texts[0], *patches, *lists, breaks="test_patch" not in row)
+    issue, patch, test_patch = str(row["problem_statement"]), str(row["patch"]), str(row.get("test_patch") or "")
+    for text in filter(None, (patch, test_patch)):
+        read_patch(text)
+    failing, passing = lists
+    return Instance(name, str(row["repo"]), image, issue, patch, test_patch, failing, passing, "test_patch" not in row)
 
 
 @lru_cache(maxsize=8)
