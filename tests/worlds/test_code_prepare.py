@@ -172,7 +172,9 @@ def test_a_hang_is_no_task(tmp_path, monkeypatch):
 def test_pinned_packages():
     assert len(SOURCES) >= 12 and len({source.name for source in SOURCES}) == len(SOURCES)
     assert all(re.fullmatch("[0-9a-f]{64}", source.sha256) and source.code and source.tests for source in SOURCES)
-    assert set(prepare.HELD_PACKAGES) < {source.name for source in (*SOURCES, *prepare.OWN_SOURCES)} and set(prepare.HELD_KINDS) < set(KINDS)
+    assert set(prepare.HELD_PACKAGES) < {source.name for source in (*SOURCES, *prepare.OWN_SOURCES)} and set(
+        prepare.HELD_KINDS
+    ) < set(KINDS)
 
 
 def test_filter_by_what_a_policy_solves(folder, tmp_path):
