@@ -169,6 +169,10 @@ class Clusters(Partition):
     embedder: Embedder
     radius: float | AdaptiveRadius = 0.10
 
+    def __post_init__(self) -> None:
+        if isinstance(self.radius, int | float):
+            check_radius(self.radius)
+
     @property
     def needs(self) -> frozenset[str]:
         return self.embedder.needs
