@@ -19,7 +19,7 @@ from typing import Any
 
 from tacit.core.method import Schedule
 from tacit.core.protocols import ModelSource
-from tacit.core.resources import NoResources
+from tacit.core.resources import Resources
 from tacit.core.types import Observation, Task, Transition
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
@@ -55,7 +55,7 @@ def measure(policy: ShardedPolicy, overlap: bool, options: argparse.Namespace) -
         schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
     ).with_prompt(wording="terse", style="bare", history=0, admissible=False)
     worlds = InProcessPool(lambda: Thinking(options.think_s))
-    collector = Collector(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
+    collector = Collector(told.build(WORLD, Resources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
     loop = Loop([collector], policy, 0, options.iterations + 2, overlap=overlap)
     whole, learning, playing, stale = [], [], [], []
     for number in range(1, options.iterations + 2):

@@ -37,7 +37,7 @@ class Hindsight(Companion):
         self._trajectories: list[Trajectory] = []
         self._result: Callable[[], list[Analysis]] = list
         self._found: dict[int, Analysis] | None = {}
-        self._began = self._waited = 0.0
+        self._waited = 0.0
         self.examples: dict[str, str] = {}
         """the most common reason for a missing skill, for the alarm `unskilled`"""
 
@@ -46,7 +46,7 @@ class Hindsight(Companion):
 
     def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         self._trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        self._began, self._waited, self._found = time.perf_counter(), 0.0, None
+        self._waited, self._found = 0.0, None
         self._result = self._analyzer.begin(self._trajectories, policy, info)
         return {}
 
