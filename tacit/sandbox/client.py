@@ -90,7 +90,6 @@ class Sandbox:
     """One server process. Thread-safe: commands of many workspaces run at the same time."""
 
     limits: Limits = field(default_factory=Limits)
-    read_only: Sequence[Path] = ()  # further directories commands may read, at the same path
     binds: Mapping[str, Path] = field(default_factory=dict)  # path inside -> file or directory outside, read-only
     preload: Sequence[str] = ()
     """`module:function` that the server imports once; `start(function=…)` calls it in a fork with the arguments and the
@@ -118,8 +117,7 @@ class Sandbox:
         self._line, theirs = socket.socketpair()
         with theirs:
             server = Path(__file__).with_name("server.py")
-            binds = {PYTHON: sys.base_prefix, **{str(path): str(path) for path in self.read_only}}
-            binds |= {inside: str(outside) for inside, outside in self.binds.items()}
+            binds = {PYTHON: sys.base_prefix, **{inside: str(outside) for inside, outside in self.binds.items()}}
             binds = {} if self.mode == NONE else binds
             if self.mode in (AUTO, BUBBLEWRAP) and self._bwrap:  # it starts functions from these files
                 modules = [name.partition(":")[0] for name in self.preload if ".py:" in name]

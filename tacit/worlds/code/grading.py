@@ -59,8 +59,6 @@ Function = tuple[str, int]  # file and first line
 
 @dataclass(frozen=True)
 class TestRun:
-    """What a run of pytest found."""
-
     __test__ = False
 
     outcomes: Mapping[str, str]

@@ -36,21 +36,15 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     while sum(task.family in families for task in found.values()) < count:
         for family in rng.sample(kinds, len(kinds)):
             drawn = rng.randrange(SEEDS)
-            while split_of(drawn) != split or drawn in found:
+            while split_by_digest(str(drawn)) != split or drawn in found:
                 drawn = rng.randrange(SEEDS)
             found[drawn] = make_task(family, drawn, split, seed)
     return [task for task in found.values() if task.family in families][:count]
 
 
 def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -> Task:
-    """A task for any level."""
     data = {"level": family, "seed": level_seed}
     return Task(NAME, f"{NAME}/{split}/{family}-{level_seed}", family, split, seed, LEVELS[family].goal, data)
-
-
-def split_of(level_seed: int) -> str:
-    """The split of a level seed."""
-    return split_by_digest(str(level_seed))
 
 
 PANELS = parse_panels("""

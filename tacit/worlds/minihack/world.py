@@ -332,8 +332,6 @@ NO_ACTION = "That is no action here."
 
 
 class MiniHackWorld:
-    """One level at a time, in its own engine."""
-
     def __init__(self) -> None:
         self._level: Level | None = None
         self._engine: Engine | None = None

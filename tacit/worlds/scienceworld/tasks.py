@@ -32,8 +32,6 @@ ETO_TESTED = 10  # variations of each task in `eto_test`
 
 
 class Kind(NamedTuple):
-    """One of the 30 tasks."""
-
     family: str
     train: int
     dev: int

@@ -99,8 +99,6 @@ _LEAVE_S = 5.0
 
 @dataclass(eq=False)
 class EpisodeSlot:
-    """The simulator state of one episode."""
-
     generator: Any  # of random numbers
     numbered: int = 0  # objects created
     interface: Any = None

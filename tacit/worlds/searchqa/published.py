@@ -58,8 +58,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """The entries of a file."""
-
     rows: tuple[T, ...]
     failures: tuple[str, ...] = ()  # `file, line: reason` for each entry that could not be read
 
@@ -288,7 +286,6 @@ def published_tasks(
 
 
 def data_root() -> Path:
-    """The path in SEARCHQA_DATA."""
     return path_from_env(
         DATA_VARIABLE,
         f"no question files found: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "

@@ -147,7 +147,6 @@ def squad_scores(answer: str, golds: Sequence[str]) -> tuple[bool, float]:
 
 
 def _share(said: str, gold: str) -> float:
-    """F1 over the words."""
     shared = sum((Counter(said.split()) & Counter(gold.split())).values())
     return 2 * shared / (len(said.split()) + len(gold.split())) if shared else 0.0
 
@@ -241,8 +240,6 @@ class Ngrams:
 
 
 class Sentences:
-    """A sentence encoder of the `sentence-transformers` library."""
-
     def __init__(self, name: str) -> None:
         try:
             from sentence_transformers import SentenceTransformer
@@ -298,7 +295,6 @@ class RetrievalServer:
 
 
 def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
-    """The retriever with this name, over these texts."""
     return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, Sentences(name))
 
 

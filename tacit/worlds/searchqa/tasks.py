@@ -66,8 +66,6 @@ HILLS = tuple(f"{name} Hills" for name in ["Ash", "Crow", "Fern", "Goat", "Larch
 
 @dataclass(frozen=True)
 class Thing:
-    """A person, town, river or book."""
-
     name: str
     kind: str
     facts: Mapping[str, str]

@@ -77,7 +77,6 @@ class Product:
 
     @property
     def search_text(self) -> str:
-        """The text that search indexes."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         return " ".join((self.title, self.description, *self.features[:1], options))
 
@@ -103,7 +102,6 @@ class Goal:
 
     @property
     def key(self) -> str:
-        """Identifier from the product, the sentence and the options."""
         identity = json.dumps([self.product, self.sentence, self.options], ensure_ascii=False)
         return f"{self.product}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
@@ -266,7 +264,6 @@ class Catalogue:
 
     @cached_property
     def test_products(self) -> frozenset[str]:
-        """The ids of the products held out for tests."""
         decided = {wanted.product for wanted in self.synthetic}
         others = [wanted for wanted in self.human if wanted.product not in decided]
         return frozenset((*_held_out_products(self.synthetic), *_held_out_products(others)))
@@ -399,8 +396,6 @@ NO_NOUNS = 0.2  # share of agreeing nouns if the wanted title has none
 
 @dataclass(frozen=True)
 class Verdict:
-    """The grading of a purchase."""
-
     kind: float  # r_type
     attributes: int
     options: int

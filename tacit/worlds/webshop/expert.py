@@ -167,7 +167,6 @@ _OFFER = re.compile(r"(\S+) (.*) ([\d.]+(?:-[\d.]+)?)")
 
 
 def act_on_prompt(prompt: str) -> str:
-    """The action that this prompt calls for."""
     fields: dict[str, str] = dict(_FIELD.findall(prompt))
     if not fields.keys() & {"phase", "ready_to_purchase"}:
         raise TacitError("the rule agent of webshop needs a prompt with a state block: --state-block --history 1.")

@@ -32,8 +32,6 @@ _PACKS = ("1 pack", "2 pack", "4 pack", "6 pack")
 
 
 class Kind(NamedTuple):
-    """A kind of product in the generated catalogue."""
-
     one: str  # singular, as in titles
     many: str  # plural, as in queries
     family: str
@@ -173,7 +171,7 @@ def generated_catalogue() -> Catalogue:
             requested = [attributes[0], *rng.sample(attributes[1:], rng.choice((1, 2)))]
             rng.shuffle(requested)
             products.append(product)
-            wanted.append(Instruction(product.id, _sentence(kind, requested), tuple(requested)))
+            wanted.append(Instruction(product.id, f"Find me {', '.join(requested)} {kind.many}", tuple(requested)))
     return Catalogue(GENERATED, tuple(products), tuple(wanted))
 
 
@@ -203,11 +201,6 @@ def _review(rng: Random, attributes: tuple[str, ...]) -> Review:
     score = rng.randint(1, 5)
     attribute = rng.choice(attributes)
     return Review("As described" if score > 2 else "Not for me", str(score), f"It says {attribute}, and it is.")
-
-
-def _sentence(kind: Kind, requested: list[str]) -> str:
-    """`Find me waterproof, easy clean backpacks`"""
-    return f"Find me {', '.join(requested)} {kind.many}"
 
 
 NAME = "webshop"

@@ -34,8 +34,6 @@ from tacit.worlds.webshop.world import (
 
 @dataclass(frozen=True)
 class ProductNotes:
-    """What was read about one product."""
-
     title: str
     prices: tuple[float, ...]
     words: frozenset[str]  # stems of all words read about it
@@ -82,7 +80,6 @@ class Visit:
 
 
 def update_visit(visit: Visit, action: str, observation: Observation) -> Visit:
-    """The visit after one more action and observation."""
     page, before = read_page(observation), visit.page
     name, argument = split_action(action)
     known = dict(visit.known)
@@ -208,7 +205,6 @@ class ShopTracker:
 
 
 def format_options(options: Mapping[str, str]) -> str:
-    """`color: red; size: large`"""
     return "; ".join(f"{name}: {value}" for name, value in options.items()) or "none"
 
 

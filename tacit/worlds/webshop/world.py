@@ -102,8 +102,6 @@ _USUAL_NAMES = frozenset(name.strip() for name in _NAMES.split(","))
 
 
 class Offer(NamedTuple):
-    """One line of the results."""
-
     id: str
     title: str
     prices: tuple[float, ...]
@@ -277,8 +275,6 @@ _DETAILS = {name.lower(): name for name in DETAILS}
 
 
 class WebShop:
-    """One visit at a time."""
-
     def __init__(self) -> None:
         self._catalogue: Catalogue | None = None
         self._goal: Goal | None = None
@@ -452,7 +448,6 @@ LONGEST = 600  # maximum characters of a detail page in the terse wording; gener
 
 
 def brief(seen: ParsedPage) -> str:
-    """A page as one line."""
     if seen.kind == "results":
         offers = (f"{offer.id} {offer.title} {_cost(offer.prices)}" for offer in seen.offers)
         return " / ".join((f"p{seen.number} of {seen.total}", *offers)).lower()
