@@ -25,7 +25,7 @@ from tacit.modules.archive import pack, pull, push
 from tacit.modules.carrying import PackagedDraft
 from tacit.modules.cost import CostRow, Costs, PromptedModel, is_local_host, measure_costs
 from tacit.modules.drafting.sandbox import truncate_for_display
-from tacit.modules.install import InstallOptions, install
+from tacit.modules.install import InstallOptions, find_problems, install
 from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
 from tacit.modules.router import find_modules_directory
@@ -40,7 +40,6 @@ from tacit.modules.training import (
     plan_skill_runs,
     train_modules,
 )
-from tacit.modules.verify import find_problems
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 

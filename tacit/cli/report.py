@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.config.flags import Parser
+from tacit.report.comparison_page import PAGE, write_report
 from tacit.report.viewer import MAX_TRAJECTORIES
-from tacit.report.write import PAGE, write_report
 
 SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behaviour, trajectories to read."
 

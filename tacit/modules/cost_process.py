@@ -42,8 +42,12 @@ class Connections:
 
 
 def measure(job: CostJob) -> dict[str, Any]:
+    from tacit.config.agents import open_endpoint, open_target
     from tacit.config.measuring import PanelEvaluation
+    from tacit.evaluation.tokens import react_contexts
+    from tacit.modules.router import open_agent
     from tacit.rollout.episodes import RolloutObserver
+    from tacit.training.setup import completion_limit, evaluation_sampling
 
     class Clock(RolloutObserver):
         began = ended = 0.0
@@ -56,7 +60,20 @@ def measure(job: CostJob) -> dict[str, Any]:
 
     started, clock, sent = time.perf_counter(), Clock(), [0]
     said = {tuple(key): value for key, value in job.said}
-    target = _open_target(job, said, sent)
+    if not job.react:
+        target: Any = open_agent(job.target, said, base=job.base, fallback=job.fallback)
+    else:
+        target = open_endpoint(said, **job.endpoint) if job.endpoint else open_target(job.target, said)
+        context = react_contexts(target.world.wording(target.recipe.settings.prompt.wording))[job.react]
+        limit = completion_limit(target.recipe.train, context, target.world)
+        target = replace(target, context=context, sampling=evaluation_sampling(target.recipe.train, limit))
+        if (settle := target.settle) is not None:
+
+            def counting(trajectory: Any) -> Any:  # bytes, before `settle` puts the server's counts
+                sent[0] += sum(len(step.prompt_tokens) for step in trajectory.steps)
+                return settle(trajectory)
+
+            target = replace(target, settle=counting)
     loaded = time.perf_counter() - started
     with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
         sitting = PanelEvaluation(target, out=Path(directory), fresh=True, said=said)
@@ -73,31 +90,6 @@ def measure(job: CostJob) -> dict[str, Any]:
         "sent_bytes_per_episode": sent[0] / episodes if job.endpoint else 0.0,
         "uses": uses,
     }
-
-
-def _open_target(job: CostJob, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
-    from tacit.config.agents import open_endpoint, open_target
-    from tacit.evaluation.tokens import react_contexts
-    from tacit.modules.router import open_agent
-    from tacit.training.setup import completion_limit, evaluation_sampling
-
-    if not job.react:
-        return open_agent(job.target, said, base=job.base, fallback=job.fallback)
-    target = open_endpoint(said, **job.endpoint) if job.endpoint else open_target(job.target, said)
-    context = react_contexts(target.world.wording(target.recipe.settings.prompt.wording))[job.react]
-    train = target.recipe.train
-    target = replace(
-        target, context=context, sampling=evaluation_sampling(train, completion_limit(train, context, target.world))
-    )
-    if target.settle is None:
-        return target
-    settle = target.settle
-
-    def counting(trajectory: Any) -> Any:
-        sent[0] += sum(len(step.prompt_tokens) for step in trajectory.steps)  # bytes, before `settle` puts the server's counts
-        return settle(trajectory)
-
-    return replace(target, settle=counting)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Install modules from an archive or a directory, such as one that the hub's client downloaded.
+"""Install modules from an archive or a directory, such as one that the hub's client downloaded, and verify them.
 
 The source is not trusted. Everything is fetched into a temporary directory and checked there. Nothing is written to the
 target directory before all checks passed.
@@ -10,24 +10,93 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tacit.config.checks import open_world
+from tacit.config.measuring import PanelEvaluation
 from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.core.world import FULL_BLOCK
 from tacit.engines.models.bases import hash_file
+from tacit.evaluation.statistics import wilson
 from tacit.modules.archive import CARD, check_names, check_size, unpack
 from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.sandbox_process import PARTS
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.export import ADAPTER, ADAPTER_CONFIG
-from tacit.modules.module import MANIFEST, Module, find_modules, read_module
-from tacit.modules.router import module_recipe
-from tacit.modules.verify import Verdict, find_problems, verify_score
+from tacit.modules.module import MANIFEST, Module, find_modules, make_context, read_module
+from tacit.modules.router import module_recipe, open_modules
 from tacit.runs.files import write_directory
 
 SCORE_FIELDS = ("panel", "panel_hash", "episodes", "successes", "success", "interval")  # of every score
+
+
+# Verify a module: play its panel again and compare scores; check that it can be played here.
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Verdict:
+    panel: str
+    episodes: int
+    claimed: int  # successes in its manifest
+    measured: int  # successes here
+
+    @property
+    def holds(self) -> bool:
+        """Whether the 95% intervals overlap. Counts are equal on the same hardware; other arithmetic samples other tokens."""
+        (low, high), (claimed_low, claimed_high) = (wilson(n, self.episodes) for n in (self.measured, self.claimed))
+        return low <= claimed_high and claimed_low <= high
+
+    def __str__(self) -> str:
+        low, high = wilson(self.measured, self.episodes)
+        here = f"{self.measured} of {self.episodes} won here on {self.panel} [{low:.1%}, {high:.1%}]"
+        if self.measured == self.claimed:
+            return f"{here}, as its manifest says"
+        return f"{here}; its manifest says {self.claimed}: {'within chance' if self.holds else 'the score does not hold'}"
+
+
+def verify_score(module: Module, base: str | None = None, said: Overrides | None = None) -> Verdict:
+    stage = module.run["checkpoint"].rpartition("-")[0]
+    score = module.scores.get(stage)
+    if score is None:
+        raise TacitError(f"module {module.skill!r} has no score of its own weights ({module.run['checkpoint']}) to verify.")
+    target = open_modules(module.path, said or {}, base, None)
+    with tempfile.TemporaryDirectory(prefix="tacit-verify-") as place:
+        found = PanelEvaluation(target, out=Path(place), fresh=True).play(BATCH).score
+    if (found.panel_hash, found.episodes) != (score["panel_hash"], score["episodes"]):
+        raise TacitError(
+            f"module {module.skill!r} was measured on panel {score['panel']} (hash {score['panel_hash']}, {score['episodes']} "
+            f"episodes), but here the panel is {found.panel} (hash {found.panel_hash}, {found.episodes} episodes); they cannot "
+            "be compared."
+        )
+    return Verdict(found.panel, found.episodes, score["successes"], found.successes)
+
+
+def find_problems(module: Module, base: str | None = None) -> list[str]:
+    """All reasons why a module cannot be played here. `base` overrides the base's path."""
+    found = module.find_damage()
+    try:
+        world = open_world(module.world)
+    except TacitError as error:
+        return [*found, str(error)]
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: module.check_tracker(world),
+        lambda: make_context(module.context, world),
+        lambda: module.check_wording(world),
+        lambda: module.check_base(module.base.with_model(base), world),
+    )
+    for check in checks:
+        try:
+            check()
+        except TacitError as error:
+            found.append(str(error))
+    return found
+
+
+# Install
 
 
 @dataclass(frozen=True)
@@ -68,7 +137,14 @@ def install(source: str, out: Path, options: InstallOptions) -> list[InstalledMo
             if verdict is not None and not verdict.holds:
                 raise TacitError(f"module {module.skill!r} was not installed: {verdict}")
             verdicts.append(verdict)
-        return [_write(module, out, verdict) for module, verdict in zip(staged, verdicts, strict=True)]
+        installed = []
+        for module, verdict in zip(staged, verdicts, strict=True):
+            target = out / module.skill
+            if changed := not _is_same(module, target):
+                out.mkdir(parents=True, exist_ok=True)
+                write_directory(target, partial(shutil.copytree, module.path, dirs_exist_ok=True))
+            installed.append(InstalledModule(replace(module, path=target), changed, verdict))
+        return installed
 
 
 def _is_same(module: Module, path: Path) -> bool:
@@ -76,19 +152,6 @@ def _is_same(module: Module, path: Path) -> bool:
         return False
     there = read_module(path)
     return there.to_json() == module.to_json() and not there.find_damage()
-
-
-def _write(module: Module, out: Path, verdict: Verdict | None) -> InstalledModule:
-    target = out / module.skill
-    changed = not _is_same(module, target)
-    if changed:
-        out.mkdir(parents=True, exist_ok=True)
-
-        def fill(directory: Path) -> None:
-            shutil.copytree(module.path, directory, dirs_exist_ok=True)
-
-        write_directory(target, fill)
-    return InstalledModule(replace(module, path=target), changed, verdict)
 
 
 # Checks
@@ -119,16 +182,11 @@ def _check_module(module: Module, source: str, options: InstallOptions) -> None:
             f"module {module.skill!r} is for families {list(module.families)}; {module.display_world!r} has {world.families}."
         )
     module_recipe(module.path, {module.skill: module}, {})  # its settings must be readable
-    if draft is not None:
-        _try_draft(module, options)
-
-
-def _try_draft(module: Module, options: InstallOptions) -> None:
-    """Ask for approval, then load the draft once in its sandbox."""
-    assert module.draft is not None
-    if not options.approve_draft(module):
+    if draft is None:
+        return
+    if not options.approve_draft(module):  # then load the draft once in its sandbox
         raise TacitError(
-            f"module {module.skill!r} contains a draft ({', '.join(module.draft.files)}) that was not approved to run; nothing "
+            f"module {module.skill!r} contains a draft ({', '.join(draft.files)}) that was not approved to run; nothing "
             "was installed. Read it, then pass --yes."
         )
     tracker = open_world(module.world).tracker_of(module.context.get("form", FULL_BLOCK))

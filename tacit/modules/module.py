@@ -285,26 +285,18 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
     draft = read_packaged_draft(path, data["draft"]) if "draft" in data else None
     if draft is not None:
         register_draft(draft)
+    same = ("world", "skill", "tracker", "context", "max_steps", "scores", "digest", "run", "code", "files")
     return Module(
         path=path,
-        world=data["world"],
-        skill=data["skill"],
         families=tuple(data["families"]),
-        tracker=data["tracker"],
         wording=data.get("wording", "1"),  # older modules name no version
-        context=data["context"],
         adapter={"adapter": True, "model": False}[data["weights"]],
         base=Base.from_json(data["base"]),
         fingerprint=data["base"]["fingerprint"],
         sampling=Sampling(**sampling),
-        max_steps=data["max_steps"],
-        scores=data["scores"],
-        digest=data["digest"],
-        run=data["run"],
-        code=data["code"],
-        files=data["files"],
         from_logs=data.get("taught", {}),
         draft=draft,
+        **{name: data[name] for name in same},
     )
 
 

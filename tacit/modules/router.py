@@ -24,7 +24,7 @@ from tacit.core.types import Task
 from tacit.core.world import Environment, Expert
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.export import ADAPTER_CONFIG
-from tacit.modules.module import Base, Module, find_modules, has_modules, hash_modules, make_context
+from tacit.modules.module import Module, find_modules, has_modules, hash_modules, make_context
 from tacit.training.setup import evaluation_sampling
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Router:
             module.check_tracker(own)
             make_context(module.context, own)
             module.check_wording(own)
-            module.check_base(self._base_of(module), own)
+            module.check_base(module.base.with_model(base), own)
 
     @property
     def world(self) -> Environment:
@@ -144,10 +144,7 @@ class Router:
             return load_policy(str(module.path), replace(self._engine, lora_rank=0))
         rank, alpha, targets = shape
         engine = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
-        return load_policy(self._base_of(module).source(self.worlds[module.world]), engine)
-
-    def _base_of(self, module: Module) -> Base:
-        return module.base.with_model(self._base)
+        return load_policy(module.base.with_model(self._base).source(self.worlds[module.world]), engine)
 
     def _names(self) -> str:
         return ", ".join(f"{name} ({', '.join(module.families)})" for name, module in self.modules.items())

@@ -1,11 +1,10 @@
 """Self-contained HTML pages: a run or a comparison (`tacit report`), and live pages (`tacit watch`).
 
-    write                writes report.html for a directory
     run_files            reads run and comparison directories; broken files become notices on the page
     run_page             the page of a run: headline, evaluations, curves, behavior, provenance
     method_sections      sections of single methods: clusters, skills, experience bank, dictionary
     viewer               the trajectories on a page, with their prompts
-    comparison_page      the page of a comparison
+    comparison_page      the page of a comparison; writes report.html for a directory
     live                 pages that follow runs; `serving/live.py` serves them
     dictionary           a skill dictionary's history, for `tacit inspect`
     page, charts, templates/, page.css, page.js, live.js        rendering

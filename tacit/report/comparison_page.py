@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread, mean_series
 from tacit.report.charts import draw_arrivals, draw_chart, draw_spreads
 from tacit.report.method_sections import compare_diagnostics
 from tacit.report.page import format_count, format_interval, format_percent, is_number, render
 from tacit.report.run_files import (
+    COMPARISON,
     EVALUATIONS,
     Comparison,
     Episodes,
@@ -35,9 +37,12 @@ from tacit.report.run_page import (
     flag_name,
     flatten_settings,
     prompt_series,
+    render_run,
     render_value,
 )
 from tacit.report.viewer import MAX_TRAJECTORIES, embed_episodes
+from tacit.runs.directory import SETTINGS, find_runs
+from tacit.runs.files import write_text
 
 LEAD = Markup(
     "{} of {}, by the first finished run of every method: tasks of its last evaluation, those first that some methods "
@@ -173,7 +178,7 @@ def link_run(found: Comparison, cell: Record, beside: Path) -> str:
     place = found.run_directory(cell)
     if not place.is_dir():
         return ""
-    own = place / "report.html"
+    own = place / PAGE
     relative = Path(os.path.relpath((own if own.is_file() else place).resolve(), beside.resolve())).as_posix()
     # Quoted, so that no name of a directory can be read as an address of another kind.
     return quote(relative if own.is_file() else f"{relative}/")
@@ -270,3 +275,39 @@ def _compared(found: Comparison) -> list[tuple[str, str]]:
         of = as_mapping(start)
         rows.append((f"start in {world}", f"{of.get('checkpoint') or 'none'}, seed {of.get('seed')}: {of.get('run')}"))
     return rows
+
+
+# Files: `report.html` for a run or a comparison.
+
+PAGE = "report.html"
+
+
+def write_report(path: Path, out: Path, most_trajectories: int = MAX_TRAJECTORIES, runs: bool = False) -> Iterator[Path]:
+    """Yield each page after writing it. With `runs`, write the pages of a comparison's runs first, so that it can link them."""
+    if most_trajectories < 0:
+        raise TacitError(f"--trajectories must not be negative, but is {most_trajectories}.")
+    if not (path / SETTINGS).is_file() and not (path / COMPARISON).is_file():
+        raise make_missing_error(path)
+    if not out.parent.is_dir():
+        raise TacitError(f"there is no directory {out.parent} to write {out.name} to; create it, or choose another --out.")
+    if runs and not (path / COMPARISON).is_file():
+        raise TacitError(f"--runs is for comparisons, but {path} has no {COMPARISON}.")
+    if runs:
+        found = read_comparison(path)
+        for cell in found.cells:
+            run = found.run_directory(cell)
+            if (run / SETTINGS).is_file():
+                yield from write_report(run, run / PAGE, most_trajectories)
+    is_run = (path / SETTINGS).is_file()
+    write_text(out, render_run(path, most_trajectories) if is_run else render_comparison(path, most_trajectories, out.parent))
+    yield out
+
+
+def make_missing_error(path: Path) -> TacitError:
+    if path.is_file():
+        return TacitError(f"{path} is a file; name a run (runs/NAME) or the directory of a comparison.")
+    if not path.is_dir():
+        return TacitError(f"there is no directory {path}; name a run (runs/NAME) or the directory of a comparison.")
+    inside = find_runs(path)
+    hint = f"It contains runs: {', '.join(inside)}; name one of them." if inside else "`tacit train` creates runs."
+    return TacitError(f"{path} is neither a run nor a comparison: it has no {SETTINGS} and no {COMPARISON}. {hint}")

@@ -16,6 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Series
 from tacit.report.charts import draw_chart
+from tacit.report.comparison_page import make_missing_error
 from tacit.report.page import DASH, Live, is_number, render
 from tacit.report.run_files import COMPARISON, Episodes, RunFiles, find_defaults, read_episodes, read_run
 from tacit.report.run_page import (
@@ -33,7 +34,6 @@ from tacit.report.run_page import (
     setting_name,
 )
 from tacit.report.viewer import build_viewer, choose_episodes
-from tacit.report.write import make_missing_error
 from tacit.runs.directory import SETTINGS, UNSTARTED_FILES
 from tacit.runs.trajectories import RECORDED, parse_recording_name
 

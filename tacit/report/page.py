@@ -79,18 +79,9 @@ CONTROL = [code for code in range(32) if chr(code) not in "\t\n\r"]
 INVISIBLE = dict.fromkeys([*CONTROL, *range(0xD800, 0xE000)], "\N{REPLACEMENT CHARACTER}")
 """control characters and lone surrogates, which HTML or the file's encoding cannot represent"""
 FUNCTIONS = (
-    format_count,
-    count_noun,
-    format_duration,
-    format_interval,
-    is_number,
-    format_percent,
-    format_number,
-    format_points,
-    format_probability,
-    format_short,
-    zip,
-)
+    format_count, count_noun, format_duration, format_interval, is_number, format_percent, format_number, format_points,
+    format_probability, format_short, zip,
+)  # fmt: skip
 
 
 def replace_invisible(value: Any) -> Any:

@@ -85,7 +85,7 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
         raise invalid(f"session {session.name!r} is played in a world of your own; use observe instead of step.")
     current_turn(session)
     with sessions.lock(session):
-        turn = await sessions.act(session) if action is None else sessions.act_by_hand(session, action)
+        turn = await sessions.act(session, session.turns[-1]) if action is None else sessions.act_by_hand(session, action)
         answer = await session.world.step(turn.action)
         if isinstance(answer, WorldFailure):
             sessions.end(session, answer.reason.value, answer.detail)

@@ -221,7 +221,7 @@ class Sessions:
         if turn is not None and number is not None and number == turn.number:
             if transition.observation != turn.observation:
                 raise conflict(f"turn {number} already has another observation; the next turn is {number + 1}.")
-            return turn if turn.acted else await self._act(session, turn)
+            return turn if turn.acted else await self.act(session, turn)
         following = turn.number + 1 if turn else 1
         if number is not None and number != following:
             raise conflict(f"turn {number} is out of order; the next turn is {following}.")
@@ -229,11 +229,11 @@ class Sessions:
             # Its answer was lost, for example to a timeout. The same observation retries.
             if transition.observation != turn.observation:
                 raise conflict(f"turn {turn.number} has no action yet; send its observation again.")
-            return await self._act(session, turn)
+            return await self.act(session, turn)
         await self.record(session, transition)
         if not session.open:
             return None
-        return await self._act(session, await self.next_turn(session, transition.observation))
+        return await self.act(session, await self.next_turn(session, transition.observation))
 
     @contextmanager
     def lock(self, session: Session) -> Iterator[None]:
@@ -308,11 +308,8 @@ class Sessions:
         self._metrics.turn(session.served.name, HAND, turn.prompt_tokens, 0)
         return turn
 
-    async def act(self, session: Session) -> Turn:
+    async def act(self, session: Session, turn: Turn) -> Turn:
         """Let the module choose the action of the current turn."""
-        return await self._act(session, session.turns[-1])
-
-    async def _act(self, session: Session, turn: Turn) -> Turn:
         episode, served, request = session.episode, session.served, session.request
         assert request is not None
         completion = await wait_for_answer(
