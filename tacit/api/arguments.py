@@ -98,8 +98,9 @@ def name_worlds(worlds: Worlds) -> str:
         shared = [part if isinstance(part, tuple) else (part, None) for part in worlds]
         return ",".join(_name_world(world) + ("" if share is None else f"={to_data(share)!r}") for world, share in shared)
     if hasattr(worlds, "reset") and hasattr(worlds, "step"):
+        make = getattr(worlds, "__name__", type(worlds).__name__)
         raise TacitError(
-            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={_called(worlds)}, "
+            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={make}, "
             "its tasks and its wording (docs/tutorials/own_world.md)."
         )
     raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
@@ -118,10 +119,6 @@ def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]
     own = {} if method is cls else find_differing(to_data(method), to_data(cls()))
     parts = getattr(cls, "made_of", None)
     return ("+".join(parts) if parts else _name_object(METHODS, cls, cls.__name__)), own
-
-
-def _called(thing: Any) -> str:
-    return getattr(thing, "__name__", type(thing).__name__)
 
 
 def _name_world(world: World) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, parse_settings
-from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, Target, open_endpoint, open_loaded, open_target
+from tacit.config.agents import RULE_AGENT, RULE_AGENT_METHOD, open_endpoint, open_loaded, open_target
 from tacit.config.checks import check_new_run, is_finished, open_world, prepare
 from tacit.config.measuring import EvaluationResult, PanelEvaluation, run_of, with_panel
 from tacit.config.recipe import (
@@ -145,13 +145,13 @@ class OpenRun:
     def turns(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
         """One row per turn of the episodes of `rl`, or of an evaluation (`eval-untrained`, `eval-sft`, `eval-rl`), of one
         step or all. Fields: docs/reference/trajectories.md."""
-        found = self._rows(stage, step, turn_rows)
-        return list(found) if rows else table(found)
+        found = [row for n, file in self._files(stage, step) for row in turn_rows(stage, n, read_records(file))]
+        return found if rows else table(found)
 
     def episodes(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
         """One row per recorded episode; `stage` and `step` as in `turns`."""
-        found = self._rows(stage, step, episode_rows)
-        return list(found) if rows else table(found)
+        found = [row for n, file in self._files(stage, step) for row in episode_rows(stage, n, read_records(file))]
+        return found if rows else table(found)
 
     def trajectories(self, stage: str = "rl", step: int | None = None) -> list[Trajectory]:
         """The recorded episodes as objects; of tokens only the counts."""
@@ -177,24 +177,17 @@ class OpenRun:
             run_training(prepare(replace(resumed, out=self.path)), True, reporter_for(quiet), check_callbacks(callbacks))
         return self
 
-    def _rows(self, stage: str, step: int | None, rows_of: Any) -> Iterator[dict[str, Any]]:
-        for number, file in self._files(stage, step):
-            yield from rows_of(stage, number, read_records(file))
-
     def _files(self, stage: str, step: int | None) -> Iterable[tuple[int, Path]]:
         found = list_recordings(self.path, stage)
         if not found:
-            files = (file.name.removesuffix(".jsonl.gz").rpartition("-")[0] for file in self._recorded())
-            raise unknown(f"stage of the run {str(self.path)!r}", stage, set(files))
+            recorded = sorted((self.path / "trajectories").glob("*.jsonl.gz"))
+            if not recorded:
+                raise TacitError(f"{self.path} has recorded no episodes (yet, or its setting `trajectories` is off).")
+            stages = {file.name.removesuffix(".jsonl.gz").rpartition("-")[0] for file in recorded}
+            raise unknown(f"stage of the run {str(self.path)!r}", stage, stages)
         if step is not None and step not in found:
             raise TacitError(f"{self.path} has no recorded episodes of {stage} {step}; there are {', '.join(map(str, found))}.")
         return [(number, file) for number, file in found.items() if step in (None, number)]
-
-    def _recorded(self) -> list[Path]:
-        files = sorted((self.path / "trajectories").glob("*.jsonl.gz"))
-        if not files:
-            raise TacitError(f"{self.path} has recorded no episodes (yet, or its setting `trajectories` is off).")
-        return files
 
     def _tasks(self) -> list[Task]:
         """All tasks its episodes may belong to."""
@@ -401,7 +394,12 @@ def evaluate(
         actor = cast(Callable[[Task], Expert], who) if callable(who) else None
         name = getattr(who, "__name__", "actor") if actor else str(who.path if isinstance(who, OpenRun) else who)
         meant = with_panel(_collect_overrides(name, world, method, settings), panel, "" if endpoint else name)
-        target = _open(name, meant, checkpoint, actor, endpoint, key_variable, concurrency, timeout_s)
+        if endpoint is None:
+            target = open_agent(name, meant, checkpoint, actor)
+        elif checkpoint:
+            raise TacitError(f"checkpoint = {checkpoint!r} is for runs; an endpoint serves what it serves.")
+        else:
+            target = open_endpoint(meant, endpoint, name, key_variable, concurrency, timeout_s)
     sitting = PanelEvaluation(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
     measured = sitting.play(batch, _ProgressObserver(progress) if progress else NO_OBSERVER)
     return Evaluation(measured, sitting.keep(measured))
@@ -434,20 +432,3 @@ def _collect_overrides(name: str, world: World | None, method: Method | None, se
     if world is not None:
         said["world",] = name_worlds(world)
     return said
-
-
-def _open(
-    name: str,
-    said: Overrides,
-    checkpoint: str,
-    actor: Callable[[Task], Expert] | None,
-    endpoint: str | None,
-    key_variable: str,
-    concurrency: int,
-    timeout_s: float,
-) -> Target:
-    if endpoint is None:
-        return open_agent(name, said, checkpoint, actor)
-    if checkpoint:
-        raise TacitError(f"checkpoint = {checkpoint!r} is for runs; an endpoint serves what it serves.")
-    return open_endpoint(said, endpoint, name, key_variable, concurrency, timeout_s)

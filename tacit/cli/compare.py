@@ -78,12 +78,8 @@ def run(argv: Sequence[str]) -> int:
     show_tables(console, plan, found)
     say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:
-        say(
-            console,
-            f"{len(failed)} of {pluralize(len(wanted), 'run')} failed, each as its {LOG} says; the same command tries them "
-            "again.",
-            style="bold red",
-        )
+        text = f"{len(failed)} of {pluralize(len(wanted), 'run')} failed, each as its {LOG} says"
+        say(console, f"{text}; the same command tries them again.", style="bold red")
     say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")
     return FAILED if failed else 0
 
@@ -99,13 +95,8 @@ def make_parser() -> Parser:
     parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or a recipe by its name")
     parser.flag("--out", Path, "where to put it (default: runs/compare-NAME)", "DIR")
     parser.flag("--jobs", 1, "runs at a time")
-    parser.flag(
-        "--only",
-        "",
-        "do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED, * for any; "
-        "the table shows all there is",
-        "NAME,…",
-    )
+    only_help = "do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED, * for any; "
+    parser.flag("--only", "", only_help + "the table shows all there is", "NAME,…")
     parser.flag("--dry-run", False, "check the file and say what would be done")
     return parser
 
@@ -114,10 +105,9 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
     say(console, plan.name, style="bold")
     pairs = [("methods", ", ".join(plan.methods)), ("worlds", ", ".join(plan.worlds))]
     pairs += [("seeds", ", ".join(map(str, plan.seeds)))]
-    pairs += [
-        ("start", f"{s.world}: {pluralize(s.document['sft']['steps'], 'step')} of imitation, once, seed {s.seed}")
-        for s in plan.starts
-    ]
+    for start in plan.starts:
+        steps = pluralize(start.document["sft"]["steps"], "step")
+        pairs.append(("start", f"{start.world}: {steps} of imitation, once, seed {start.seed}"))
     pairs += [("note", note) for note in plan.notes]
     pairs += [("in", str(directory)), *(("follow", f"tacit watch {directory / run.place}") for run in wanted[:1])]
     say_pairs(console, pairs)
@@ -162,9 +152,8 @@ def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
         shown = [i for i, name in enumerate(head) if name in SHOWN or name.startswith("final, ")]
         rows = [cells_of(row, len(found["seeds"]), further) for row in found["table"] if row["world"] == world]
         console.print()
-        console.print(
-            table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])
-        )
+        titles = [head[i] for i in shown]
+        console.print(table(world, titles, [[r[i] for i in shown] for r in rows], titles[1:]))
         missing = missing_runs(found, world)
         for line in missing[:MOST_MISSING]:
             say(console, f"  not in it: {line}", style="yellow")

@@ -56,11 +56,8 @@ def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report:
     for line in logs.unusable[:MOST_LINES]:
         say(console, line, style="yellow")
     if len(logs.unusable) > MOST_LINES:
-        say(
-            console,
-            f"and {len(logs.unusable) - MOST_LINES} more{f', all of them in {report}' if report else ''}",
-            style="yellow",
-        )
+        where = f", all of them in {report}" if report else ""
+        say(console, f"and {len(logs.unusable) - MOST_LINES} more{where}", style="yellow")
     say(console, f"{pluralize(len(logs.episodes), 'episode')} can be used, {pluralize(len(logs.unusable), 'line')} cannot")
     columns = ("family", "episodes", "won", "turns to imitate", "")
     rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
@@ -73,9 +70,8 @@ POOL = 4096
 
 
 def draft_tracker(argv: Sequence[str]) -> int:
-    parser = _parser(
-        "draft-tracker", "Let a model write a tracker from a handful of episodes, and check it against all of them."
-    )
+    summary = "Let a model write a tracker from a handful of episodes, and check it against all of them."
+    parser = _parser("draft-tracker", summary)
     parser.flag("--check", Path, "ask nobody: check this draft, or one that was changed by hand", "FILE")
     arguments, _ = parser.parse(argv)
     console, episodes = make_console(), _episodes(arguments)
@@ -116,7 +112,7 @@ def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Calla
     if arguments.check:
         arguments.attempts, text = 1, _read(arguments.check)
         return lambda before, failed, attempt: text
-    drafter = _drafter(arguments)
+    drafter = Drafter(_policy(arguments), arguments.out / "answers", arguments.max_tokens, arguments.temperature)
     return lambda before, failed, attempt: drafter.write(request(before, failed), attempt)
 
 
@@ -177,11 +173,6 @@ def _episodes(arguments: Namespace) -> list[Recording]:
 
 def _work(arguments: Namespace) -> str:
     return arguments.family or arguments.name or "work"
-
-
-def _drafter(arguments: Namespace) -> Drafter:
-    kept = arguments.out / "answers"
-    return Drafter(_policy(arguments), kept, arguments.max_tokens, arguments.temperature)
 
 
 def _policy(arguments: Namespace) -> SamplingPolicy:
@@ -252,8 +243,6 @@ def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str
         return 1
     form = f" --block {DRAFTED}" if arguments.world else ""
     logs = " ".join(f"--from {path}" for path in arguments.logs)
-    say(
-        console,
-        f"\nNext: tacit modules train {logs} --world {written[1]}:ENVIRONMENT --method constant_context{form} --out DIR",
-    )
+    world = f"{written[1]}:ENVIRONMENT"
+    say(console, f"\nNext: tacit modules train {logs} --world {world} --method constant_context{form} --out DIR")
     return 0

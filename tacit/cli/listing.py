@@ -32,15 +32,8 @@ def run(argv: Sequence[str]) -> int:
     worlds = [arguments.world] if arguments.world else list(WORLDS.names)
     if arguments.world:
         find_world(arguments.world)
-    makers = {"worlds": lambda: list_worlds(worlds), "methods": list_methods, "engines": list_engines, "models": list_models}
-    makers |= {
-        "panels": lambda: table(
-            "Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), catalogue.panels(worlds)
-        ),
-        "recipes": list_recipes,
-    }
     for kind in [arguments.kind] if arguments.kind else KINDS[:4]:
-        console.print(makers[kind]())
+        console.print(_make_table(kind, worlds))
         if kind == "worlds":
             for remedy in install_hints(worlds):
                 say(console, remedy)
@@ -56,6 +49,23 @@ def run(argv: Sequence[str]) -> int:
     if arguments.kind is None:
         say(console, "Your own world, method or engine: package.module:NAME or path/to/file.py:NAME.")
     return 0
+
+
+def _make_table(kind: str, worlds: Sequence[str]) -> Table:
+    match kind:
+        case "worlds":
+            return list_worlds(worlds)
+        case "methods":
+            return table("Methods", ("method", "what it is"), list(catalogue.methods().items()))
+        case "engines":
+            return table("Engines", ("engine", "what it is, and what it can do"), list(catalogue.engines().items()))
+        case "models":
+            return table("Models", ("model", "what it is"), list(catalogue.models().items()))
+        case "panels":
+            title = "Panels (any other size: WORLD/SPLIT/TASKS)"
+            return table(title, ("panel", "hash", "what it is"), catalogue.panels(worlds))
+    rows = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
+    return table("Recipes", ("recipe", "what it is", "run with"), rows)
 
 
 def list_worlds(names: Sequence[str]) -> Table:
@@ -83,23 +93,6 @@ def install_hints(names: Sequence[str]) -> list[str]:
     """How to install what is missing, on separate lines, so that commands can be copied."""
     found = catalogue.find_worlds(names).items()
     return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.remedy]
-
-
-def list_methods() -> Table:
-    return table("Methods", ("method", "what it is"), list(catalogue.methods().items()))
-
-
-def list_engines() -> Table:
-    return table("Engines", ("engine", "what it is, and what it can do"), list(catalogue.engines().items()))
-
-
-def list_models() -> Table:
-    return table("Models", ("model", "what it is"), list(catalogue.models().items()))
-
-
-def list_recipes() -> Table:
-    rows = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
-    return table("Recipes", ("recipe", "what it is", "run with"), rows)
 
 
 def _locate(kind: str, name: str) -> int:

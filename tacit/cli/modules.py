@@ -13,12 +13,12 @@ from typing import Any
 from rich.console import Console
 
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
-from tacit.cli.terminal import add_panel_options, ask_yes, interval, make_console, percent, say, table
+from tacit.cli.terminal import add_panel_options, ask_yes, dispatch, interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import check_output_directory, open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
 from tacit.config.recipe import Overrides, Recipe, override, read_document, run_recipe
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.modules.archive import pack, pull, push
@@ -50,11 +50,8 @@ MOST_MB = 2000
 
 
 def pack_module(argv: Sequence[str]) -> int:
-    parser = Parser(
-        "modules pack",
-        "A module as one file: its weights, fingerprints, a card, the licence of its base, its scores on named panels.",
-        usage="tacit modules pack MODULE FILE [--base-licence NAME]",
-    )
+    summary = "A module as one file: its weights, fingerprints, a card, the licence of its base, its scores on named panels."
+    parser = Parser("modules pack", summary, usage="tacit modules pack MODULE FILE [--base-licence NAME]")
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
     parser.add_argument("file", type=Path, metavar="FILE", help="the package to write, say heat.tacit")
     parser.flag("--base-licence", "", "of its base, where the base's own files do not say", "NAME")
@@ -271,7 +268,7 @@ def _column(row: CostRow, own: CostRow) -> dict[str, str]:
 
 
 SUMMARY_LINE = "Skill modules: one small adapter (or tiny model) for each kind of work, as directories."
-USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [--skills all|unified|NAME,…] --out DIR
+USAGE = f"""usage: tacit modules train [--config FILE] [settings] [--from LOGS] [--skills all|unified|NAME,…] --out DIR
        tacit modules export RUN --out DIR [--checkpoint NAME]
        tacit modules [list] DIR
        tacit modules verify DIR [--base-model MODEL]
@@ -283,7 +280,7 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [
        tacit modules install FILE|DIR --out DIR [--verify]
        tacit modules cost MODULES [--against MODEL] [--endpoint URL --model NAME]
 
-{summary}
+{SUMMARY_LINE}
 
   train   for every skill of a world: imitate, then practise, then export; the same command continues what was stopped
           --from LOGS imitates recorded episodes; without --world it ends there
@@ -304,24 +301,10 @@ MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the module
 
 
 def run(argv: Sequence[str]) -> int:
-    words = list(argv)
-    if not words or words[0] in ("-h", "--help"):
-        print(USAGE.format(summary=SUMMARY_LINE))
-        return 0
-    commands = {
-        "train": train,
-        "export": export,
-        "list": list_modules,
-        "verify": verify,
-        "draft-tracker": draft_tracker,
-        "draft-rewards": draft_rewards,
-    }
-    commands |= {"push": push_module, "pull": pull_module, "pack": pack_module, "install": install_module, "cost": cost}
-    if words[0] in commands:
-        return commands[words[0]](words[1:])
-    if words[0].isalpha() and not Path(words[0]).exists():
-        raise unknown("command or directory", words[0], commands)
-    return list_modules(words)
+    commands = {"train": train, "export": export, "list": list_modules, "verify": verify, "draft-tracker": draft_tracker}
+    commands |= {"draft-rewards": draft_rewards, "push": push_module, "pull": pull_module, "pack": pack_module}
+    commands |= {"install": install_module, "cost": cost}
+    return dispatch(argv, USAGE, commands, "command or directory", list_modules)
 
 
 def train(argv: Sequence[str]) -> int:

@@ -26,6 +26,8 @@ from tacit.rollout.worlds import WorldFailure, WorldPool
 from tacit.training.setup import make_worlds
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
+DELAY_S = 0.5
+"""pause between turns in a terminal"""
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
 
 
@@ -37,8 +39,6 @@ def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(peek_method(argv, "play")).parse(argv)
     if arguments.task < 0:
         raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
-    if arguments.delay is not None and arguments.delay < 0:
-        raise TacitError(f"--delay {arguments.delay:g} must not be negative.")
     console = make_console()
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
@@ -50,8 +50,8 @@ def run(argv: Sequence[str]) -> int:
     who = f"{target.label} ({name})" if name else target.label
     say(console, f"{who} plays {task.id}", style="bold")
     say(console, f"{task.goal}  ({task.family}, at most {pluralize(target.rules.max_steps, 'step')})")
-    delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
-    watch = PrintingPool(make_worlds(target.world, target.recipe.train), console, delay)
+    pause = DELAY_S if console.is_terminal and not human else 0.0
+    watch = PrintingPool(make_worlds(target.world, target.recipe.train), console, pause)
     context, agent = target.route.agent(name)
     policy = RecordingPolicy(agent, watch, console if arguments.prompts else None)
     try:
@@ -74,7 +74,6 @@ def make_parser(method: str) -> Parser:
     )
     parser.flag("--policy", None, "run, skill modules, model, `expert`, `reader` or `human`", "WHO", required=True)
     parser.flag("--task", 0, "which task of the panel, from 0")
-    parser.flag("--delay", float, "pause between turns (default: 0.5 in a terminal)", "SECONDS")
     parser.flag("--prompts", False, "show every prompt the policy reads")
     add_checkpoint_flag(parser)
     add_panel_options(parser, SHOWN_SETTINGS)

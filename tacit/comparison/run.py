@@ -220,8 +220,12 @@ def run_cells(
                 tell(replace(event, running=len(working), left=len(waiting)))
             if not ended:
                 time.sleep(POLL_S)
-    finally:
-        _stop(working)
+    finally:  # interrupt the running processes; their last checkpoints are kept
+        for work in working:
+            work.command.stop()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for work in working:
+            work.command.wait(max(0.1, deadline - time.monotonic()))
         lock.close()
     return failed
 
@@ -263,27 +267,12 @@ def _ended(work: _Working, path: Path) -> RunEvent:
     if code == 0 and status_of(path, work.run.iterations) == "finished":
         final = (find_summary(path) or {}).get("final") or {}
         return RunEvent("finished", work.run, seconds, success=final.get("success"))
-    return RunEvent("failed", work.run, seconds, _reason(code, path))
-
-
-def _reason(code: int, path: Path) -> str:
-    """Why a run that ended is not finished."""
     lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return said or f"exit status {code}: {lines[-1] if lines else 'nothing was said'}"
+    reason = said or f"exit status {code}: {lines[-1] if lines else 'nothing was said'}"
+    return RunEvent("failed", work.run, seconds, reason if code >= 0 else f"killed by {signal.Signals(-code).name}")
 
 
 def _note_failure(path: Path, reason: str) -> None:
     path.mkdir(parents=True, exist_ok=True)
     write_text(path / FAILURE, reason + "\n")
-
-
-def _stop(working: Sequence[_Working]) -> None:
-    """Interrupt the running processes; their last checkpoints are kept."""
-    for work in working:
-        work.command.stop()
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    for work in working:
-        work.command.wait(max(0.1, deadline - time.monotonic()))

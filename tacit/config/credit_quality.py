@@ -178,19 +178,8 @@ def circumstances(
 ) -> dict[str, Any]:
     """The conditions of a measurement."""
     return {
-        "of": target.label,
-        "world": target.world.name,
-        "model": target.recipe.model,
-        "method": target.recipe.method,
-        "fingerprint": target.fingerprint,
-        "reads": target.reads,
-        "seed": setup.seed,
-        "iteration": setup.iteration,
-        "group_size": setup.group_size,
-        "max_steps": setup.max_steps,
-        "temperature": setup.sampling.temperature,
-        "rollouts": rollouts,
-        "gamma": gamma,
-        "radii": dict(radii),
-        "left_out": dict(left_out),
-    }
+        "of": target.label, "world": target.world.name, "model": target.recipe.model, "method": target.recipe.method,
+        "fingerprint": target.fingerprint, "reads": target.reads, "seed": setup.seed, "iteration": setup.iteration,
+        "group_size": setup.group_size, "max_steps": setup.max_steps, "temperature": setup.sampling.temperature,
+        "rollouts": rollouts, "gamma": gamma, "radii": dict(radii), "left_out": dict(left_out),
+    }  # fmt: skip

@@ -38,9 +38,28 @@ PICKS = (SPLIT, TASKS, ("families",))
 def with_panel(said: Overrides, name: str, target: str) -> Overrides:
     """Settings of the panel `name` (`countdown/test/128`, or a file). Without a name, choosing tasks of a split overrides
     the run's panel file."""
-    if name:
-        return {**said, **_settings_of(name, target, said)}
-    return {**said, PANEL: ""} if any(place in said for place in PICKS) else said
+    if not name:
+        return {**said, PANEL: ""} if any(place in said for place in PICKS) else said
+    run = run_of(target) if target else None
+    played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
+    if is_panel_file(name):
+        if picked := next((place[-1] for place in PICKS if place in said), None):
+            raise TacitError(f"--{picked} picks from a split; take what you do not want out of {name} instead.")
+        own: dict[tuple[str, ...], Any] = {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
+        return {**said, PANEL: name, **own}
+    place, _, count = name.rpartition("/")
+    world, _, split = place.rpartition("/")
+    if not world or not split or not count.isdigit():
+        raise TacitError(
+            f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128, or is a .json or "
+            ".jsonl file of tasks."
+        )
+    splits = open_world(world).splits
+    if split not in splits:
+        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in splits])
+    if played and played != world:
+        raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
+    return {**said, ("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
 
 
 def open_panel(target: Target, said: Overrides) -> Panel:
@@ -59,30 +78,8 @@ def run_of(word: str) -> Path | None:
     return next((place for place in places if (place / SETTINGS).exists()), None)
 
 
-def _settings_of(name: str, target: str, said: Overrides) -> dict[tuple[str, ...], Any]:
-    run = run_of(target) if target else None
-    played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
-    if is_panel_file(name):
-        picked = next((place[-1] for place in PICKS if place in said), None)
-        if picked:
-            raise TacitError(f"--{picked} picks from a split; take what you do not want out of {name} instead.")
-        named: dict[tuple[str, ...], Any] = {PANEL: name}
-        return named if played else {**named, ("world",): read_panel(Path(name).expanduser()).tasks[0].world}
-    place, _, count = name.rpartition("/")
-    world, _, split = place.rpartition("/")
-    if not world or not split or not count.isdigit():
-        raise TacitError(
-            f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128, or is a .json or "
-            ".jsonl file of tasks."
-        )
-    splits = open_world(world).splits
-    if split not in splits:
-        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in splits])
-    if played and played != world:
-        raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
-    return {("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
-
-
+COUNTED = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
+"""of two evaluations with the same episodes: the same turns and tokens, not only as many successes"""
 OUTPUT_DIRECTORY = Path("evaluations")
 """directory for episodes of agents that are not runs"""
 
@@ -158,7 +155,7 @@ class PanelEvaluation:
             "checkpoint": target.checkpoint.path.name if target.checkpoint else None,
             **score.to_json(),
             "run_success": earlier["success"] if earlier else None,
-            "equals_run": _same_episodes(score, earlier) if earlier else None,
+            "equals_run": all(earlier[name] == getattr(score, name) for name in COUNTED) if earlier else None,
             "fingerprint": measured.fingerprint,
             "settings_hash": measured.settings_hash,
             "code": measured.code,
@@ -250,12 +247,6 @@ def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
     measured = (in_world(e, world) for e in said["evaluations"])
     return next((e for e in measured if all(e.get(name) == now[name] for name in alike)), None)
-
-
-def _same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
-    """The same turns and tokens, not only as many successes."""
-    counted = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
-    return all(earlier[name] == getattr(score, name) for name in counted)
 
 
 def _directory_for(target: Target) -> Path | None:

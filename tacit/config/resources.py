@@ -63,11 +63,7 @@ def _digest(path: Path) -> str:
                 return str(json.loads(file.read_text(encoding="utf-8")).get("digest", ""))
             except (OSError, ValueError, AttributeError):
                 return ""
-    return _hash_weights(path)
-
-
-def _hash_weights(path: Path) -> str:
-    """Hash of the names, sizes, first and last bytes of the weight files; reading them whole would take too long."""
+    # Names, sizes, first and last bytes of the weight files; reading them whole would take too long.
     seen = hashlib.sha256()
     files = sorted([*path.glob("*.safetensors"), *path.glob("*.bin")]) if path.is_dir() else []
     for file in files:

@@ -11,7 +11,6 @@ from tacit.config.checks import AGENTS, Prepared, prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import EngineLost
 from tacit.core.progress import format_duration, report_elapsed
-from tacit.core.protocols import Policy
 from tacit.rollout.encoding import check_chat_support
 from tacit.runs.directory import SETTINGS, Run, open_checkpoints, read_settings
 from tacit.runs.files import write_json
@@ -61,7 +60,17 @@ def _run_once(
     recipe, reporter = prepared.recipe, make_reporter()
     try:
         with report_elapsed(reporter.now, lambda spent: f"loading {recipe.model}, {format_duration(spent)}"):
-            policy, setups = _load(prepared)
+            setups: Sequence[WorldSetup] = prepared.setups()
+            if recipe.model in AGENTS:
+                policy, setup = as_policy(recipe.model, setups[0])
+                setups = (setup,)
+            else:
+                policy = prepared.resources.open()
+            for setup in setups:
+                check_chat_support(setup.method.context, policy)
+                for companion in setup.method.companions:
+                    companion.check(policy)
+            check_overlap_policy(recipe.train, policy)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         begun()
@@ -82,19 +91,3 @@ def _run_once(
             run.close()
     finally:
         reporter.close()
-
-
-def _load(prepared: Prepared) -> tuple[Policy, Sequence[WorldSetup]]:
-    """Load the policy and the worlds; raises if they do not fit together."""
-    recipe, setups = prepared.recipe, prepared.setups()
-    if recipe.model in AGENTS:
-        policy, setup = as_policy(recipe.model, setups[0])
-        setups = (setup,)
-    else:
-        policy = prepared.resources.open()
-    for setup in setups:
-        check_chat_support(setup.method.context, policy)
-        for companion in setup.method.companions:
-            companion.check(policy)
-    check_overlap_policy(recipe.train, policy)
-    return policy, setups

@@ -1,20 +1,5 @@
 """Alarms of a policy that does not learn or is collapsing, or of credit that tells no step from another: pure functions over
-the numbers of a run's iterations. They warn, say what helps, and stop nothing.
-
-    unparsed     no completion of an iteration has the full format
-    uncredited   no episode is better or worse than the others of its task, and few succeed: nothing to learn from
-    fall         success falls below what it was at the start, by more than the luck of which tasks were drawn
-    measured_fall  an evaluation falls below the one before practice, their intervals apart
-    entropy      what is left of it at the start falls below a tenth, or it grows threefold
-    length       completions grow to more than twice their length at the start, or shrink to less than a third
-    repetition   more than half of all actions had been taken before in their episode, and many more than at the start
-    valid        the share of completions that parse falls far below the best it has been
-    giant        one part holds more than half of a group's steps, where steps are compared within parts (BiPACE, appendix M)
-
-    ungraded     a judge's answers have no grade that can be read, most of them
-    unskilled    of most episodes hindsight has nothing to say that could be used
-    crashed      an episode ended because the world broke
-    sampler      what was said of fresh tokens when they were written is not what the trainer says of them
+the numbers of a run's iterations. They warn, say what helps, and stop nothing. docs/guides/debug_training.md lists them.
 
 "At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing. What is
 unparsed, uncredited, ungraded, unskilled or crashed rings at once: where an iteration takes half an hour, its first one says
@@ -189,35 +174,17 @@ def _sampler(records: Sequence[Record], t: Thresholds) -> str:
     )
 
 
-def _entropy_low(records: Sequence[Record], t: Thresholds) -> str:
-    start, now = _start_and_now(records, "entropy", t.window)
-    if now is None or start is None or start <= 0 or now >= t.entropy_low * start:
-        return ""
-    return (
-        f"entropy fell from {start:.3g} to {now:.3g}: the policy hardly explores any more; a higher --entropy or a lower --lr "
-        "may keep it alive"
-    )
+def _drift(metric: str, limit: str, message: str) -> Callable[[Sequence[Record], Thresholds], str]:
+    """Rings if the metric is now beyond `limit` times what it was at the start: above it for `…_high`, below it for `…_low`."""
 
+    def check(records: Sequence[Record], t: Thresholds) -> str:
+        start, now = _start_and_now(records, metric, t.window)
+        if now is None or start is None or start <= 0:
+            return ""
+        most = getattr(t, limit) * start
+        return message.format(start=start, now=now) if (now > most if limit.endswith("_high") else now < most) else ""
 
-def _entropy_high(records: Sequence[Record], t: Thresholds) -> str:
-    start, now = _start_and_now(records, "entropy", t.window)
-    if now is None or start is None or start <= 0 or now <= t.entropy_high * start:
-        return ""
-    return f"entropy rose from {start:.3g} to {now:.3g}: the policy is coming apart; a lower --lr or a larger --kl may hold it"
-
-
-def _length_high(records: Sequence[Record], t: Thresholds) -> str:
-    start, now = _start_and_now(records, "completion_tokens", t.window)
-    if now is None or start is None or start <= 0 or now <= t.length_high * start:
-        return ""
-    return f"completions grew from {start:.1f} to {now:.1f} tokens: look at what is written, and at --max-tokens"
-
-
-def _length_low(records: Sequence[Record], t: Thresholds) -> str:
-    start, now = _start_and_now(records, "completion_tokens", t.window)
-    if now is None or start is None or start <= 0 or now >= t.length_low * start:
-        return ""
-    return f"completions shrank from {start:.1f} to {now:.1f} tokens: thoughts may be gone, or actions cut short"
+    return check
 
 
 def _repetition(records: Sequence[Record], t: Thresholds) -> str:
@@ -281,14 +248,18 @@ CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
     "unskilled": _unskilled,
     "crashed": _crashed,
     "sampler": _sampler,
-    "entropy_low": _entropy_low,
-    "entropy_high": _entropy_high,
-    "length_high": _length_high,
-    "length_low": _length_low,
+    "entropy_low": _drift("entropy", "entropy_low", "entropy fell from {start:.3g} to {now:.3g}: the policy hardly explores "
+                          "any more; a higher --entropy or a lower --lr may keep it alive"),
+    "entropy_high": _drift("entropy", "entropy_high", "entropy rose from {start:.3g} to {now:.3g}: the policy is coming apart; "
+                           "a lower --lr or a larger --kl may hold it"),
+    "length_high": _drift("completion_tokens", "length_high", "completions grew from {start:.1f} to {now:.1f} tokens: look at "
+                          "what is written, and at --max-tokens"),
+    "length_low": _drift("completion_tokens", "length_low", "completions shrank from {start:.1f} to {now:.1f} tokens: thoughts "
+                         "may be gone, or actions cut short"),
     "repetition": _repetition,
     "valid": _valid,
     "giant": _giant,
-}
+}  # fmt: skip
 
 
 def _start_and_now(records: Sequence[Record], name: str, window: int) -> tuple[float | None, float | None]:

@@ -54,16 +54,9 @@ def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
 def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
     """What was seen, done and achieved, with as many tokens as there were. Which tokens, and prompts, are not recorded."""
     return Trajectory(
-        task,
-        tuple(_step(turn) for turn in record["turns"]),
-        record["success"],
-        record["score"],
-        StopReason(record["stop"]),
-        Observation(record["saw"]),
-        condition_from_record(record),
-        record["detail"],
-        record["seed"],
-    )
+        task, tuple(_step(turn) for turn in record["turns"]), record["success"], record["score"], StopReason(record["stop"]),
+        Observation(record["saw"]), condition_from_record(record), record["detail"], record["seed"],
+    )  # fmt: skip
 
 
 def condition_record(condition: Condition) -> dict[str, str]:
@@ -78,27 +71,13 @@ def condition_from_record(record: Mapping[str, Any]) -> Condition:
 
 
 def _step(turn: Mapping[str, Any]) -> Step:
-    read, written = _blank(turn.get("prompt_tokens", 0)), _blank(turn.get("tokens", 0))
+    # Tokens of which only the number is known; no memory is spent on them.
+    read, written = (np.broadcast_to(np.int64(0), (turn.get(name, 0),)) for name in ("prompt_tokens", "tokens"))
     completion = Completion(written, np.zeros(len(written), np.float32), turn["wrote"], "stop")
-    observation = Observation(turn["saw"])
     return Step(
-        observation,
-        Prompt("", turn["saw"]),
-        read,
-        completion,
-        turn["action"],
-        turn["valid"],
-        turn["effective"],
-        turn.get("label", ""),
-        turn.get("signals", {}),
-        turn.get("earned", 0.0),
-        turn.get("thought", ""),
-    )
-
-
-def _blank(count: int) -> np.ndarray:
-    """`count` tokens of which only the number is known; no memory is spent on them."""
-    return np.broadcast_to(np.int64(0), (count,))
+        Observation(turn["saw"]), Prompt("", turn["saw"]), read, completion, turn["action"], turn["valid"], turn["effective"],
+        turn.get("label", ""), turn.get("signals", {}), turn.get("earned", 0.0), turn.get("thought", ""),
+    )  # fmt: skip
 
 
 # A run's episodes on disk: JSON lines, gzipped, each turn with its reward and its credit.
