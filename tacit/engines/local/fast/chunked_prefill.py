@@ -75,9 +75,11 @@ class ChunkSchedule:
     """slots whose prompts are cached up to the last token after these steps"""
 
 
+@dataclass(eq=False)
 class _PartialPrompt:
-    def __init__(self, slot: int, prompt: np.ndarray, cached: int) -> None:
-        self.slot, self.prompt, self.cached = slot, prompt, cached
+    slot: int
+    prompt: np.ndarray
+    cached: int
 
     @property
     def remaining(self) -> int:

@@ -77,10 +77,8 @@ class Prefiller:
         taken = to_device(np.repeat(first[source_N], lengths[source_N]) + positions, device) if shared else None
         to = to_device(kv_index, device)
         rope_and_store = None if shared else cache.make_rope_and_store(to)
-        packed, cached = (
-            PackedPrompts.pack(suffixes, device, prefixes, forward.query_block),
-            cache.flat_view if prefixes else None,
-        )
+        packed = PackedPrompts.pack(suffixes, device, prefixes, forward.query_block)
+        cached = cache.flat_view if prefixes else None
         return forward.prefill_varlen(packed, hidden, partial(cache.store, to, taken), rope_and_store, cached)
 
     def _prefill_padded(
