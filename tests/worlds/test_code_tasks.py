@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import shutil
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
+from tacit.worlds.code.grading import find_tools
 from tacit.worlds.code.tasks import (
     KINDS,
     PACKAGED,
@@ -201,3 +203,15 @@ def test_panels_have_their_hashes():
     for split, hashes in world.panels.items():
         found = Panel.of(world, split, max(hashes)).tasks
         assert {size: hash_tasks(found[:size]) for size in hashes} == hashes
+
+
+def test_without_pytest_one_line_says_what_to_install(monkeypatch):
+    def refuse(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.distribution", refuse)
+    with pytest.raises(TacitError, match=r"it needs pytest: `pip install 'tacit-agents\[code\]'`"):
+        get_environment("code").check_ready()
+    with pytest.raises(TacitError, match=r"the code world needs pytest to run tests: `pip install 'tacit-agents\[code\]'`"):
+        find_tools()
