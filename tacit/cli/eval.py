@@ -40,6 +40,7 @@ from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, format_stage, pluralize, report_elapsed, try_say
 from tacit.core.resources import Prices
+from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.behaviour import describe_ending
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
@@ -225,7 +226,7 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     summary = find_summary(target.run)
     if summary is None:
         why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
-        return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}` goes on with it")]
+        return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}{flag_for_later()}` goes on with it")]
     final, peak = final_and_peak([in_world(e, target.recipe.world) for e in summary["evaluations"]])
     pairs += [("its final", f"{percent(final['success'])} {format_stage(final)}")]
     return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]

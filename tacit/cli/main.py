@@ -13,7 +13,7 @@ from pathlib import Path
 import tacit
 from tacit.cli.terminal import exit_status, signals_as_interrupts
 from tacit.core.errors import TacitError, unknown
-from tacit.core.trust import trust_command_line
+from tacit.core.trust import add_flag, trust_command_line
 from tacit.runs.files import REFUSALS, DiskError
 
 COMMANDS = {
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
-        _print_error(str(error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error))
+        named = error.naming(again or _resume_command(words, error.path)) if isinstance(error, DiskError) else error
+        _print_error(add_flag(str(named)))
         return MISTAKE
     except KeyboardInterrupt as stop:
         print("\nstopped.", file=sys.stderr)

@@ -8,6 +8,8 @@ from pathlib import Path
 from tacit.cli.terminal import dispatch, make_console, say
 from tacit.config.flags import Parser
 from tacit.config.portable import pack_run, unpack_run
+from tacit.core.trust import flag_for_later
+from tacit.runs.directory import read_settings
 
 SUMMARY_LINE = "Pack a run into a few files, to continue it on another machine."
 USAGE = f"""usage: tacit runs pack RUN [--out DIR] [--checkpoint NAME] [--compact]
@@ -37,7 +39,8 @@ def pack(argv: Sequence[str]) -> int:
     size = sum(part["bytes"] for part in manifest["parts"])
     console = make_console()
     say(console, f"{out}: {manifest['checkpoint']} in {len(manifest['parts'])} parts, {size / 1e6:.1f} MB.")
-    say(console, f"Copy the directory to the other machine and continue there: tacit train --resume {out.name}")
+    flag = flag_for_later(read_settings(arguments.run))
+    say(console, f"Copy the directory to the other machine and continue there: tacit train --resume {out.name}{flag}")
     return 0
 
 
@@ -57,5 +60,5 @@ def restore(pack: Path, out: Path | None = None, model: str = "") -> Path:
     path, before = unpack_run(pack, out, model)
     if before:
         say(console, f"note: {pack} was unpacked before ({before}); the two runs repeat the same iterations.")
-    say(console, f"unpacked to {path}; continue it with: tacit train --resume {path}")
+    say(console, f"unpacked to {path}; continue it with: tacit train --resume {path}{flag_for_later(read_settings(path))}")
     return path

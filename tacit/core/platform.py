@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install_command
+from tacit.core.trust import check_typed
 
 OWN = "local"
 """the address that stands for a Ray of one's own, on this machine"""
@@ -26,6 +27,8 @@ _joined = ""
 def join_cluster(address: str, setting: str, processes: int) -> Any:
     """The module `ray`, joined to the cluster at `address` (said by `setting`); a Ray of one's own has room for `processes`."""
     global _joined
+    if address not in (OWN, "auto"):
+        check_typed(address, f"a file names the Ray cluster at {address!r}, which could run anything here", setting)
     try:
         import ray
     except ImportError as error:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ child processes inherit it"""
 EVERYTHING = "1"
 DEFAULT_ENDPOINTS = {("http://localhost:8000/v1", "OPENAI_API_KEY"), ("", "TINKER_API_KEY")}
 """(address, variable with the key) that settings have where nobody says otherwise; no address is Tinker's own"""
-ADDRESS = re.compile(r"https?://[^\s\"',{}\[\]]+")
+ADDRESS = re.compile(r"(?:https?|ray)://[^\s\"',{}\[\]]+")
+UNSAFE = re.compile(r"(?:--(?:[\w-]+\.)*|\+)(sandbox=none|server[_-]python=[^=]+)")
+"""settings with which a run could execute anything, as typed"""
 
 
 class UntrustedCode(TacitError):
@@ -58,9 +61,10 @@ def trust_nothing() -> Iterator[None]:
 
 def trust_names(*values: Any) -> None:
     """Let the names in these texts and tables be imported: `package.module:NAME`, `file.py:NAME`, or several as in
-    `a.py:A=0.5,b.py:B` and `a+b`. Let the endpoints in them be asked."""
+    `a.py:A=0.5,b.py:B` and `a+b`. Let the endpoints in them be asked, and their unsafe settings be used."""
     texts = list(_find_texts(values))
     _trust({_identify(part) for text in texts for part in re.split("[,+=]", text) if ":" in part})
+    _trust({setting.replace("server-", "server_", 1) for text in texts for setting in UNSAFE.findall(text)})
     trust_endpoints(texts)
 
 
@@ -80,6 +84,7 @@ def _find_texts(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         yield from _find_texts((*value.keys(), *value.values()))
+        yield from (f"--{key}={inner}" for key, inner in value.items() if isinstance(inner, str))
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _find_texts(inner)
@@ -90,7 +95,8 @@ def trust_command_line(words: Sequence[str]) -> Iterator[None]:
     """Trust the names among the words that a user typed, and with --trust-code everything, for one command."""
     before = os.environ.get(VARIABLE)
     _imported.clear()
-    trust_names(*words)
+    _imported.update({FLAG} & {*words})
+    trust_names(*words, *map("=".join, pairwise(words)))
     if FLAG in words:
         trust_code()
     try:
@@ -104,10 +110,18 @@ def trust_command_line(words: Sequence[str]) -> Iterator[None]:
 _imported = set[str]()
 
 
-def flag_for_later() -> str:
-    """` --trust-code` if this command imported code of the user's own or asked an endpoint: later commands read their names
-    from the run."""
-    return f" {FLAG}" if _imported else ""
+def flag_for_later(settings: Mapping[str, Any] | None = None) -> str:
+    """` --trust-code` if this command imported code of the user's own or asked an endpoint, or a run with these settings names
+    such code: later commands read their names from the run."""
+    parts = [(settings or {}).get(key) for key in ("world", "method", "engine")]
+    names = [str(part.get("name") if isinstance(part, Mapping) else part) for part in parts]
+    own = any(":" in name and not name.startswith("tacit.") for text in names for name in re.split("[,+=]", text))
+    return f" {FLAG}" if own or _imported else ""
+
+
+def add_flag(message: str) -> str:
+    """The message with `flag_for_later` in its commands on runs."""
+    return re.sub(r"`(tacit (?:train --resume|eval|play) (?![^`]*--trust-code)[^`]*)`", rf"`\1{flag_for_later()}`", message)
 
 
 def check_import(kind: str, name: str) -> None:
@@ -129,12 +143,17 @@ def check_endpoint(url: str, key_variable: str) -> None:
     if (url, key_variable) in DEFAULT_ENDPOINTS:
         return
     url = url or "of Tinker"
-    if is_code_trusted() or (_trusts.get() and url.rstrip("/") in os.environ.get(VARIABLE, "").splitlines()):
-        _imported.add(url)
+    danger = f"a file names the endpoint {url if url.isprintable() else repr(url)} with the key in ${key_variable}"
+    check_typed(url.rstrip("/"), danger, "--engine.url, --embedding-url")
+
+
+def check_typed(value: str, danger: str, flags: str) -> None:
+    """Raise unless the user typed this value, by one of these flags. `danger`: what it would do."""
+    if is_code_trusted() or (_trusts.get() and value in os.environ.get(VARIABLE, "").splitlines()):
+        _imported.add(value)
         return
     raise UntrustedCode(
-        f"a file names the endpoint {url if url.isprintable() else repr(url)} with the key in ${key_variable}; name it on the "
-        f"command line (--engine.url, --embedding-url), or pass {FLAG} if you trust it (in Python: tacit.trust_code())."
+        f"{danger}; name it on the command line ({flags}), or pass {FLAG} if you trust it (in Python: tacit.trust_code())."
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tacit.core.progress import pluralize
+from tacit.core.trust import flag_for_later
 from tacit.core.types import PLAIN, Step
 from tacit.evaluation.behaviour import behaviour, behaviour_from_labels, describe_ending
 from tacit.evaluation.plots import COLOURS, Point, Series
@@ -436,7 +437,8 @@ def render_run(
     notices = [*run.notices, *said]
     if not live and not (path / SUMMARY).exists():
         reached = f"; it has reached {run.last_step}" if run.last_step else ""
-        notices.insert(0, f"This run has not finished{reached}. `tacit train --resume {path}` continues it.")
+        command = f"tacit train --resume {path}{flag_for_later(run.settings)}"
+        notices.insert(0, f"This run has not finished{reached}. `{command}` continues it.")
     measured = split_by_world(newest_episodes(path, EVALUATIONS, notices))
     recent = [*measured, *split_by_world(newest_episodes(path, ("rl",), notices))]
     first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])

@@ -216,6 +216,7 @@ def make_connection_class(settings: ServingSettings) -> type[HttpToolsProtocol]:
     class Bounded(BoundedConnection):
         timeout_s, client_limit, limit = settings.answer_s, settings.client_connections, max_connections(settings.connections)
         counts: ClassVar[collections.Counter[str]] = collections.Counter()
+        queue: ClassVar[dict[BoundedConnection, None]] = {}
 
     return Bounded
 
@@ -240,11 +241,13 @@ class BoundedConnection(HttpToolsProtocol):
     timeout_s = 60.0
     limit, client_limit = 2048, 512
     counts: ClassVar[collections.Counter[str]] = collections.Counter()  # open connections by address
+    queue: ClassVar[dict[BoundedConnection, None]] = {}
+    """open connections, that with the earliest last answer first: a flood of new ones must not search through all"""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._in_head, self._head_bytes, self._known, self._active = True, 0, False, self.loop.time()
-        self._reading: float | None = self._active
+        self._in_head, self._head_bytes, self._known = True, 0, False
+        self._reading: float | None = self.loop.time()
         """since when the current request is awaited; None: there is none, or it is complete"""
         self._writing: float | None = None  # since when an answer is not read
 
@@ -252,23 +255,31 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
         self.counts[self._address] += 1
+        self.queue[self] = None
         for count, limit, own in (
             (self.counts[self._address], self.client_limit, True),
             (len(self.connections), self.limit, False),
         ):
             if count <= limit:
                 continue
-            others = [other for other in self._all() if other is not self and (not own or other._address == self._address)]
-            waiting = [other for other in others if other._reading is not None or not other.answering]
-            if not waiting:
+            oldest: BoundedConnection | None = None
+            for other in self.queue:
+                if other is self or (own and other._address != self._address) or (other._reading is None and other.answering):
+                    continue
+                if oldest is None or not other._known:
+                    oldest = other
+                if not other._known:
+                    break
+            if oldest is None:
                 self.refuse(503, f"{limit} connections are open, which is the limit; try again later.")
                 return
-            oldest = min(waiting, key=lambda other: (other._known, other._active))
             oldest.transport.abort()
             self.connections.discard(oldest)
+            del self.queue[oldest]
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.queue.pop(self, None)
         self.counts[self._address] -= 1
         if not self.counts[self._address]:
             del self.counts[self._address]
@@ -317,7 +328,9 @@ class BoundedConnection(HttpToolsProtocol):
             self.refuse(400, "this is not a valid HTTP/1.1 request.")
 
     def on_response_complete(self) -> None:
-        self._known, self._active = self._known or CLIENT in self.cycle.scope, self.loop.time()
+        self._known = self._known or CLIENT in self.cycle.scope
+        if self.queue.pop(self, self) is None:  # not one that was dropped
+            self.queue[self] = None
         if self._reading is not None:  # the rest of a refused request is not read
             self.transport.close()
         super().on_response_complete()

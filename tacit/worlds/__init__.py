@@ -6,6 +6,7 @@ import inspect
 
 from tacit.core.errors import unknown
 from tacit.core.registry import Registry
+from tacit.core.trust import check_typed
 from tacit.core.world import Environment
 
 WORLDS = {
@@ -43,4 +44,7 @@ def get_environment(name: str) -> Environment:
     for option in options:
         if option not in known:
             raise unknown(f"option of world {base!r}", option, known)
+    if options.get("sandbox") == "none":
+        danger = f"a file names world {name!r}, which would run commands without isolation"
+        check_typed("sandbox=none", danger, "--sandbox none")
     return world.configure(**options)

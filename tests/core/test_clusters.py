@@ -30,6 +30,7 @@ def port() -> Any:
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+@pytest.mark.usefixtures("trusted_code")
 def test_a_door_that_is_closed_is_not_left_to_ray(monkeypatch: pytest.MonkeyPatch, port: int, place: str) -> None:
     """Which knocks at HOST:PORT for more than nine minutes."""
     knocked: list[str] = []

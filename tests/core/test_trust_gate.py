@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import tacit
 from tacit.cli.main import main
 from tacit.config.recipe import read_document
 from tacit.core.errors import TacitError
+from tacit.core.platform import join_cluster
 from tacit.core.trust import VARIABLE, check_endpoint, flag_for_later, trust_code, trust_command_line, trust_names
 from tacit.engines import get_engine
+from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.methods import get_method
 from tacit.worlds import get_environment
 
@@ -200,3 +203,60 @@ def test_an_endpoint_that_the_user_names_is_asked(tmp_path: Path) -> None:
         check_endpoint(url, "OPENAI_API_KEY")
         with pytest.raises(TacitError, match=r"a file names the endpoint https://api\.example\.org\.evil/v1"):
             check_endpoint("https://api.example.org.evil/v1", "OPENAI_API_KEY")
+
+
+def _join(address: str) -> None:
+    join_cluster(address, "--workers-at", 2)
+
+
+UNSAFE: dict[str, tuple[Callable[[], Any], list[str], str]] = {
+    "isolation": (
+        lambda: get_environment("code+tests=hidden+sandbox=none"),
+        ["--world code --sandbox none", "--world code+sandbox=none --tests hidden", "--sandbox=none"],
+        r"'code\+tests=hidden\+sandbox=none', which would run commands without isolation",
+    ),
+    "interpreter": (
+        lambda: check_servers(ShardedSettings(servers=1, server_python="/no/a-b")),
+        ["--engine.server-python /no/a-b", "--policies.judge.engine.server-python=/no/a-b"],
+        r"'/no/a-b', which would be run",
+    ),
+    "cluster": (
+        lambda: _join("127.0.0.1:1"),
+        ["--engine.address 127.0.0.1:1", "--workers-at=127.0.0.1:1"],
+        r"the Ray cluster at '127\.0\.0\.1:1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", UNSAFE)
+def test_settings_that_could_run_anything_are_typed(setting: str) -> None:
+    use, typed, danger = UNSAFE[setting]
+    refused = rf"a file names .*{danger}.*; name it on the command line \(--.*\), or pass --trust-code"
+    for words in ("eval sandbox=none", "eval run --engine.address auto --sandbox isolated --engine.server-python /no/a"):
+        with trust_command_line(words.split()), pytest.raises(TacitError, match=refused):
+            use()
+    for words in (*typed, "--trust-code"):
+        with trust_command_line(["train", *words.split()]):
+            try:
+                use()
+            except TacitError as error:
+                assert "--trust-code" not in str(error)
+            assert flag_for_later() == " --trust-code"
+    trust_names({"world": {"sandbox": "none"}, "engine": {"server_python": "/no/a-b", "address": "127.0.0.1:1"}})
+    try:
+        use()
+    except TacitError as error:
+        assert "--trust-code" not in str(error)
+
+
+def test_commands_on_a_run_with_own_code_are_printed_with_the_flag(evil: Path, capsys) -> None:
+    run = evil.parent / "run"
+    run.mkdir()
+    (run / "settings.json").write_text(json.dumps({**SMALL_RUN, "world": f"{evil}:ENVIRONMENT"}))
+    assert main(["eval", str(run), "--trust-code"]) == 2
+    assert f"`tacit train --resume {run} --trust-code`" in capsys.readouterr().err
+    assert main(["report", str(run)]) == 0
+    assert f"tacit train --resume {run} --trust-code" in (run / "report.html").read_text()
+    (run / "settings.json").write_text(json.dumps(SMALL_RUN))
+    assert main(["eval", str(run)]) == 2
+    assert f"`tacit train --resume {run}`" in capsys.readouterr().err

@@ -46,6 +46,7 @@ def test_settings_that_cannot_work(said: dict, words: str) -> None:
         ShardedSettings(**said)
 
 
+@pytest.mark.usefixtures("trusted_code")
 def test_servers_without_vllm_are_refused_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for fit in (lambda s: SHARDED.load(ModelSource("no/where"), s), lambda s: SHARDED.fit(s, frozenset())):

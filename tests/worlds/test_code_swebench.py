@@ -144,11 +144,20 @@ def test_a_hang_and_a_flood_end(runtime):
 def test_damaged_lines_are_named_and_skipped(runtime):
     twice = {**ROW, "problem_statement": "again"}
     bad = {**ROW, "instance_id": "x", "FAIL_TO_PASS": "not json"}
-    path = write_rows(runtime, ROW, "{half", {"repo": "a"}, twice, bad, {**ROW, "instance_id": "y", "patch": "none"}, [1])
+    option = {**ROW, "instance_id": "z", "image_name": "--volume=/:/host"}
+    others = {**ROW, "instance_id": "y", "patch": "none"}, [1], option
+    path = write_rows(runtime, ROW, "{half", {"repo": "a"}, twice, bad, *others)
     instances, failures = read_instances(path)
-    assert [each.id for each in instances] == ["acme__calc-1"] and len(failures) == 6
+    assert [each.id for each in instances] == ["acme__calc-1"] and len(failures) == 7
     text = "\n".join(failures)
-    for reason in ("line 2:", "has no instance_id", "is there twice", "FAIL_TO_PASS of 'x' is no list", "not a unified diff"):
+    for reason in (
+        "line 2:",
+        "has no instance_id",
+        "is there twice",
+        "FAIL_TO_PASS of 'x' is no list",
+        "not a unified diff",
+        "the image '--v",
+    ):
         assert reason in text
     with pytest.raises(TacitError, match="no usable instances"):
         read_instances(write_rows(runtime / "bin", "{}"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tacit.core.errors import TacitError
+from tacit.core.trust import check_typed
 from tacit.engines.local.settings import EngineSettings
 
 MAX_LORA_RANK = 512
@@ -93,6 +94,8 @@ def check_servers(settings: ShardedSettings) -> None:
         return
     where = settings.server_python or "this environment"
     if settings.server_python:
+        danger = f"a file names the interpreter {settings.server_python!r}, which would be run"
+        check_typed(f"server_python={settings.server_python}", danger, "--engine.server-python")
         look = "import sys, importlib.util as u; sys.exit(u.find_spec('vllm') is None)"
         try:
             found = subprocess.run([settings.server_python, "-c", look], capture_output=True, timeout=60).returncode == 0

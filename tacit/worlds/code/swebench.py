@@ -93,6 +93,8 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     gym = "xingyaoww/sweb.eval.x86_64." + name.replace("__", "_s_").lower()
     bench = "swebench/sweb.eval.x86_64." + name.replace("__", "_1776_").lower() + ":latest"
     image = str(row.get("image_name") or row.get("image") or (gym if "SWE-Gym" in str(row.get("dataset", "")) else bench))
+    if image.startswith("-"):  # the container runtime would read it as an option
+        raise TacitError(f"{name!r} has the image {image!r}")
     issue, patch, test_patch = str(row["problem_statement"]), str(row["patch"]), str(row.get("test_patch") or "")
     for text in filter(None, (patch, test_patch)):
         read_patch(text)
