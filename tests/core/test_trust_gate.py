@@ -152,7 +152,7 @@ SMALL_RUN = {
 }  # fmt: skip
 ASKED_BY_RUNS: dict[str, dict[str, Any]] = {
     "helper": {
-        "method": {"name": "opid", "analyzer": "model"},
+        "method": {"name": "opid", "analyzer": "model", "skill_wording": "v1"},
         "policies": {"analyzer": {"model": "m", "engine": {"name": "chat", "url": "URL", "key_variable": "SECRET"}}},
     },
     "embedding": {
