@@ -28,6 +28,7 @@ from tacit.engines.models.bases import (
     TEXTS_SEED,
     check_adapter,
     check_sizes,
+    check_templates,
     check_tokenizer,
     checkpoint_directory,
     find_checkpoint,
@@ -161,7 +162,7 @@ class Module:
                 found.append(f"{file} is missing")
             elif (actual := hash_file(file)) != expected:
                 found.append(f"{file} is damaged (sha256 {actual}, but {MANIFEST} says {expected})")
-        for check in () if found else (check_adapter,) if self.adapter else (check_sizes, check_tokenizer):
+        for check in () if found else (check_adapter,) if self.adapter else (check_sizes, check_tokenizer, check_templates):
             try:
                 check(self.path)
             except TacitError as error:

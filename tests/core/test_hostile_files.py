@@ -13,7 +13,7 @@ import pytest
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
-from tacit.engines.models.bases import _may_backtrack, check_sizes, check_tokenizer
+from tacit.engines.models.bases import _may_backtrack, check_sizes, check_templates, check_tokenizer
 from tacit.engines.models.tiny import TinySettings
 from tacit.modules.drafting.sandbox_process import findings
 from tacit.report.run_files import read_episodes
@@ -185,3 +185,27 @@ def test_a_tiny_model_is_not_large(sizes: dict[str, int]) -> None:
     """module.json and settings.json name its sizes."""
     with pytest.raises(TacitError, match=r"weights, more than 1,000,000,000"):
         TinySettings(**sizes)
+
+
+TEMPLATES = Path(__file__).parents[1] / "chat_templates"
+
+
+def test_a_chat_template_that_nothing_could_interrupt_is_refused(tmp_path: Path) -> None:
+    check_templates(TEMPLATES)
+    config = tmp_path / "tokenizer_config.json"
+    for text in ("{{ 9**9**9 }}", "{% set x = 'a' * n %}", "{{ 'a'.ljust(9999999999) }}", "{%- if a %}{{ n ** n }}{% endif %}"):
+        for given in (text, [{"name": "default", "template": "plain ** text"}, {"name": "tool_use", "template": text}]):
+            config.write_text(json.dumps({"chat_template": given}))
+            with pytest.raises(TacitError, match=r"would compute with .*; pass --trust-code if you trust it"):
+                check_templates(tmp_path)
+    for given in (
+        None,
+        "",
+        "**{{ messages[0].content }}** {% break %}{% generation %}",
+        [{"name": "a", "template": "{{ 1 }}"}],
+    ):
+        config.write_text(json.dumps({"chat_template": given}))
+        check_templates(tmp_path)
+    config.write_text(json.dumps({"chat_template": [3]}))
+    with pytest.raises(TacitError, match="cannot read the chat template"):
+        check_templates(tmp_path)

@@ -285,6 +285,25 @@ def check_tokenizer(directory: Path) -> None:
         waiting += list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
+def check_templates(directory: Path) -> None:
+    """Refuse chat templates that multiply, raise to a power or name large numbers, unless they are trusted: one such operation
+    can take hours or all memory, and nothing can interrupt it."""
+    from jinja2 import Environment, TemplateError
+
+    patterns = ("*.jinja", "*/*.jinja", "tokenizer_config.json", "processor_config.json", "chat_template.json")
+    for file in (found for pattern in patterns for found in directory.glob(pattern)):
+        try:
+            text = file.read_text(encoding="utf-8")
+            given = text if file.suffix == ".jinja" else json.loads(text).get("chat_template") or ""
+            texts = [given] if isinstance(given, str) else [str(one["template"]) for one in given]
+            tokens = [token for text in texts for token in Environment().lex(text)]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, TemplateError) as error:
+            raise TacitError(f"cannot read the chat template in {file}: {error}.") from error
+        for _, kind, value in tokens:
+            if (kind == "operator" and value in ("*", "**")) or (kind in ("integer", "float") and len(value) > 6):
+                require_trust(f"the chat template in {file} would compute with {value[:40]!r}, which may never end")
+
+
 def _may_backtrack(pattern: str) -> bool:
     """Whether it repeats a group without limit, or has more than two unlimited repeats in one alternative. The patterns of
     GPT-2, Llama, Qwen and DeepSeek do neither."""
