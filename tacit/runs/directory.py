@@ -71,8 +71,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not (path / SETTINGS).exists():
         raise TacitError(f"{path} is no run directory: {describe_directory(path)}")
     found = _read(path, SETTINGS, "")
-    for name in ("method", "engine", "schedule"):
-        if not isinstance(found, dict) or not isinstance(found.get(name, {}), dict):
+    for name in ("method", "engine", "schedule", "policies"):
+        if not isinstance(found, dict) or not isinstance(found.get(name, None if name == "method" else {}), dict):
             raise TacitError(f"{path / SETTINGS} is damaged: {name} is not a table of settings.")
     method = found.get("method", {})
     if "opid" in str(method.get("name", "")).split("+") and "skill_wording" not in method:

@@ -129,7 +129,7 @@ def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, mo
 
 @pytest.mark.parametrize("junk", ["grpo", [], 3, None, [[]]])
 def test_settings_of_any_shape_end_in_one_line(ran: Path, tmp_path: Path, junk: Any, capsys) -> None:
-    for name in ("method", "engine", "schedule"):
+    for name in ("method", "engine", "schedule", "policies"):
         run = write_run(tmp_path / "run", {name: junk})
         for command in (["eval"], ["train", "--resume"], ["inspect", "clusters"]):
             assert main([*command, str(run)]) == 2 and main(["report", str(run)]) == 0
