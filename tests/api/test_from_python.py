@@ -102,7 +102,7 @@ def test_a_run_says_in_a_line_how_it_ended(run, tmp_path):
     assert "; before: untrained " in told and ", after sft 3 " in told and "\n" not in told
     begun = tmp_path / "begun"
     begun.mkdir()
-    (begun / "settings.json").write_text("{}")
+    (begun / "settings.json").write_text('{"method": {"name": "grpo"}}')
     assert str(tacit.open_run(begun)) == f"{begun}: not finished"
 
 
