@@ -185,7 +185,6 @@ def show_command(
         words += [f"--engine.{name}", str(value)] if value != known else []
     if training.recompute != before.get("gradient_checkpointing", False):
         words.append(f"--{'' if training.recompute else 'no-'}engine.gradient-checkpointing")
-    words += ["--no-engine.compile"] if before.get("compile") and plan.devices > 1 else []
     command = shlex.join(words) + flag_for_later()
     served = f", {plan.servers} sample{'s' if plan.servers == 1 else ''} with vLLM"
     parts = f"{plan.ranks} train{'s' if plan.ranks == 1 else ''}" + (served if plan.servers else ", the first also samples")

@@ -434,6 +434,8 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
                 raise unknown_key(key, where, ("model", "engine", "tiny"), {})
     model = _text(table, "model", DEFAULT_MODEL)
     name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
+    if own.get("compile") is False:  # in settings.json of version 0.1
+        del own["compile"]
     engine = build(get_engine(name).settings, own, f"{prefix}engine", tables=tables)
     if model not in TINY_SIZES and table.get("tiny"):
         raise TacitError(f"[{prefix}tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")

@@ -74,7 +74,7 @@ def test_the_last_number_of_a_world_is_repeated_as_the_end_of_the_run_says(run, 
 
 
 def test_words_of_several_worlds_are_no_base_of_a_module(tmp_path, capsys):
-    write_json(tmp_path / "settings.json", {"world": "alfworld,countdown", "model": "tiny"})
+    write_json(tmp_path / "settings.json", {"world": "alfworld,countdown", "model": "tiny", "method": {}})
     assert main(["modules", "export", str(tmp_path), "--out", str(tmp_path / "m"), "--world", "countdown"]) == 2
     assert "trained a model from scratch in several worlds" in capsys.readouterr().err
 

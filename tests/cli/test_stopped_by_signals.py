@@ -42,7 +42,7 @@ def stopped_by(number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_and_says_so(tmp_path, capsys, monkeypatch, number):
-    monkeypatch.setattr(running, "_load", stopped_by(number))
+    monkeypatch.setattr(running.Prepared, "setups", stopped_by(number))
     assert main([*TRAIN.split(), "--out", str(tmp_path / "run")]) == 128 + number
     assert "stopped. Nothing was written yet." in capsys.readouterr().err and not (tmp_path / "run").exists()
     assert signal.getsignal(number) is signal.SIG_DFL

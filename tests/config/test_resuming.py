@@ -28,7 +28,7 @@ def test_the_rest_may_not_and_is_named_where_it_is():
     before = written({"countdown": {"evaluation": {"tasks": 9}}})
     after = written({"countdown": {"evaluation": {"tasks": 8}, "prompt": {"history": 1}}, "alfworld": {"max_steps": 3}})
     assert fixed_differences(before, after) == [
-        "worlds.alfworld.max_steps=3", "worlds.countdown.evaluation.tasks=8", "worlds.countdown.skills.history=1",
+        "worlds.alfworld.max_steps=3", "worlds.countdown.evaluation.tasks=8", "worlds.countdown.prompt.history=1",
     ]  # fmt: skip
     assert fixed_differences(before, written()) == ["worlds.countdown.evaluation.tasks=None"]
     assert fixed_differences(written(), written(evaluation={"every": 2})) == ["evaluation.every=2"]

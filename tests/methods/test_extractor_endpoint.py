@@ -15,7 +15,7 @@ SMALL = {
     "iterations": 2, "groups": 2, "group_size": 4, "max_steps": 2, "max_tokens": 8, "tasks": 4, "merge_every": 0,
     "tiny": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2}, "engine": {"device": "cpu", "threads": 1},
     "evaluation": {"tasks": 2, "every": 0, "untrained": False, "max_steps": 2}, "sft": {"steps": 0},
-    "extractor_style": "json", "quiet": True,
+    "extractor": {"style": "json"}, "quiet": True,
 }  # fmt: skip
 
 

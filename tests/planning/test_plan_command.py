@@ -117,7 +117,7 @@ def test_the_printed_command_starts_the_planned_run(argv, engine, expected, caps
 
 def test_a_run_goes_on_with_more_gpus_as_it_was(capsys, tmp_path):
     """`--from RUN` with the run's own model: its settings, its adapters, its completions, and another directory."""
-    engine = {"lora_rank": 4, "device": "cpu", "compile": True}
+    engine = {"lora_rank": 4, "device": "cpu"}
     said = {("world",): "countdown", ("model",): "tiny-base", ("out",): "x"}
     settings = Recipe.resolve(None, {**said, **{("engine", name): value for name, value in engine.items()}})
     run = tmp_path / "run"
@@ -131,7 +131,7 @@ def test_a_run_goes_on_with_more_gpus_as_it_was(capsys, tmp_path):
     recipe = resolved(next(line for line in out.splitlines() if line.startswith("  tacit train")))
     assert recipe.out == tmp_path / "run-2gpus" and recipe.engine.servers == 1
     assert (recipe.settings, recipe.engine.lora_rank) == (settings.settings, 4)
-    assert (recipe.engine.device, recipe.engine.compile, recipe.engine.gradient_checkpointing) == ("auto", False, False)
+    assert (recipe.engine.device, recipe.engine.gradient_checkpointing) == ("auto", False)
 
 
 @pytest.mark.parametrize(

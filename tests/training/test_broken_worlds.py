@@ -80,7 +80,7 @@ def train(path, kind, untrained: bool = True) -> str:
     schedule = Schedule(groups=8, group_size=2, iterations=3)
     method = GRPO(kl=0.0, schedule=schedule).with_prompt(wording="terse", style="bare", admissible=False).build(world)
     settings = TrainSettings(tasks=8, evaluation=EvaluationSettings(tasks=8, split="test", untrained=untrained))
-    run = Run.create(path, {})
+    run = Run.create(path, {"method": {}})
     try:
         policy = ScriptedPolicy(lambda prompt, seed: prompt.strip()[-1])
         Trainer(run, policy, [WorldSetup.of(world, method, settings)], settings, PlainReporter(out, 0.0)).train()

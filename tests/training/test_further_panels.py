@@ -28,7 +28,7 @@ def train(path, also: str) -> dict:
         .build(WORLD)
     )
     evaluation = EvaluationSettings(split="test", tasks=3, also=also, every=1)
-    run = Run.create(path, {})
+    run = Run.create(path, {"method": {}})
     try:
         policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt))
         settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)

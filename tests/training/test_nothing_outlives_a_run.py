@@ -36,7 +36,7 @@ def test_the_threads_of_the_experience_end_with_the_run(stopped, tmp_path):
     schedule = Schedule(groups=2, group_size=4, iterations=3, lr=1e-3)
     kit = Kit(ScriptedPolicy(lambda prompt, seed: "add: largest first"), tmp_path)
     method = get_method("complementary")(**TERSE, background=True, kl=0.0, schedule=schedule).build(WORLD, kit)
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", {"method": {}})
     settings = TrainSettings(tasks=4, max_steps=4, evaluation=EvaluationSettings(tasks=2, untrained=False, every=0))
     seen, before = list[set[str]](), set(threading.enumerate())
 

@@ -45,7 +45,7 @@ def settings(name: str, **changes):
 
 def practise(method, path, policy):
     evaluation = EvaluationSettings(tasks=2, untrained=False, every=0)
-    run = Run(path) if (path / "settings.json").exists() else Run.create(path, {})
+    run = Run(path) if (path / "settings.json").exists() else Run.create(path, {"method": {}})
     try:
         settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)
         setups = [WorldSetup.of(WORLD, method, settings)]

@@ -114,7 +114,7 @@ def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
     settings = TrainSettings(
         tasks=8, max_steps=6, evaluation=EvaluationSettings(tasks=3, every=0, untrained=False, max_steps=4)
     )
-    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
+    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown", "method": {}})
     summary = Trainer(run, Fading(), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
     warnings = [text for text in listener.said if text.startswith("warning at rl")]
@@ -146,7 +146,7 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
         run.close()
         return listener
 
-    Run.create(tmp_path / "run", {"world": "countdown"}).close()
+    Run.create(tmp_path / "run", {"world": "countdown", "method": {}}).close()
     said = [text for text in train(1).said if text.startswith("warning")]
     assert len(said) == 2 and said[0].endswith(r"This is one: 'I would rather\nnot.'") and "no group" in said[1]
     kept = read_alarms(tmp_path / "run")
@@ -234,7 +234,7 @@ def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
         GRPO(schedule=Schedule(groups=2, group_size=2, iterations=1)).with_prompt(wording="full", style="tags").build(WORLD)
     )
     settings = TrainSettings(tasks=8, max_steps=2, evaluation=EvaluationSettings(split="test", tasks=2, untrained=False))
-    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
+    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown", "method": {}})
     Trainer(run, Slow(listener), [WorldSetup.of(WORLD, method, settings)], settings, listener).train()
     run.close()
     told = [text for text in listener.said if text.startswith("now rl 1: ")]
