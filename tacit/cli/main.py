@@ -31,7 +31,7 @@ COMMANDS = {
     "runs": ("tacit.cli.runs", "pack a run to continue it on another machine"),
     "plan": ("tacit.cli.plan", "memory and time of a run larger than this machine: ranks, servers, who would wait"),
     "list": ("tacit.cli.listing", "worlds, methods, models, panels and recipes"),
-    "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),
+    "prepare": ("tacit.cli.prepare", "make a model to start from without a model hub, or repair tasks for the world code"),
 }
 
 USAGE = """usage: tacit COMMAND ...
