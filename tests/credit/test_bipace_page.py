@@ -15,7 +15,18 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "`tacit/"
 
 
 def test_every_equation_is_there():
-    for wanted in ("Eq. 1,", "Eq. 2,", "Eq. 3 and Algorithm 1", "Eq. 4,", "Eq. 5,", "Eq. 6,", "Eq. 7,", "Eq. 8", "appendix F", "appendix H"):
+    for wanted in (
+        "Eq. 1,",
+        "Eq. 2,",
+        "Eq. 3 and Algorithm 1",
+        "Eq. 4,",
+        "Eq. 5,",
+        "Eq. 6,",
+        "Eq. 7,",
+        "Eq. 8",
+        "appendix F",
+        "appendix H",
+    ):
         assert any(wanted in row.split("|")[1] for row in ROWS), wanted
 
 
