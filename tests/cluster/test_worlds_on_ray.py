@@ -43,8 +43,10 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def actors(cluster: Any) -> RayLauncher:
-    return RayLauncher(cluster.address, 2)
+def actors(cluster: Any) -> Iterator[RayLauncher]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_TRUST_CODE", "1")  # the address is not typed here
+        yield RayLauncher(cluster.address, 2)
 
 
 def episodes(pool: WorldPool, world: Environment, policy: Any, count: int) -> list[Any]:
