@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.evaluation.statistics import area, holm, sign_flip, t_interval
+from tacit.evaluation.statistics import area, crossed_bootstrap, holm, sign_flip, t_interval
 
 EVALUATION = ("step", "success", "success_steps", "invalid", "ineffective", "outcomes")
 TRAINING = ("success", "steps", "entropy", "grad_norm", "old_kl", "repeated", "effective", "seconds")
@@ -71,14 +71,6 @@ def won_by_task(run: Run) -> np.ndarray:
     """Each task's share of wins in the last evaluations."""
     outcomes = [list(map(int, repeat)) for e in run["evaluations"][-PRIMARY:] for repeat in e["outcomes"]]
     return np.mean(outcomes, axis=0)
-
-
-def interval_over_tasks(differences_ST: np.ndarray) -> tuple[float, float]:
-    """Bootstrap over tasks of the mean difference; seeds are kept as they are."""
-    mean_T = differences_ST.mean(axis=0)
-    draws = np.random.default_rng(0).integers(0, len(mean_T), (10_000, len(mean_T)))
-    low, high = np.quantile(mean_T[draws].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
 
 
 def percent(value: float, sign: bool = False) -> str:
@@ -139,7 +131,7 @@ def compare(methods: dict[str, dict[int, Run]], order: list[str]) -> None:
         gaps_S = [primary(methods[method][s]) - primary(first[s]) for s in seeds]
         gaps_ST = np.array([won_by_task(methods[method][s]) - won_by_task(first[s]) for s in seeds])
         over_seeds = "–" if len(seeds) < 2 else "[{}, {}]".format(*(percent(v, True) for v in t_interval(gaps_S)))
-        over_tasks = "[{}, {}]".format(*(percent(v, True) for v in interval_over_tasks(gaps_ST)))
+        over_tasks = "[{}, {}]".format(*(percent(v, True) for v in crossed_bootstrap(gaps_ST.mean(axis=0)[None])))
         ps.append(sign_flip(gaps_ST.mean(axis=0).tolist()))
         p_seeds = "–" if len(seeds) < 2 else f"{sign_flip(gaps_S):.3f}"
         rows.append([method, str(len(seeds)), percent(np.mean(gaps_S), True), over_seeds, p_seeds, over_tasks])

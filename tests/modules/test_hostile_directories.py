@@ -256,7 +256,7 @@ def test_a_model_directory_is_not_unpickled(ran: Path, tmp_path: Path, file: str
 def test_recordings_of_a_stranger_are_pages_too(ran: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {"world": f"{tmp_path}/evil.py:ENVIRONMENT"})
     (run / "trajectories" / "rl-000001.jsonl.gz").write_bytes(b"")
-    render_recording(run, "rl-000001", 4, Live("", "stamp", None, ""))
+    assert "rl-000001" in render_recording(run, "rl-000001", 4, Live("", "stamp", None, ""))
 
 
 def test_a_packed_module_of_a_stranger_is_refused_before_its_world(

@@ -8,6 +8,7 @@ the Llama family has a faster decoder (fast/llama_decoding.py).
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ PendingPrefill = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 """each request's first token, its log-probability and, if requested, the hidden state of its prompt; calling it waits"""
 
 
-class DecodeBatch:
+class DecodeBatch(ABC):
     """Sequences in slots 0, 1, … that decode together. Finished slots run along; their output is discarded."""
 
     decoder: Decoder
@@ -78,29 +79,29 @@ class DecodeBatch:
         """whether a prompt can continue from a prefix that a finished sequence left in its slot"""
         return False
 
+    @abstractmethod
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
         batch. `hidden.layer` counts from 0, the embeddings."""
-        raise NotImplementedError
 
     def chunk_sizes(self, slots: int) -> tuple[int, ...]:
         """Prompt tokens that a decode step of this many slots can take for chunked prefill, ascending; (): none."""
         return ()
 
     def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
-        """Prepare slots for chunked prefill. `max_length` and `occupied` as in `prefill`."""
-        raise NotImplementedError
+        """Prepare slots for chunked prefill, where `chunk_sizes` offers any. `max_length` and `occupied` as in `prefill`."""
+        raise AssertionError("this batch has no chunked prefill")
 
+    @abstractmethod
     def decode(
         self, noise_BK: np.ndarray, longest: int, sampling: Sampling, chunks: ChunkSchedule | None = None
     ) -> PendingTokens:
         """Sample the next K tokens of every slot. `longest`: tokens of the longest sequence. `chunks`: prompt chunks to
         prefill along the way; slots they complete decode from the next call on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compact(self, order: np.ndarray) -> None:
         """Slot i becomes what slot order[i] is now; further slots are dropped."""
-        raise NotImplementedError
 
 
 class Decoder(Protocol):
