@@ -4,30 +4,100 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
-from tacit.cli.terminal import make_console, percent, say, say_pairs, table
+from tacit.cli.terminal import make_console, say, say_pairs, table
 from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, train_options
 from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, absolute_path, method_name, override
 from tacit.config.values import field_name, to_data
+from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, check_bounds
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize
 from tacit.core.trust import flag_for_later
 from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
-from tacit.planning.settings import PlanSettings
-from tacit.planning.shapes import SIZES, choose_device, find_gpus
-from tacit.planning.simulation import Outcome, Scenario, simulate
-from tacit.planning.workload import Workload, stretched, uniform
+from tacit.planning.shapes import ON_CPU, SAMPLERS, SIZES, Device, ModelShape, choose_device, find_gpus
+from tacit.planning.timing import Network, Training, Workload, stretched, uniform
 from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json
 
-SUMMARY_LINE = "What a run would need and how long an iteration would take: ranks, servers, memory, time, who waits."
+SUMMARY_LINE = "Estimate the memory and time of a run on given GPUs, and print the command that starts it."
 DOES_NOT_FIT = 1
 NOT_OF_A_RUN = "plan"
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The string under a field is its `--help`."""
+
+    gpus: tuple[int, ...] = ()
+    """GPUs for ranks and servers together; several numbers, such as 8,64,512, make a table. None: those found here, else 8"""
+    gpu: str = ""
+    """b200, h200, h100, a100, a100-40, l40s, l4, 4090, or cpu (one core). None: the one found here, else h100"""
+    ranks: Count = 0
+    """devices that train; 0 chooses the fastest"""
+    servers: int = -1
+    """servers that sample; -1 chooses the fastest, 0 samples on the first rank"""
+    server_gpus: Count = 0
+    """devices per server (tensor parallelism): 1, 2, 4 or 8; 0 chooses the fastest"""
+    sampler: Literal["vllm", "local"] = "vllm"
+    """engine of the servers"""
+    overlap: Count = 0
+    """updates that rollouts may lag behind; 0 is on-policy"""
+    lora_rank: Count = 0
+    """LoRA rank; 0 trains all weights"""
+    recompute: bool = False
+    """recompute activations in the backward pass (--engine.gradient-checkpointing)"""
+    gather: Literal["auto", "layer", "whole"] = "auto"
+    """how a pass gathers the weights, as --engine.gather"""
+    reference: bool = False
+    """keep a frozen reference copy and score with it in every update, as a KL penalty does"""
+    scorings: Count = 0
+    """further forward passes per update; OPID has two"""
+    network: Positive = 400.0
+    """Gb/s of each device's link to other machines"""
+    per_machine: AtLeastOne = 8
+    """devices of one machine"""
+    transport: Literal["nccl", "file"] = "nccl"
+    """how weights reach the servers"""
+    storage: Positive = 5.0
+    """GB/s of the shared storage for all readers (--transport file)"""
+    episodes: Count = 0
+    """episodes per iteration; 0 is --groups times --group-size"""
+    turns: NotNegative = 0.0
+    """mean turns per episode; 0 is as measured"""
+    prompt_tokens: NotNegative = 0.0
+    """mean prompt tokens per turn; 0 is as measured"""
+    completion_tokens: NotNegative = 0.0
+    """mean completion tokens per turn; 0 is as recorded (--from), else an assumption that the plan states"""
+    world_s: float = -1.0
+    """seconds of a world step; -1 is as measured"""
+    driver_ms: NotNegative = 2.5
+    """milliseconds of the driver per turn: render and encode the prompt, parse the answer"""
+    measure: AtLeastOne = 64
+    """tasks the expert plays to measure turns and tokens"""
+    from_: str = ""
+    """measure a run's recorded episodes instead: a run directory or a trajectories/*.jsonl.gz"""
+    seed: int = 0
+    """of the measured tasks"""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if min(self.gpus, default=1) < 1:
+            raise TacitError(f"gpus = {', '.join(map(str, self.gpus))} must be at least 1.")
+        if self.servers < -1:
+            raise TacitError(f"servers = {self.servers} must be 0 or more, or -1 for what is best.")
+        if self.world_s < 0 and self.world_s != -1:
+            raise TacitError(f"world_s = {self.world_s} must not be negative, or -1 for what is measured.")
+
+    def cluster(self, shape: ModelShape, device: Device) -> Cluster:
+        training = Training(self.lora_rank, self.recompute, self.gather, self.reference)
+        network = Network(self.network * 1e9 / 8, self.per_machine, self.transport, self.storage * 1e9)
+        reached = ON_CPU if device.name == "cpu" else SAMPLERS[self.sampler]
+        return Cluster(shape, device, reached, network, training, self.overlap, self.scorings + int(self.reference))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -51,11 +121,22 @@ def run(argv: Sequence[str]) -> int:
     cluster, console = settings.cluster(shape, device), make_console()
     asked = settings.ranks, settings.servers, settings.server_gpus
     plans = [best_division(cluster, work, count, *asked) for count in settings.gpus]
-    say(console, _headline(cluster, work), style="bold")
+    trained = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all weights"
+    say(
+        console,
+        f"{shape.name}, {shape.weights / 1e9:,.2f}B weights, {trained}, {device.name}: {work.episodes:,} episodes of "
+        f"{work.turns:.1f} turns (longest {work.longest_episode}), {work.prompt:,.0f} + {work.completion:,.0f} tokens a turn, "
+        f"world {1e3 * work.world_s:.3g} ms a step",
+        style="bold",
+    )
     say_pairs(console, [("gpu", f"{device.name} ({why})"), ("measured", work.source), ("completions", completions)])
     command = ""
     if len(plans) > 1:
-        show_many(console, cluster, work, plans)
+        console.print()
+        console.print(_table("", plans))
+        for plan in (plan for plan in plans if plan.trouble):
+            would = "; ".join(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) or "nothing"
+            say(console, f"{plan.devices}: {plan.trouble}. What would fit: {would}.")
     else:
         show(console, cluster, work, plans[0], settings)
         if again:
@@ -69,10 +150,20 @@ def run(argv: Sequence[str]) -> int:
             words += ["--groups", str(max(1, round(settings.episodes / recipe.schedule.group_size)))]
         words += ["--model", arguments.model if place else "MODEL"]
         command = show_command(console, words, cluster, work, plans[0], settings, recorded["engine"] if again else {})
-    outcomes = show_simulated(console, work, plans, settings) if settings.simulate else {}
     if arguments.json:
-        document = as_json(cluster, work, plans, outcomes)
-        write_json(arguments.json.expanduser(), {**document, "completions": completions, "command": command})
+        document = {
+            "model": {"name": shape.name, "weights": shape.weights},
+            "device": device.name,
+            "workload": {
+                "episodes": work.episodes, "turns": work.turns, "prompt": work.prompt, "completion": work.completion,
+                "world_s": work.world_s, "longest_episode": work.longest_episode, "longest_row": work.longest_row,
+                "source": work.source,
+            },
+            "plans": [{**to_data(plan), "devices": plan.devices, "bottleneck": plan.bottleneck} for plan in plans],
+            "completions": completions,
+            "command": command,
+        }  # fmt: skip
+        write_json(arguments.json.expanduser(), document)
     return 0 if any(not plan.trouble for plan in plans) else DOES_NOT_FIT
 
 
@@ -81,7 +172,7 @@ def make_parser(method: str) -> Parser:
         "plan",
         SUMMARY_LINE,
         usage="tacit plan --model MODEL --world WORLD [--gpus N] [--gpu h100] [settings]",
-        epilog="docs/guides/planning.md has the equations, what they were checked against, and how far off they were.",
+        epilog="docs/guides/planning.md has the equations and their accuracy.",
     )
     known = f"a hub id (owner/name), a directory, a packaged base, or a size ({', '.join(SIZES)}, or any such as 360M)"
     parser.flag("--model", None, known, "MODEL", required=True)
@@ -132,8 +223,8 @@ def _workload(recipe: Recipe | None, settings: PlanSettings, model: tuple[str, P
     if recipe is None:
         if not all(told):
             raise TacitError(
-                "what would be played? Name a world (--world alfworld), a run that played (--from RUN), or all of --turns, "
-                "--prompt-tokens and --completion-tokens."
+                "no workload was named: give a world (--world alfworld), a recorded run (--from RUN), or all of "
+                "--turns, --prompt-tokens and --completion-tokens."
             )
         turns, prompt, completion = (max(1, round(mean)) for mean in told)
         work = uniform(settings.episodes or 128, turns, prompt, completion, max(0.0, settings.world_s))
@@ -197,171 +288,54 @@ def show_command(
     return command
 
 
-# The printed plan.
-
-OVERLAPS = (0, 1, 2)
-SHOWN_DIVISIONS = 7
-
-
 def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> None:
     if plan.trouble:
         say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
         found = list(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers))
-        say(console, "what would:" if found else "nothing that is tried here would.")
+        say(console, "what would fit:" if found else "no change that was tried would fit.")
         for remedy in found:
             say(console, f"  {remedy}")
         return
-    hourly = 3600 / plan.iteration
-    say(
-        console,
-        f"\n{_division(plan, cluster)}: {format_duration(plan.iteration)} an iteration, {hourly:,.0f} an hour",
-        style="bold",
-    )
-    say_pairs(console, _seconds(cluster, work, plan))
-    say(console, f"\nmemory of a rank, {plan.rank_bytes / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
-    say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
-    if plan.server:
-        weights = cluster.device.number_bytes * cluster.shape.weights / plan.server_devices
-        say(
-            console,
-            f"memory of a server: weights {weights / 1e9:,.1f} GB on each of {plan.server_devices}, and at most "
-            f"{plan.server.slots:,} rows of {work.longest_row:,} tokens",
-        )
-    for words in find_faster(cluster, work, plan, settings.gpus[0]):
-        say(console, f"quicker with {words}")
-    others = _others(cluster, work, plan, settings)
-    if others:
-        console.print()
-        console.print(_table("other divisions of as many devices", cluster, others))
-
-
-def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequence[Plan]) -> None:
-    console.print()
-    console.print(_table("", cluster, plans))
-    for plan in plans:
-        if plan.trouble:
-            would = "; ".join(find_remedies(cluster, plan.ranks, work.longest_row, not plan.servers)) or "nothing"
-            say(console, f"{plan.devices}: {plan.trouble}. What would: {would}.")
-
-
-def show_simulated(
-    console: Console, work: Workload, plans: Sequence[Plan], settings: PlanSettings
-) -> dict[str, dict[str, Any]]:
-    """Each plan with the measured episodes: k = 0, 1, 2 or the requested overlap, in order and gathered."""
-    found: dict[str, dict[str, Any]] = {}
-    for plan in plans:
-        if plan.trouble or plan.server is None:
-            continue
-        rows = []
-        for overlap in ((settings.overlap,) if settings.overlap else OVERLAPS) if plan.servers else (0,):
-            for gathered in (False, True) if overlap else (False,):
-                scene = _scene(work, plan, settings, overlap, gathered)
-                outcome = simulate(scene, settings.simulate + overlap + 1, settings.seed)
-                kind = f"k = {overlap}" + (", gathered" if gathered else ", in order" if overlap else "")
-                found[f"{plan.ranks}+{plan.servers}, {kind}"] = to_data(outcome)
-                rows.append((kind, *_outcome_cells(outcome)))
-        console.print()
-        title = f"simulated: {plan.ranks} ranks, {plan.servers} servers, {settings.simulate} iterations, seed {settings.seed}"
-        columns = ("overlap", "iteration", "ranks wait", "servers wait", "rows", "behind", "oldest", "died")
-        console.print(table(title, columns, rows, columns[1:]))
-    return found
-
-
-def as_json(cluster: Cluster, work: Workload, plans: Sequence[Plan], outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "model": {"name": cluster.shape.name, "weights": cluster.shape.weights},
-        "device": cluster.device.name,
-        "workload": {
-            "episodes": work.episodes, "turns": work.turns, "prompt": work.prompt, "completion": work.completion,
-            "world_s": work.world_s, "longest_episode": work.longest_episode, "longest_row": work.longest_row,
-            "source": work.source,
-        },
-        "plans": [{**to_data(plan), "devices": plan.devices, "bottleneck": plan.bottleneck} for plan in plans],
-        "simulated": outcomes,
-    }  # fmt: skip
-
-
-def _scene(work: Workload, plan: Plan, settings: PlanSettings, overlap: int, gathered: bool) -> Scenario:
     assert plan.server is not None
-    return Scenario(
-        work,
-        plan.server,
-        max(1, plan.servers),
-        plan.update_total,
-        plan.push,
-        overlap,
-        gathered,
-        settings.worlds,
-        settings.world_workers,
-        settings.server_life_h * 3600,
-        settings.restart_s,
-        settings.world_deaths,
-    )
-
-
-def _outcome_cells(outcome: Outcome) -> tuple[str, ...]:
-    died = f"{outcome.server_deaths} servers, {outcome.world_deaths} worlds"
-    return (
-        format_duration(outcome.iteration_s),
-        percent(outcome.ranks_wait),
-        percent(outcome.servers_wait),
-        f"{outcome.rows:.1f}",
-        f"{outcome.staleness:.2f}",
-        str(outcome.oldest),
-        died if outcome.server_deaths or outcome.world_deaths else "–",
-    )
-
-
-def _headline(cluster: Cluster, work: Workload) -> str:
-    shape = cluster.shape
-    trained = f"adapters of rank {cluster.training.lora_rank}" if cluster.training.lora_rank else "all weights"
-    return (
-        f"{shape.name}, {shape.weights / 1e9:,.2f}B weights, {trained}, {cluster.device.name}: {work.episodes:,} episodes of "
-        f"{work.turns:.1f} turns (longest {work.longest_episode}), {work.prompt:,.0f} + {work.completion:,.0f} tokens a turn, "
-        f"world {1e3 * work.world_s:.3g} ms a step"
-    )
-
-
-def _division(plan: Plan, cluster: Cluster) -> str:
-    if not plan.servers:
-        return f"{pluralize(plan.ranks, 'rank')}, the driver samples"
-    wide = f" of {plan.server_devices}" if plan.server_devices > 1 else ""
+    wide, devices = plan.server_devices, settings.gpus[0]
     behind = f", rollouts up to {cluster.overlap} behind" if cluster.overlap else ""
-    return f"{pluralize(plan.ranks, 'rank')}, {pluralize(plan.servers, 'server')}{wide}{behind}"
-
-
-def _seconds(cluster: Cluster, work: Workload, plan: Plan) -> list[tuple[str, str]]:
-    """With equal episodes; each part with its components."""
-    assert plan.server is not None
+    samplers = f"{pluralize(plan.servers, 'server')}{f' of {wide}' if wide > 1 else ''}{behind}"
+    division = f"{pluralize(plan.ranks, 'rank')}, {samplers if plan.servers else 'the driver samples'}"
+    speed = f"{format_duration(plan.iteration)} an iteration, {3600 / plan.iteration:,.0f} an hour"
+    say(console, f"\n{division}: {speed}", style="bold")
+    # the parts of a rollout with equal episodes
     rows = -(-work.episodes // max(1, plan.servers))
     waves = -(-rows // plan.server.slots)
     together = -(-rows // waves)
+    step = plan.server.step_s(together)
     prefill = waves * work.turns * together * work.prompt / plan.server.prefill_rate
-    decode = waves * work.turns * work.completion * plan.server.step_s(together)
-    step = 1e3 * plan.server.step_s(together)
-    return [
+    decode = waves * work.turns * work.completion * step
+    say_pairs(console, [
         ("rollout", f"{plan.rollout:8.2f} s   prompts {prefill:.2f}, decode {decode:.2f} "
-                    f"({step:.1f} ms a step of {together} rows); the driver beside it {plan.driving:.2f}"),
+                    f"({1e3 * step:.1f} ms a step of {together} rows); the driver beside it {plan.driving:.2f}"),
         ("update", f"{plan.update_total:8.2f} s   computing {plan.update['computing']:.2f}, between ranks "
                    f"{plan.update['sending']:.2f}, {plan.micro_tokens:,} tokens a pass"),
         ("push", f"{plan.push:8.2f} s"),
-        ("most of it", plan.bottleneck),
-    ]  # fmt: skip
+        ("bottleneck", plan.bottleneck),
+    ])  # fmt: skip
+    say(console, f"\nmemory of a rank, {plan.rank_bytes / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
+    say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
+    weights = cluster.device.number_bytes * cluster.shape.weights / wide
+    most = f"at most {plan.server.slots:,} rows of {work.longest_row:,} tokens"
+    say(console, f"memory of a server: weights {weights / 1e9:,.1f} GB on each of {wide} GPUs; {most}")
+    for words in find_faster(cluster, work, plan, devices):
+        say(console, f"faster with {words}")
+    if not settings.ranks and settings.servers < 0 and devices > 1:
+        shares = (0.06, 0.12, 0.25, 0.5, 0.75)
+        counts = sorted({0, *(max(1, round(devices / wide * share)) for share in shares)} - {plan.servers})
+        fitting = [count for count in counts if devices - count * wide >= 1]
+        others = [make_plan(cluster, work, devices - count * wide, count, wide) for count in fitting]
+        console.print()
+        console.print(_table("other divisions of the same devices", others))
 
 
-def _others(cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> list[Plan]:
-    """Other divisions of the same devices, from few servers to many."""
-    devices = settings.gpus[0]
-    if settings.ranks or settings.servers >= 0 or devices == 1:
-        return []
-    wide = plan.server_devices
-    counts = sorted({0, *(max(1, round(devices / wide * share)) for share in (0.06, 0.12, 0.25, 0.5, 0.75))} - {plan.servers})
-    tried = [make_plan(cluster, work, devices - count * wide, count, wide) for count in counts if devices - count * wide >= 1]
-    return tried[:SHOWN_DIVISIONS]
-
-
-def _table(title: str, cluster: Cluster, plans: Sequence[Plan]) -> Any:
-    columns = ("devices", "ranks", "servers", "rank GB", "rollout", "update", "push", "iteration", "most of it")
+def _table(title: str, plans: Sequence[Plan]) -> Any:
+    columns = ("devices", "ranks", "servers", "rank GB", "rollout", "update", "push", "iteration", "bottleneck")
     rows = []
     for plan in plans:
         seconds = (plan.rollout, plan.update_total, plan.push, plan.iteration)

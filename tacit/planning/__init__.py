@@ -1,1 +1,1 @@
-"""Arithmetic of runs that are larger than this machine: what would fit, how long an iteration would take, who would wait."""
+"""Arithmetic of runs that are larger than this machine: what fits, and how long an iteration takes."""

@@ -13,6 +13,7 @@ from tacit.planning.timing import (
     Network,
     Server,
     Training,
+    Workload,
     combined_s,
     devices_of_a_server,
     iteration_s,
@@ -25,7 +26,6 @@ from tacit.planning.timing import (
     server,
     update_s,
 )
-from tacit.planning.workload import Workload
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}
 """tokens per pass that the engine tries first, on a CPU and on a GPU"""
@@ -48,7 +48,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """One division of the devices. Times assume equal episodes (see `simulation.py`); a plan that does not fit has none."""
+    """One division of the devices. Times assume equal episodes; a plan that does not fit has none."""
 
     ranks: int
     servers: int
@@ -229,5 +229,5 @@ def check_memory_fits(
     raise TacitError(
         f"{name!r} ({cluster.shape.weights / 1e9:.2f}B weights) does not fit: each of {ranks} ranks needs {least / 1e9:,.0f} "
         f"GB for rows of {row_tokens} tokens, and of its device's {device_bytes / 1e9:,.0f} it can use "
-        f"{USABLE * device_bytes / 1e9:,.0f}. What would: {would}. `tacit plan` has the rest."
+        f"{USABLE * device_bytes / 1e9:,.0f}. What would fit: {would}. `tacit plan` has the rest."
     )

@@ -10,8 +10,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.planning.plans import Cluster, best_division, check_memory_fits, find_faster, find_remedies, make_plan
 from tacit.planning.shapes import DEVICES, SAMPLERS, SIZES
-from tacit.planning.timing import Network, Training, iteration_s, push_s, rank_state, rows_that_fit
-from tacit.planning.workload import stretched, uniform
+from tacit.planning.timing import Network, Training, iteration_s, push_s, rank_state, rows_that_fit, stretched, uniform
 
 WORK = uniform(128, 20, 500, 30)
 EIGHT_B = Cluster(SIZES["8B"], DEVICES["h100"], SAMPLERS["vllm"])
@@ -83,7 +82,9 @@ def test_what_is_quicker_is_quicker():
 
 
 def test_an_engine_is_told_what_would_fit():
-    with pytest.raises(TacitError, match=r"does not fit: each of 2 ranks needs .* What would: .*lora-rank 16.*--engine.ranks"):
+    with pytest.raises(
+        TacitError, match=r"does not fit: each of 2 ranks needs .* What would fit: .*lora-rank 16.*--engine.ranks"
+    ):
         check_memory_fits(LLAMA_8B, "llama", 2, 80e9, Training(), 4096, samples=True)
     check_memory_fits(LLAMA_8B, "llama", 8, 80e9, Training(), 4096)
 

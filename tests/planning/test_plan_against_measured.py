@@ -19,9 +19,9 @@ from tacit.planning.timing import (
     rank_memory,
     rollout_s,
     server,
+    uniform,
     update_s,
 )
-from tacit.planning.workload import uniform
 
 H200, H100, CPU = DEVICES["h200"], DEVICES["h100"], DEVICES["cpu"]
 TINY = ModelShape("tiny", 4, 128, 4, 2, 32, 344, 2048, tied=True)
