@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,18 @@ ROOT = Path(__file__).resolve().parents[1]
 # The suite's own worlds and methods, which runs and comparisons of its tests name. Any other name in a file is refused.
 TESTS = ROOT / "tests"
 trust_names(f"{TESTS / 'guessing.py'}:SAME", f"{TESTS / 'guessing.py'}:NEXT", f"{TESTS / 'teaching.py'}:Teaching")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`quick_cases(n)`: the cases of a parametrized test after its first n are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("quick_cases"):
+            name = item.nodeid.partition("[")[0]
+            seen[name] += 1
+            if seen[name] > mark.args[0]:
+                item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

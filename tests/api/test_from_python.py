@@ -276,6 +276,7 @@ def test_several_worlds_as_objects(tmp_path):
     assert len(run.turns(rows=True)) == 4
 
 
+@pytest.mark.slow
 def test_names_find_the_object_again(tmp_path):
     assert name_worlds(SAME) == f"{TESTS / 'guessing.py'}:SAME" and name_worlds("alfworld") == "alfworld"
     from tacit.worlds import get_environment
@@ -354,6 +355,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_was_killed_is_started_again(run, tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)

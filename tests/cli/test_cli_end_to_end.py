@@ -114,6 +114,7 @@ def test_eval_notices_when_the_number_is_another(finished, capsys, monkeypatch):
     assert "NOT the same" in out and last_json(out)["equals_run"] is False
 
 
+@pytest.mark.slow
 def test_eval_with_other_settings_has_nothing_to_compare_with(finished, capsys):
     run, _ = finished
     for flags in (["--seed", "9"], ["--tasks", "3"], ["--panel", "countdown/hard/3"], ["--temperature", "0.1"]):
@@ -168,6 +169,7 @@ def test_resume_refuses_other_settings(finished, capsys, flags, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_says_how_to_go_on_and_ends_as_the_whole_one(finished, recipe, tmp_path, capsys, monkeypatch):
     whole, _ = finished
     run = tmp_path / "cut"

@@ -132,6 +132,7 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
             )
 
 
+@pytest.mark.slow
 def test_the_two_halves_apart_and_by_the_papers_names(trained, tmp_path):
     """PACE on exact observations, named as the paper's Table L.1 names it."""
     words = [
@@ -172,6 +173,7 @@ def test_a_run_that_recorded_no_returns_is_valued_from_its_rewards():
     assert [s.branch for s in nobodys] == ["zero"] * 3 and [s.v for s in nobodys] == [0.5, 1.0, 4.0]
 
 
+@pytest.mark.slow
 def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
     words = [
         "train",
@@ -217,6 +219,7 @@ def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
     assert main(["inspect"]) == 0 and "clusters" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     recipe = Recipe.resolve(trained / "small.toml", {})
@@ -256,6 +259,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     place.unlink()
 
 
+@pytest.mark.slow
 def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys, monkeypatch):
     """Whoever plays for the probe. It used to be found on the expert's noisy play, which clusters otherwise."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
@@ -281,6 +285,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
     assert found["expert"]["radii"]["ngram"]["epsilon"] == search_radius(HashNgram()(groups))[0]
 
 
+@pytest.mark.slow
 def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     monkeypatch.setattr("tacit.engines.local.scoring.has_attention_pooling", lambda hf: False)
@@ -291,6 +296,7 @@ def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monk
     assert {s["pooling"] for s in json.loads(shown.splitlines()[-1])["slices"]} == {"last", "mean"}
 
 
+@pytest.mark.slow
 def test_fewer_tasks_than_were_asked_for_are_said(trained, capsys, monkeypatch):
     """The run has sixteen tasks of two families, whatever --tasks-each is told."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
@@ -326,6 +332,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
         settled(str(deep), layer=-9)
 
 
+@pytest.mark.slow
 def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     words = ["inspect", "credit", str(trained / "run"), "--groups", "2", "--rollouts", "2"]
@@ -380,6 +387,7 @@ def test_credit_by_ending_and_third_is_shown_with_intervals_and_cosines(capsys, 
     )
 
 
+@pytest.mark.slow
 def test_a_radius_found_in_training_is_the_runs_own(trained, tmp_path, capsys, monkeypatch):
     """`--adaptive`: it is in the checkpoints. The row used to be missing, without a word."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))

@@ -113,6 +113,7 @@ def test_the_commands_play_it(capsys):
     assert "alfworld/unseen/128" in usual
 
 
+@pytest.mark.slow
 def test_a_household_run_needs_no_split_and_eval_repeats_its_number(tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["train", "--world", "alfworld", *QUICK, *SMALL, "--out", str(out)]) == 0

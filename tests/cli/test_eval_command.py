@@ -62,6 +62,7 @@ def episodes(directory: Path, result: dict) -> dict[str, list]:
     return {r["task"]: [turn["wrote"] for turn in r["turns"]] for r in map(json.loads, lines)}
 
 
+@pytest.mark.slow
 def test_the_same_panel_twice_in_another_process_and_with_another_batch_size(run, capsys, tmp_path):
     greedy = [run, "--temperature", "0", "--tasks", "24"]
     first = measure(capsys, *greedy, "--out", tmp_path / "first")
@@ -81,6 +82,7 @@ def test_the_same_panel_twice_in_another_process_and_with_another_batch_size(run
             assert other[name] == first[name], (place, name)
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp_path):
     words = ["eval", str(run), "--tasks", "16", "--repeats", "3", "--batch", "2", "--temperature", "1", "--out"]
     place = tmp_path / "killed"
@@ -212,6 +214,7 @@ def test_tasks_of_your_own(run, capsys, tmp_path):
     assert measure(capsys, "expert", "--panel", other)["panel_hash"] != expert["panel_hash"]
 
 
+@pytest.mark.slow
 def test_a_run_measured_on_tasks_of_your_own(capsys, tmp_path):
     panel = own_panel(tmp_path / "mine.jsonl", 24, 9, 10)
     place = tmp_path / "run"

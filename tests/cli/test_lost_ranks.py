@@ -44,6 +44,7 @@ def kill(group: RankGroup, rank: int) -> None:
     os.kill(int(group._ranks[rank].started.name.split()[-1]), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_it_ends_where_it_would_have_ended(tmp_path: Path, groups: list[RankGroup]) -> None:
     tacit.train(**SMALL, out=tmp_path / "calm")
     done: list[int] = []
@@ -63,6 +64,7 @@ def test_it_ends_where_it_would_have_ended(tmp_path: Path, groups: list[RankGrou
     assert steps == [[1, 2, 3]] * 2
 
 
+@pytest.mark.slow
 def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list[RankGroup]) -> None:
     def always(event: Any) -> None:
         kill(groups[-1], 0)
@@ -73,6 +75,7 @@ def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list
     assert len(groups) == 4
 
 
+@pytest.mark.slow
 def test_what_was_too_much_for_it_is_less_the_next_time(tmp_path: Path, groups: list[RankGroup]) -> None:
     """As where memory runs out on ranks that cannot cut finer: they are lost, and the run goes on with half the tokens."""
     lost: list[int] = []

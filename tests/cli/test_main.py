@@ -26,6 +26,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "argv",
     [
@@ -54,6 +55,7 @@ def test_no_flag_of_a_method_stands_in_a_commands_way(command, method, capsys):
     assert f"method {method}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_help_answers_at_once():
     quickest = min(_seconds(["train", "--help"]) for _ in range(2))
     assert quickest < 3.0  # about 0.3 s; with torch it would be many more

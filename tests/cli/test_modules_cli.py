@@ -45,6 +45,7 @@ def test_train_makes_a_run_and_a_module_for_each_skill(trained) -> None:
     assert said.index("after SFT") > said.index("pick: rl-000002") and f"tacit eval {out}" in said
 
 
+@pytest.mark.slow
 def test_given_again_it_does_nothing_but_what_is_missing(trained, recipe, copy, capsys) -> None:
     before = {file: file.stat().st_mtime_ns for file in copy.rglob("*") if file.is_file() and file.name != ".lock"}
     (copy / "heat").rename(copy / ".heat.1.tmp")  # as a process leaves it that is killed while it writes
@@ -109,6 +110,7 @@ def test_families_choose_skills_and_what_they_train_on(recipe, tmp_path) -> None
     assert planned == {"pick": (("pick", "pick2"), "pick"), "heat": (("heat",), "heat")}, "pick2 is served and not trained on"
 
 
+@pytest.mark.slow
 def test_whole_models_of_tiny_policies_in_one_unified_module(tmp_path, capsys) -> None:
     recipe = write_recipe(tmp_path, RECIPE.replace("lora_rank = 4", "").replace("steps = 60", "steps = 5"))
     out = tmp_path / "modules"
@@ -146,6 +148,7 @@ def test_list(trained, capsys) -> None:
     assert "unknown command or directory 'tarin'. Did you mean 'train'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch) -> None:
     assert main(["modules", "verify", str(copy)]) == 0
     assert "heat: 2 files as they were written" in capsys.readouterr().out
@@ -195,6 +198,7 @@ def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> No
         assert result[name] == said[name], name
 
 
+@pytest.mark.slow
 def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path, capsys, monkeypatch) -> None:
     """A module has the same fingerprint in either format, and may still play otherwise: their episodes are never mixed."""
     monkeypatch.setattr("tacit.config.measuring.code_version", lambda: "0.1.0+tests")
@@ -209,6 +213,7 @@ def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path,
     assert "played before: 4 episodes" in capsys.readouterr().out, "auto is what it stands for; batching is no matter"
 
 
+@pytest.mark.slow
 def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None:
     """Families without a module are refused or played by the one that is named, and the two are never mixed up."""
     out, _ = trained
@@ -253,6 +258,7 @@ def test_eval_refuses_what_modules_cannot_do(trained, capsys, flags, message) ->
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_play_shows_who_plays(trained, capsys) -> None:
     out, _ = trained
     assert main(["play", "--policy", str(out), "--families", "pick2", "--max-steps", "1"]) == 0
@@ -263,6 +269,7 @@ def test_play_shows_who_plays(trained, capsys) -> None:
     assert "(heat) plays seen/cool-" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_directory_above_one_of_modules_is_as_good(trained, tmp_path, capsys) -> None:
     out, _ = trained
     flags = ["--families", "pick2", "--max-steps", "1"]

@@ -68,6 +68,7 @@ def test_an_answer_without_measure_fills_no_terminal_and_commands_none(logs, tmp
     assert "reads: " in out and len((tmp_path / "pick_tracker.py.refused").read_text()) > 2_000_000, "nothing of it is lost"
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
     with serving(lambda body: (200, says(drafts.fenced(drafts.GOOD)))) as server:
         command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path), "--yes"]
@@ -93,6 +94,7 @@ def test_a_bad_draft_is_refused_and_kept_as_that(logs, tmp_path, capsys, draft, 
     assert "failed" in json.loads((tmp_path / "pick_tracker_checks.json").read_text())["checks"][check]
 
 
+@pytest.mark.slow
 def test_the_next_draft_is_told_what_failed(logs, tmp_path, capsys) -> None:
     code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.READS_FILES), drafts.fenced(drafts.ALWAYS_DONE), drafts.GOOD)
     assert code == 0 and len(asked) == 3
@@ -129,6 +131,7 @@ def test_what_cannot_be_drafted_is_refused(logs, tmp_path, capsys, flags, messag
     assert message.split(". Did")[0] in capsys.readouterr().err and not list(tmp_path.glob("new/*.py*"))
 
 
+@pytest.mark.slow
 def test_a_draft_changed_by_hand_is_checked_and_rewards_are_drafted_for_it(logs, tmp_path, capsys, trusted_code) -> None:
     own = tmp_path / "pick_tracker.py"
     own.write_text(drafts.GOOD)
@@ -156,6 +159,7 @@ def events(before, action, observation, after):
     tracker.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(logs, tmp_path, capsys) -> None:
     common = ["--from", str(logs), "--family", "pick", "--name", "own", "--out", str(tmp_path), "--yes"]
     assert main(["modules", "draft-rewards", *common]) == 2 and "rewards for which tracker?" in capsys.readouterr().err
@@ -178,6 +182,7 @@ def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(log
     assert named <= {"progress", "error", "progress.took", "progress.placed", "error.refused"} and "error.refused" in named
 
 
+@pytest.mark.slow
 def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, capsys, monkeypatch) -> None:
     """Logs, a drafted tracker, imitation, a card, and an agent that acts with what came of it."""
     (tmp_path / "mugs").mkdir()
@@ -245,6 +250,7 @@ def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch)
     assert "is damaged" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) -> None:
     lines = [{**line, "family": None} for line in household(3, ["heat"])]
     logs, out = write_lines(tmp_path / "heat.jsonl", lines), tmp_path / "modules"
@@ -257,6 +263,7 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
     assert module.world == "tacit.modules.work:WORK" and module.tracker is None and "kept_turns" not in module.from_logs
 
 
+@pytest.mark.slow
 def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) -> None:
     """Three forms of log, families that some lines do not name, and every line accounted for."""
     lines = household(12, ["heat", "look"], lost=2)
@@ -284,6 +291,7 @@ def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) 
     assert "the logs differ from those that" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys) -> None:
     """Imitated and practised with the drafted tracker's block and rewards, in the household itself."""
     flags = ("--yes", "--name", "drafted", "--world", "alfworld")

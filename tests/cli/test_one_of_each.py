@@ -31,6 +31,7 @@ def test_the_pattern_finds_what_it_should():
     ]
 
 
+@pytest.mark.slow
 def test_one_episode_one_step_one_turn(run, capsys):
     one = ["--sft.steps", "1", "--sft.batch", "1", "--sft.tasks", "1", "--iterations", "1", "--groups", "1", "--tasks", "1"]
     short = ["--max-steps", "1", "--evaluation.max-steps", "1", "--evaluation.tasks", "1", "--group-size", "2"]

@@ -71,6 +71,7 @@ def skilful(body):
     return 200, says(json.dumps({"episode_summary": "s", "episode_skill": "sum them", "step_skills": {"0": "add first"}}))
 
 
+@pytest.mark.slow
 def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
     with serving(skilful) as server:
         assert main(write(tmp_path, server.url)) == 0
@@ -90,6 +91,7 @@ def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["turns"]
 
 
+@pytest.mark.slow
 def test_hostile_answers_cost_their_skills_and_the_run_says_why(tmp_path, capsys):
     hostile = [{"episode_skill": "half \ud800"}, {"episode_skill": "", "step_skills": {"9" * 5000: "y"}}]
     asked: list[str] = []
@@ -118,6 +120,7 @@ def test_an_endpoint_that_will_never_answer_is_refused_before_the_first_episode(
     assert not list((tmp_path / "run").glob("trajectories/*"))
 
 
+@pytest.mark.slow
 def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_path):
     """Of the eight questions of two iterations, the server answers three and then refuses."""
 

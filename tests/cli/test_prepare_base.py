@@ -51,6 +51,7 @@ def test_nothing_else_is_left(made):
     assert files == {"base.json", *read_manifest(made)["files"]} and "model.safetensors" in files
 
 
+@pytest.mark.slow
 def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, capsys):
     recipe = Recipe.from_json({"world": "countdown", "model": str(made)})
     assert (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tacit.cli.main import main
 from tacit.evaluation.hints import FOLLOWED
 
 PROBE = "inspect skills tiny-base --probe --world alfworld --state-block --history 1 --tasks 2 --engine.device cpu".split()  # noqa: SIM905
 
 
+@pytest.mark.slow
 def test_the_packaged_base_reads_a_true_hint_and_follows_a_false_one(capsys):
     assert main([*PROBE, "--json"]) == 0
     found = {(row["kind"], row["place"]): row for row in json.loads(capsys.readouterr().out)}

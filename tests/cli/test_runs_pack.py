@@ -87,6 +87,7 @@ def test_a_compact_pack_keeps_the_weights_and_rounds_the_moments(runs, tmp_path)
     assert main(["train", "--resume", str(run), "--iterations", "3"]) == 0
 
 
+@pytest.mark.slow
 def test_a_compact_pack_of_bfloat16_weights_continues_from_them(runs, tmp_path):
     words = ["--config", str(runs / "small.toml"), "--engine.dtype", "bfloat16", "--iterations", "1"]
     assert main(["train", *words, "--out", str(tmp_path / "half")]) == 0

@@ -71,6 +71,7 @@ def test_one_that_is_killed_before_it_has_settings_is_to_be_begun_again(tmp_path
     assert main([*TRAIN.split(), "--out", run]) == 0
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_comparison_that_is_stopped_says_which_signal_it_was(tmp_path, capsys, monkeypatch, number):
     monkeypatch.setattr("tacit.comparison.results.run_cells", stopped_by(number))

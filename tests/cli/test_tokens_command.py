@@ -26,6 +26,7 @@ def measure(capsys, *flags):
     return json.loads(said.splitlines()[-1]), said
 
 
+@pytest.mark.slow
 def test_a_table_of_five_contexts_and_a_picture(own_directory, capsys):
     result, said = measure(capsys, "--method", "constant_context")
     own, one, one_unlisted, full, full_unlisted = result["tokens"]

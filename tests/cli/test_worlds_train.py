@@ -30,6 +30,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["grpo", "reuserl", "bipace", "constant_context"])
 @pytest.mark.parametrize("world", ["textcraft", "sokoban"])
 def test_two_iterations(world, method, tmp_path, capsys):

@@ -108,6 +108,7 @@ def a_distribution(seed: int) -> tuple[list[tuple[str, ...]], np.ndarray]:
     return support, weights / weights.sum()
 
 
+@pytest.mark.slow
 def test_the_bounds_hold_in_simulation():
     """Eq. 7 for the dictionary extracted from the very sample, Eq. 8 for one fixed before; δ = 0.1. That the sample alone is
     too hopeful about half of the time shows that there was something to bound."""

@@ -6,6 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
 from forked import Forked, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,6 +16,7 @@ def run(*arguments: str | Path) -> Forked:
     return run_script(ROOT / "benchmarks" / "dictionary.py", *arguments)
 
 
+@pytest.mark.slow
 def test_figures_as_json(tmp_path):
     record = {"stage": "rl", "step": 1, "dictionary_seconds": 0.002, "seconds": 1.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
@@ -37,6 +39,7 @@ def test_planted_phrases_are_found_where_there_are_many_sequences():
     assert many["found"] / many["planted"] > 0.6
 
 
+@pytest.mark.slow
 def test_a_run_without_a_dictionary(tmp_path):
     done = run("--groups", "1", "--original", "0", "--no-growth", "--run", str(tmp_path))
     assert done.code == 2 and "no iteration with a dictionary" in done.err

@@ -50,6 +50,7 @@ def test_a_single_skill_goes_where_a_phrase_covers_it():
     assert all_singletons(corpus, ("A", "B", "C")).merged == (("A", "B"),)
 
 
+@pytest.mark.slow
 def test_section_f1_on_uniform_sequences():
     """The published protocol (0.14% above the matched brute force, 99.02% of its phrases). On uniform sequences a phrase pays
     in 6 of 1,640 groups by the brute force; greedy finds three of them, misses three (a longer phrase pays where no pair of its

@@ -142,6 +142,7 @@ def churned(path, rounds=40) -> Bank:
     return bank
 
 
+@pytest.mark.slow
 def test_of_those_that_went_what_happened_stays_and_prompts_go(tmp_path):
     bank = churned(tmp_path / "bank.sqlite")
     assert (tmp_path / "bank.sqlite").stat().st_size < 40 * 10 * 50_000 * 8 / 10, "room is used again"
@@ -221,6 +222,7 @@ def test_a_copy_that_is_refused_leaves_the_bank_as_it_was(tmp_path):
     assert hashlib.sha256((tmp_path / "theirs.sqlite").read_bytes()).hexdigest() == before
 
 
+@pytest.mark.slow
 def test_readers_never_see_half_a_change():
     """While pairs of entries are exchanged for other pairs, every read sees whole pairs."""
     bank = Bank(None, "numbers", 4, capacity=10_000)
@@ -268,6 +270,7 @@ def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
     assert len(found) > 30 and all(entry is not None and entry.text == "only" for entry in found)
 
 
+@pytest.mark.slow
 def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path):
     """Killed while it is opened, written into or at rest, the bank comes back as it was after the last write that was
     acknowledged, or after the one that was under way: nothing between, nothing lost."""

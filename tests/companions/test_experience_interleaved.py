@@ -136,12 +136,14 @@ def play(place: Path, seed: int) -> dict[str, int]:
     return seen
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_every_interleaving_reads_and_leaves_whole_banks(seed, tmp_path):
     seen = play(tmp_path, seed)
     assert seen["reads"] > 4 and seen["searches"] > 4 and seen["crashes"] > 4 and seen["left"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_interleaving(tmp_path):
     first, again, other = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     for place in (first, again, other):

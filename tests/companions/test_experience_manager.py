@@ -100,6 +100,7 @@ def test_whoever_comes_after_the_end_is_told(background):
     assert manager.counts == {"returned": 1}
 
 
+@pytest.mark.slow
 def test_what_waits_when_a_run_is_left_is_not_distilled():
     begun, go_on = threading.Event(), threading.Event()
 

@@ -39,6 +39,7 @@ def corpora(draw) -> tuple[list[tuple[str, ...]], tuple[str, ...], int]:
     return drawn * draw(st.integers(1, 4)), skills, draw(st.integers(1, 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(corpora())
 def test_merging_is_the_definition(drawn):
@@ -134,6 +135,7 @@ def test_what_is_no_corpus_is_refused():
         extract_dictionary([], ("A",))
 
 
+@pytest.mark.slow
 def test_thousands_of_long_sequences():
     """1,000 sequences of 200 skills out of 40: what is cut anew with each phrase is every word there is."""
     rng = random.Random(0)

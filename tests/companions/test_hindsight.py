@@ -347,6 +347,7 @@ def test_an_endpoint_is_asked_about_all_episodes_at_once():
     assert server.busiest > 2 and sum(a.asked for a in found) == len(server.asked) == len(episodes)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_asked_once_more_and_then_costs_one_skill():
     episodes = by_expert("countdown", 0.5)
     times: dict[str, int] = {}

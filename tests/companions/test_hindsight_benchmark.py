@@ -11,6 +11,7 @@ from forked import run_script
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_an_iteration_of_each_and_the_wait_as_json():
     few = ("--groups", "1", "--steps", "2", "--pause", "0.05", "--json")
     done = run_script(ROOT / "benchmarks" / "hindsight.py", *few)

@@ -140,6 +140,7 @@ def test_of_what_is_remembered_only_the_oldest_goes():
     assert embed.computed == 4 and len(embed(["a"])) == 1 and embed.computed == 5
 
 
+@pytest.mark.slow
 def test_readers_pass_over_what_goes_away_under_their_hands():
     """Entries are replaced without end while others search: before, a search met an entry that had just gone and failed."""
     bank, stop, wrong = bank_of(40), threading.Event(), []

@@ -169,6 +169,7 @@ def test_the_csv_can_be_read_back():
     assert rows[0]["steps_to_0.75"] == "" and rows[0]["reached_0.75"] == "0" and rows[2]["missing"] == "1"
 
 
+@pytest.mark.slow
 def test_pictures_name_every_method_and_are_the_same_every_time(tmp_path):
     first, second = draw(found(), tmp_path / "a"), draw(found(), tmp_path / "b")
     assert [p.name for p in first] == [

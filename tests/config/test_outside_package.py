@@ -72,12 +72,14 @@ def tacit(installed: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "tacit", *words], env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_they_are_listed(installed):
     for what, name in (("worlds", "letters"), ("methods", "bold"), ("engines", "courier")):
         listed = tacit(installed, "list", what)
         assert listed.returncode == 0 and name in listed.stdout, listed.stdout + listed.stderr
 
 
+@pytest.mark.slow
 def test_they_train_together(installed, tmp_path):
     words = ["--world", "letters", "--method", "bold+gigpo", "--engine", "courier", "--model", "tiny-0.5m", "--iterations", "1",
              "--groups", "2", "--group-size", "2", "--sft.steps", "2", "--tasks", "8", "--evaluation.tasks", "2",

@@ -47,6 +47,7 @@ def test_recordings_of_odd_names_are_passed_over(run: Path, name: str | bytes, c
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_small_file_that_expands_without_end_is_refused(run: Path, monkeypatch) -> None:
     monkeypatch.setattr(files, "MAX_LINE", 1 << 20)
     monkeypatch.setattr(files, "MAX_EXPANDED", 1 << 22)
@@ -130,6 +131,7 @@ def test_a_tokenizer_that_may_never_end_is_refused(tmp_path: Path) -> None:
             check_tokenizer(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_with_code_of_its_own_neither_asks_nor_runs(tmp_path: Path) -> None:
     """In a terminal transformers would ask; here standard input is one that would say yes."""
     model = make_model(

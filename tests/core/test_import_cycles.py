@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_there_are_no_import_cycles():
     """Imports inside functions count; imports for type checking do not."""
     modules = {}

@@ -126,6 +126,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.slow
 def test_nothing_else_imports_or_unpickles_what_data_names() -> None:
     """A new file on this list is a new door: name it here with its reason, or go through the registry."""
     root, found = Path(tacit.__file__).parent, set()
@@ -164,6 +165,7 @@ ASKED_BY_RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", ASKED_BY_RUNS)
 def test_a_run_of_a_stranger_gets_no_key_sent_to_its_endpoint(tmp_path: Path, monkeypatch, capsys, where: str) -> None:
     if "tinker" in str(ASKED_BY_RUNS[where]):

@@ -19,6 +19,7 @@ PAGE = (ROOT / "docs" / "experiments" / "credit_quality.md").read_text(encoding=
 COMMANDS = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}((?:tacit|python) .*)$", PAGE, re.MULTILINE)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_can_be_given(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -96,6 +96,7 @@ def test_a_base_is_small_by_name_and_by_directory(tmp_path, copied):
     assert is_small("tiny-base") and is_small(str(copied)) and not is_small(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_it_reads_what_it_was_made_to_read():
     policy = load_policy("tiny-base", QUIET)
     worlds = [get_environment(name) for name in ("alfworld", "cooking")]

@@ -90,6 +90,7 @@ def assert_same(found: Completion, model, tokenizer, request: Request, sampling:
     np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=1e-4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("way", ["plain", "adapted", "qwen3", "few places", "small chunks", "greedy", "truncated"])
 def test_completion_equals_one_sampled_alone(way, model, tokenizer, monkeypatch, chunk_schedules):
     if way == "adapted":
@@ -128,6 +129,7 @@ def measure_distance(scheduler: Scheduler, model, lines: list[list[Request]]) ->
     return float(np.abs(np.concatenate(gaps)).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("rank", [0, 8])
 def test_as_close_to_the_model_as_a_separate_prefill(rank, device, tokenizer, monkeypatch, chunk_schedules):
@@ -196,6 +198,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr("tacit.engines.local.fast.llama_decoding.chunk_sizes", lambda width: (32, 64))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize(
     "error",
@@ -309,6 +312,7 @@ def test_nonfinite_logits_after_chunked_prefill_raise(model, tokenizer, monkeypa
         assert_same(completion, model, tokenizer, asked[request_id])
 
 
+@pytest.mark.slow
 def test_same_requests_repeat_bit_for_bit(model, tokenizer, monkeypatch):
     fresh, used = (make_sampler(model, tokenizer, monkeypatch) for _ in range(2))
     list(run_lines(used.open_scheduler(Sampling()), make_lines(5, 3, seed=3, most=200)))
@@ -447,6 +451,7 @@ def is_spoiled(sampler: LocalSampler, model, tokenizer) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_prefilling_slot_must_not_write_inside_its_prompt(model, tokenizer, monkeypatch, small_chunks):
     """Shows that these tests would notice."""
     assert not is_spoiled(make_sampler(model, tokenizer, monkeypatch), model, tokenizer)

@@ -276,6 +276,7 @@ def test_a_state_block_is_told_as_a_message():
     assert "Prior to this step" not in chat.messages[-1].content
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("method", "style"), [("grpo", "tools"), ("bipace", "tags"), ("constant_context", "tools"), ("opid", "tools")]
 )

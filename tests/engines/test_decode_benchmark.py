@@ -11,6 +11,7 @@ from forked import run_script
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("rank", [2, 16])
 def test_a_step_is_timed_and_is_the_models_own(rank: int) -> None:
     few = ("--rank", str(rank), "--rows", "2,3", "--before", "9", "--repeats", "1", "--along", "16,48")

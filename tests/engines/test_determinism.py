@@ -20,6 +20,7 @@ print(torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKS
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "said"), [("cuda", "True :4096:8"), ("cpu", "False None")])
 def test_what_is_set(device, said, monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -49,6 +50,7 @@ print(asked, torch.is_deterministic_algorithms_warn_only_enabled())
 """
 
 
+@pytest.mark.slow
 def test_attention_is_not_left_at_a_warning():
     """Torch's flash kernel keeps an order only where `warn_only` is off, and says so in its source and its warning."""
     done = subprocess.run([sys.executable, "-c", IN_BACKWARD], capture_output=True, text=True, check=True)

@@ -20,6 +20,7 @@ def run(*arguments: str | Path) -> Forked:
     return run_script(ROOT / "benchmarks" / "iteration.py", *arguments)
 
 
+@pytest.mark.slow
 def test_phases_and_peers_as_json():
     few = ("--episodes", "8", "--prompt-tokens", "40", "--new-tokens", "4", "--turns", "2", "--repeats", "1")
     done = run("--device", "cpu", *few, "--grow", "turns=1,2", "--json")
@@ -34,6 +35,7 @@ def test_phases_and_peers_as_json():
     assert two["behaviour_gap"] < 1e-4
 
 
+@pytest.mark.slow
 def test_even_episodes_have_as_many_turns():
     few = ("--episodes", "8", "--prompt-tokens", "20", "--new-tokens", "2", "--turns", "3", "--repeats", "1", "--alone")
     found = [json.loads(run("--device", "cpu", *few, *more, "--json").out.splitlines()[-1]) for more in ((), ("--even",))]
@@ -41,6 +43,7 @@ def test_even_episodes_have_as_many_turns():
     assert even["rows"] == 24 and even["even"] and uneven["rows"] != 24
 
 
+@pytest.mark.slow
 def test_completions_are_as_long_as_said_and_nothing_ends_early(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import iteration

@@ -43,6 +43,7 @@ def coarse(make_policy):
     return rounded(make_policy(dtype="bfloat16"), torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_a_model_in_bfloat16_learns_as_one_in_float32(exact, coarse, monkeypatch, make_policy):
     expected, found = learned(exact), learned(coarse)
     assert found == pytest.approx(expected, rel=0.15)

@@ -141,6 +141,7 @@ def weights(policy) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in policy.engine.model.hf.named_parameters()}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"dtype": "bfloat16"}])
 def test_an_update_that_did_not_fit_at_first_ends_as_one_that_did(make_policy, rows, settings):
     batch = Batch.imitation(*rows)

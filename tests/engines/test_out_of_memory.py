@@ -86,6 +86,7 @@ PLACES = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"dtype": "bfloat16"}], ids=["whole", "lora", "bfloat16"])
 @pytest.mark.parametrize("place", PLACES)
 def test_wherever_it_runs_out_the_weights_end_as_if_it_had_not(make_policy, monkeypatch, place, settings):

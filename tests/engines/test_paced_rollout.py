@@ -30,6 +30,7 @@ def steps(groups: list[Group]) -> list:
     return [step for group in groups for step in group.steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"max_batch": 5}, {"lora_rank": 4}])
 def test_the_same_bits_again_and_the_same_words_as_in_lockstep(make_policy, settings):
     policy = make_policy(**settings)
@@ -45,6 +46,7 @@ def test_the_same_bits_again_and_the_same_words_as_in_lockstep(make_policy, sett
             assert a.prompt_tokens.tolist() == b.prompt_tokens.tolist()
 
 
+@pytest.mark.slow
 def test_steps_say_which_weights_wrote_them_and_scores_agree(make_policy, rows):
     policy = make_policy()
     for version in range(2):

@@ -72,6 +72,7 @@ def test_sampling_scoring_and_a_plain_pass_agree_before_and_after_updates(make_p
         train(policy, rows, 2)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_loaded_policy_goes_on_bit_for_bit(make_policy, rows, tmp_path: Path, settings) -> None:
     whole = make_policy(**settings)
@@ -193,6 +194,7 @@ def test_reference_of_all_parameters_must_be_frozen_first(make_policy, rows) -> 
     assert same(policy.reference().logprobs(*rows), frozen) and not same(policy.logprobs(*rows), frozen)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
 def test_every_damaged_file_is_named(make_policy, rows, tmp_path: Path, settings) -> None:
     policy = make_policy(**settings)

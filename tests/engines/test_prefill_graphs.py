@@ -50,6 +50,7 @@ def test_padding_longer_than_the_rope_table():
     torch.testing.assert_close(found[:127], expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
 def test_padding_changes_nothing(family):
     torch.manual_seed(0)
@@ -121,6 +122,7 @@ def check_as_alone(model, tokenizer, lines, found) -> None:
         np.testing.assert_allclose(completion.hidden, expected.hidden, atol=1e-4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("poisoned", [False, True])
 @pytest.mark.parametrize("adapted", [False, True])
 def test_graphs_sample_the_same_and_padding_is_not_read(adapted, poisoned, tokenizer, monkeypatch):

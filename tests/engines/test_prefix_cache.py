@@ -99,6 +99,7 @@ def check_as_alone(model, tokenizer, found, layer=None) -> None:
             np.testing.assert_allclose(completion.hidden, expected.hidden, atol=1e-4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("lockstep", [True, False])
 @pytest.mark.parametrize("layer", [None, 1])
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
@@ -352,6 +353,7 @@ def test_failed_prefill_loses_no_request(first, tokenizer, monkeypatch, by_token
     check_as_alone(model, tokenizer, found)
 
 
+@pytest.mark.slow
 def test_slots_are_kept_until_prompts_are_seen_not_to_grow(tokenizer, monkeypatch, by_token):
     """Most completions are short and wait for two long ones: their slots are kept meanwhile."""
     torch.manual_seed(0)

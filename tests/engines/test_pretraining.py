@@ -63,6 +63,7 @@ def test_fewer_documents_than_parts(make_policy, texts_as_rows):
     assert len(texts_as_rows[:2]) < PARTS["cpu"] and float(learner.step(texts_as_rows[:2], LR)) > 0
 
 
+@pytest.mark.slow
 def test_it_learns_and_what_is_sampled_afterwards_knows(make_policy):
     from tacit.core.protocols import Request, Sampling
 

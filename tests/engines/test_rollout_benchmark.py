@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from forked import Forked, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +15,7 @@ def run(*arguments: str | Path) -> Forked:
     return run_script(ROOT / "benchmarks" / "rollout.py", *arguments)
 
 
+@pytest.mark.slow
 def test_paces_beside_each_other_as_json():
     few = ("--batch", "8", "--episodes", "8", "--turns", "2", "--prompt-tokens", "8", "--repeats", "1", "--threads", "1")
     done = run("--device", "cpu", "--dtype", "float32", "--only", "short,growing", *few, "--json")

@@ -216,6 +216,7 @@ def test_bfloat16_stays_near_its_own_forward_pass(family, tokenizer):
     assert np.abs(np.concatenate(errors)).mean() < 0.1
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_fixed_shapes_give_the_same_completions(family, tokenizer, monkeypatch):
     """Padded widths and windows, a look every four tokens, and recorded steps used again by whoever samples later."""

@@ -62,6 +62,7 @@ def assert_same(a: Completion, b: Completion) -> None:
         np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("way", ["llama", "qwen3", "as on a gpu", "generic", "gpt2", "gpt-neox", "mistral-sliding"])
 @pytest.mark.parametrize("max_batch", [256, 5])
 def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypatch):
@@ -82,6 +83,7 @@ def test_completion_equals_one_sampled_alone(way, max_batch, tokenizer, monkeypa
         assert seen != sorted(seen, key=lambda place: place[1]), "nobody ran ahead of the others"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("way", ["exact", "as on a gpu", "generic"])
 def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
     def play(sampler: LocalSampler) -> list:
@@ -98,6 +100,7 @@ def test_same_requests_repeat_bit_for_bit(way, llama, tokenizer, monkeypatch):
     assert play(fresh) == play(used) == play(fresh)
 
 
+@pytest.mark.slow
 def test_tokens_of_a_finished_request_are_not_given_to_its_slots_next_request(llama, tokenizer, monkeypatch):
     """With async decoding, a slot may have a new request while tokens of the finished one are still on their way."""
     sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")

@@ -68,6 +68,7 @@ def ranks() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_an_interpreter_without_vllm_is_named(tmp_path: Path, ranks: None) -> None:
     checkpoint = small_checkpoint(tmp_path)
     for python, words in (

@@ -140,6 +140,7 @@ def gradients(policy: Any, place: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("exp_avg/"): 10 * t for name, t in state.items() if name.startswith("exp_avg/")}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
@@ -172,6 +173,7 @@ def test_a_teacher_that_reads_far_more_on_one_rank_holds_up_no_other(checkpoint:
     assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path: Path, gather: str) -> None:
     """GPT-2: other layers, a tied head, no pass of our own."""
@@ -202,6 +204,7 @@ def test_an_interrupt_is_not_taken_for_an_answer(open_on: Open, monkeypatch: pyt
         policy.digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
 def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open, gather: str, kept: dict[str, Any]) -> None:
@@ -221,6 +224,7 @@ def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open,
     assert many.engine.digest() != before != rounded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_masters_of_a_model_in_bfloat16_leave_its_grid_as_the_local_engine_s_do(
     checkpoint: Path, open_on: Open, tmp_path: Path, ranks: int
@@ -260,6 +264,7 @@ def test_a_digest_is_the_same_however_the_weights_are_spread(checkpoint: Path, o
     assert open_on(3, value_head=True).digest() == one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
 def test_another_number_of_ranks_goes_on(checkpoint: Path, open_on: Open, tmp_path: Path, kept: dict[str, Any]) -> None:
     """Weights, moments, value head and reference; and transformers or peft can open what is there."""
@@ -341,6 +346,7 @@ def test_bad_input_is_refused_and_the_ranks_go_on(open_on: Open, tmp_path: Path)
     assert len(policy.logprobs([np.array([3])], [np.array([4])])) == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_or_foreign_checkpoint_is_refused(checkpoint: Path, open_on: Open, tmp_path: Path) -> None:
     policy = open_on(2)
     policy.update(a_batch(), [ClippedSurrogate()], LR)
@@ -428,6 +434,7 @@ def test_a_checkpoint_of_an_older_version_is_read_on_trust(
     assert policy.digest() == digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["before", "die", "stop", "fail"])
 def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str) -> None:
     """Killed while it waits, killed in the middle of an update, stopped there, or failed alone."""

@@ -87,6 +87,7 @@ def a_batch(rows: int = 16) -> Batch:
     return Batch.imitation(*([draw.integers(2, 200, size=n) for _ in range(rows)] for n in (12, 8)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wished", [{}, {"dtype": "bfloat16"}, {"lora_rank": 2}], ids=["float32", "bfloat16", "lora"])
 def test_all_begin_again_with_half_as_much(opened: Open, wished: dict[str, Any]) -> None:
     """On the way there, and on the way back, where half a gradient has been left behind; it must not be counted."""
@@ -102,6 +103,7 @@ def test_all_begin_again_with_half_as_much(opened: Open, wished: dict[str, Any])
             np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_cut_is_refused_and_the_ranks_go_on(opened: Open) -> None:
     policy, batch = opened(), a_batch()
     before = policy.digest()
@@ -135,6 +137,7 @@ class ShortForAWhile:
         return -view.logprobs_T.sum() / view.total_tokens, {"slept_max": float(len(SLEPT))}
 
 
+@pytest.mark.slow
 def test_the_longest_row_alone_waits_for_others_on_the_gpu(opened: Open) -> None:
     policy, plain, batch = opened(token_budget=19), opened(token_budget=19), a_batch()
     waited, expected = policy.update(batch, [ShortForAWhile(3)], LR), plain.update(batch, [ShortForAWhile(0)], LR)
@@ -142,6 +145,7 @@ def test_the_longest_row_alone_waits_for_others_on_the_gpu(opened: Open) -> None
     assert waited["loss"] == expected["loss"] and policy.digest() == plain.digest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("crowded", "waits"), [(1, len(memory.WAITS_S)), (0, 0)], ids=["ten minutes", "a need of its own"])
 def test_nobody_waits_for_longer_or_for_what_others_do_not_hold(opened: Open, crowded: int, waits: int) -> None:
     policy, batch = opened(token_budget=19), a_batch()
@@ -156,6 +160,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "GRACE_S", 3.0)
 
 
+@pytest.mark.slow
 def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open, soon: None) -> None:
     """The others wait for its layers: nobody can go on, and a run begins again with half of it."""
     policy = opened(gather="layer")
@@ -196,6 +201,7 @@ class Rigged:
         return 0.0 * view.logprobs_T.sum(), {}
 
 
+@pytest.mark.slow
 def test_a_scoring_pass_is_cut_by_the_rank_that_must(opened: Open) -> None:
     policy, batch = opened(), a_batch()
     truth = policy.logprobs(batch.prompts, batch.completions)
@@ -212,6 +218,7 @@ def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> N
     assert lost.value.settings == {"token_budget": 1024}
 
 
+@pytest.mark.slow
 def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time(opened: Open, soon: None) -> None:
     """Nobody can gather without the rank that has no room: all are ended, soon and not at the limit of a piece of work."""
     policy, batch = opened(timeout_s=600.0), a_batch()
@@ -221,6 +228,7 @@ def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time
     assert lost.value.settings == {"gather": "layer"}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, gather: str) -> None:
     policy, batch = opened(gather=gather, token_budget=100_000), a_batch()

@@ -103,6 +103,7 @@ def test_what_others_hold_is_waited_for_and_said_once(card):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_minutes(card):
     card.room, work = 10, Work(0)
@@ -283,6 +284,7 @@ def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_po
     assert loss.seen == [40] and len(plans) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy, card, monkeypatch):
     policy, other, batch = make_policy(token_budget=25), make_policy(token_budget=25), a_batch()
@@ -340,6 +342,7 @@ def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, car
     assert [c.tokens.tolist() for c in found[1]] == [c.tokens.tolist() for c in expected[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
     card.room, failed, made = 10, [], engine_module.LanguageModel
@@ -361,6 +364,7 @@ def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
         retry_on_oom(lambda: Work(0)(1), CPU, "a test")
 
 
+@pytest.mark.slow
 def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
     make_policy().engine.model.hf.save_pretrained(tmp_path)
     card.room, free = 10, {"bytes": 0}

@@ -46,6 +46,7 @@ def test_named_sizes_have_the_parameters_they_name() -> None:
         assert LlamaForCausalLM(config).num_parameters() == pytest.approx(millions * 1e6, rel=0.1), name
 
 
+@pytest.mark.slow
 def test_another_process_builds_the_same_bytes(cache: Path, texts: list[str], tmp_path: Path) -> None:
     here = content(tiny_checkpoint(texts, SMALL, seed=3))
     script = (

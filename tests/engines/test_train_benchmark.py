@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from forked import Forked, run_script
 
 from tacit.engines.local.policy import load_policy
@@ -19,6 +20,7 @@ def run(*arguments: str) -> Forked:
     return run_script(ROOT / "benchmarks" / "train_step.py", *few, *arguments)
 
 
+@pytest.mark.slow
 def test_adapters_beside_pefts_as_json():
     done = run("--lora-rank", "2", "--only", "step", "--json")
     assert done.code == 0, done.err

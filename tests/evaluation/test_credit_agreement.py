@@ -145,6 +145,7 @@ def test_intervals_are_over_tasks():
     assert again.high - again.low == pytest.approx(told.high - told.low, abs=1e-9), "a task seen twice is one task"
 
 
+@pytest.mark.slow
 def test_coverage_of_the_intervals():
     """Of a hundred repetitions about 95 hold the truth; with twenty tasks a few less."""
     rng = np.random.default_rng(2)

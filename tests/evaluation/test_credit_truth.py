@@ -44,6 +44,7 @@ def exact(group: Group, gamma: float = GAMMA) -> tuple[np.ndarray, np.ndarray]:
     return np.array(q), np.array(v)
 
 
+@pytest.mark.slow
 def test_q_and_v_are_those_of_the_maze():
     group = Group(TASKS[0], tuple(sorted(GROUPS[0].trajectories, key=len)[-3:]))
     truth = value_group(SETUP, group, 300, GAMMA)
@@ -56,6 +57,7 @@ def test_q_and_v_are_those_of_the_maze():
     assert (truth.v_HN[0] != truth.v_HN[1]).any()
 
 
+@pytest.mark.slow
 def test_halves_are_unbiased_and_independent():
     """Many small valuations of one group: their mean is the truth, and the errors of one half tell nothing of the other's."""
     group = Group(TASKS[0], GROUPS[0].trajectories[:2])
@@ -68,6 +70,7 @@ def test_halves_are_unbiased_and_independent():
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.2
 
 
+@pytest.mark.slow
 def test_the_discount_and_the_ends():
     trajectories = [t for g in GROUPS for t in g.trajectories]
     won = next(t for t in trajectories if t.success and len(t) > 1)

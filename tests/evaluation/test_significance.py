@@ -64,6 +64,7 @@ def test_random_patterns_come_close_to_all_of_them():
     assert drawn == sign_flip(differences, resamples=40_000) and sign_flip([1.0] * 60, resamples=1000) == 1 / 1001
 
 
+@pytest.mark.slow
 def test_sign_flip_is_wrong_no_more_often_than_it_says():
     rng = np.random.default_rng(0)
     wrong = np.mean([sign_flip(rng.normal(0, 1, 8).tolist()) <= 0.05 for _ in range(600)])

@@ -108,6 +108,7 @@ def test_they_go_by_name():
     batch.close()
 
 
+@pytest.mark.slow
 def test_in_the_words_our_agents_read():
     env = TacitEnv("alfworld", tasks=2, wording="terse")
     text, info = env.reset(options={"task": 1})

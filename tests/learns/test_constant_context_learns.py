@@ -40,6 +40,7 @@ class RightOrWrong:
         return {"progress": float(after == "right"), "error": 0.3 * (after == "wrong")}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("penalty", ["sampled", "k3"])
 def test_it_learns(penalty):
     world, lenient = (replace(environment(*make), tracker=RightOrWrong()) for make in ((), (Lenient,)))

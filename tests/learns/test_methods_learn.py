@@ -52,6 +52,7 @@ def success(policy, method, world) -> float:
     return score.success
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", BASELINES)
 def test_it_learns(name: str, taught: Path) -> None:
     world = environment()

@@ -45,6 +45,7 @@ def policy():
     return load_policy("tiny", settings, 0, world_texts=lambda: WORLD.example_texts(0), tiny=sizes)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("names", ALLOWED, ids="+".join)
 def test_it_trains(policy, names, tmp_path):
     settings = get_method("+".join(names))(**SMALL)

@@ -101,6 +101,7 @@ def test_a_batch_is_used_once():
         build(schedule=Schedule(epochs=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "split", "steps"), [("countdown", "test", 6), ("alfworld", "unseen", 30)])
 def test_two_iterations_from_the_command_line(world, split, steps, tmp_path: Path, monkeypatch):
     run = tmp_path / "run"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tacit.cli.main import main
 from tacit.runs.directory import open_checkpoints, read_summary
 
@@ -26,6 +28,7 @@ def trained(out: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes], 
     return weights(kept["sft"] / "policy"), *(weights(kept[stage] / "policies" / "extractor") for stage in ("sft", "rl"))
 
 
+@pytest.mark.slow
 def test_where_entries_are_shown_the_extractor_has_seen_them(tmp_path):
     actor, before, after = trained(tmp_path / "shown", "--sft.entries", "6")
     assert actor and before != actor and after == actor

@@ -182,6 +182,7 @@ def whole(tmp_path_factory, taken_as_it_is) -> Path:
     return path
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("left", [2, 1, 0])
 def test_a_killed_run_goes_on_bit_for_bit(left, tmp_path, whole):
     """As after a kill: checkpoints up to some iteration, and a bank into which later ones have written already."""

@@ -34,6 +34,7 @@ def by_hand(agent: Agent, task, seed: int, steps: int) -> list[str]:
     return actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_turn_by_turn_it_does_what_an_evaluation_does(modules: Path, tmp_path: Path, capsys, temperature: float) -> None:
     flags = ["--families", "heat,pick2", "--tasks", "4", "--temperature", str(temperature), "--out", str(tmp_path)]
@@ -50,6 +51,7 @@ def test_turn_by_turn_it_does_what_an_evaluation_does(modules: Path, tmp_path: P
         assert [s.action for s in agent.play(WORLD.make(), task, seed).steps] == evaluated[task.id]
 
 
+@pytest.mark.slow
 def test_a_goal_and_its_family_are_enough(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent.load(modules, temperature=0.0)
     task = WORLD.tasks_of("seen", 1, 5, ("heat",))[0]

@@ -27,6 +27,7 @@ def cost(modules: Path, out: Path, *flags: str) -> dict[str, Any]:
     return json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_a_module_costs_what_it_did_when_it_was_measured_and_react_reads_more_on_its_turns(modules, tmp_path, capsys):
     found = cost(modules / "heat", tmp_path / "cost.json")
     module = read_module(modules / "heat")
@@ -48,6 +49,7 @@ def test_a_module_costs_what_it_did_when_it_was_measured_and_react_reads_more_on
     )
 
 
+@pytest.mark.slow
 def test_a_model_behind_an_endpoint_plays_the_same_tasks_and_is_sent_what_is_counted(modules, tmp_path, capsys):
     def reply(body: dict[str, Any]) -> tuple[int, Any]:
         words = "I look around.\n<action>look</action>"
@@ -72,6 +74,7 @@ def test_a_model_behind_an_endpoint_plays_the_same_tasks_and_is_sent_what_is_cou
     assert f"{4200 / own['tokens']:.2f}×" in said and "elsewhere" in said
 
 
+@pytest.mark.slow
 def test_a_model_here_is_prompted_both_ways_and_its_size_is_said(modules, tmp_path):
     few = (
         "--tasks",

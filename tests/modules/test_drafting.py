@@ -73,6 +73,7 @@ def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
     assert blocks[won][-1]["subgoal"] == "done" and len(blocks[won]) == len(won.actions) + 1
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("old", "new", "check", "what"),
     [
@@ -198,6 +199,7 @@ def test_drafted_rewards_are_what_a_worlds_own_tracker_pays(episodes) -> None:
         tracker.close()
 
 
+@pytest.mark.slow
 def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
     tracker = DraftedTracker((drafts.NEVER_ENDS,), "pick", QUICK)
     task = Task("work", "", "pick", "", 0, "put a mug in shelf.")
@@ -222,6 +224,7 @@ def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, mon
     assert state.done and len(opened) == (len(won.actions) + 2) // 2 and not any(fence.alive for fence in opened)
 
 
+@pytest.mark.slow
 def test_a_model_is_told_what_failed_until_a_draft_holds(episodes) -> None:
     offered, asked, shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
 

@@ -127,6 +127,7 @@ def test_no_spelling_gets_a_run_through(ran: Path, tmp_path: Path, name: str, mo
     assert main(["report", str(run)]) == 0, "pages import nothing whatever is trusted"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("junk", ["grpo", [], 3, None, [[]]])
 def test_settings_of_any_shape_end_in_one_line(ran: Path, tmp_path: Path, junk: Any, capsys) -> None:
     for name in ("method", "engine", "schedule", "policies"):
@@ -166,6 +167,7 @@ def _with_settings(module: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"run": {**module["run"], "settings": {**module["run"]["settings"], **changes}}}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", IN_MODULES)
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[4], NAMES[5]])
 def test_looking_at_a_module_runs_none_of_its_code(
@@ -197,6 +199,7 @@ def test_looking_at_a_module_runs_none_of_its_code(
     assert "Traceback" not in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("rank", [10**9, 8, "4", None])
 def test_an_adapter_that_claims_another_rank_is_refused_before_it_is_made(modules, tmp_path: Path, rank: Any, capsys) -> None:
     place = tmp_path / "theirs" / "heat"

@@ -48,6 +48,7 @@ print(json.dumps(told))
     return [tuple(said) for said in json.loads(ran.stdout.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_a_module_goes_to_the_hub_and_comes_back(hub, modules, tmp_path):
     heat, pick, home = str(modules / "heat"), str(modules / "pick"), tmp_path / "home"
     (code, first), (other_code, second), (none, refused) = tacit(
@@ -72,6 +73,7 @@ def test_a_module_goes_to_the_hub_and_comes_back(hub, modules, tmp_path):
         assert not any(file.is_symlink() for file in place.iterdir())
 
 
+@pytest.mark.slow
 def test_without_a_connection_the_cache_answers(hub, modules, tmp_path):
     home = tmp_path / "home"
     told = tacit(hub, home, ["push", str(modules / "heat"), "me/skill"], ["pull", "me/skill", "--out", str(tmp_path / "a")])
@@ -88,6 +90,7 @@ def test_without_a_connection_the_cache_answers(hub, modules, tmp_path):
     assert code == 2 and said.startswith("error: cannot pull from the hub's me/other: ") and said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_what_the_hub_sends_is_checked_as_any_other_module(hub, modules, tmp_path):
     files = {file.name: file.read_bytes() for file in (modules / "heat").iterdir()}
     manifest = json.loads(files["module.json"])

@@ -212,6 +212,7 @@ def test_a_directory_of_modules_is_installed_and_links_in_it_are_not_followed(mo
     assert "--sha256 is for one file" in refused(capsys, modules, tmp_path / "other", "--sha256", "0")
 
 
+@pytest.mark.slow
 def test_the_score_is_played_again_on_request(package, modules, tmp_path, capsys):
     assert install(package, tmp_path / "out", "--verify") == 0
     score = read_module(modules / "heat").scores["rl"]

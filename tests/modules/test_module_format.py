@@ -45,6 +45,7 @@ def test_a_module_says_what_it_is(modules: Path) -> None:
     assert config["base_model_name_or_path"] == "tiny", "its name, not where it lay on the machine it was trained on"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("command", ["list", "verify"])
 def test_looking_at_modules_takes_no_torch(modules: Path, command: str) -> None:
     assert main(["modules", "verify", str(modules)]) == 0  # the base is made once, which does take it

@@ -45,6 +45,7 @@ def test_only_the_active_adapter_is_loaded_and_the_base_once(modules: Path) -> N
     assert list(engine.members) == ["default"], "one adapter in memory, whichever it is"
 
 
+@pytest.mark.slow
 def test_sampling_follows_the_switch(modules: Path) -> None:
     """The sampler keeps copies of weights; after a switch they must be the other module's."""
     heat, pick = WORLD.tasks_of("seen", 1, 1, ("heat",))[0], WORLD.tasks_of("seen", 1, 1, ("pick",))[0]
@@ -78,6 +79,7 @@ def test_an_adapter_of_another_number_format_is_taken_over(modules: Path, tmp_pa
     assert not np.array_equal(exact, coarse) and np.allclose(exact, coarse, atol=0.05) and router.loads["models"] == 1
 
 
+@pytest.mark.slow
 def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path: Path) -> None:
     """Half the ranks of the same adapter."""
     heat = find_modules(modules)["heat"]
@@ -88,6 +90,7 @@ def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path
     assert np.array_equal(scores(router, "heat"), whole) and (router.loads["models"], router.loads["adapters"]) == (3, 3)
 
 
+@pytest.mark.slow
 def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path: Path) -> None:
     module = find_modules(modules)["heat"]
     other = replace(module.base, seed=1)
@@ -165,6 +168,7 @@ def test_the_more_special_module_is_chosen_and_equals_are_refused(modules: Path)
         Router({"heat": heat, "twin": twin}, WORLD).choose("heat")
 
 
+@pytest.mark.slow
 def test_a_goal_without_a_family_is_routed_by_its_words(modules: Path) -> None:
     agent = Agent.load(modules)
     for goal, skill in (("heat some mug and put it in cabinet.", "heat"), ("put a pencil in desk.", "pick")):
@@ -174,6 +178,7 @@ def test_a_goal_without_a_family_is_routed_by_its_words(modules: Path) -> None:
     assert agent.module.skill == "heat", "a family that is named wins"
 
 
+@pytest.mark.slow
 def test_goals_that_tell_no_family_need_one(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent.load(modules)
     monkeypatch.setattr(GoalClassifier, "MIN_ACCURACY", 1.1)
@@ -197,6 +202,7 @@ def in_errands(module: Path, place: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_one_agent_over_modules_of_several_worlds(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "household" / "heat")
     in_errands(modules / "pick", tmp_path / "errands" / "heat")

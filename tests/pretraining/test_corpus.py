@@ -113,6 +113,7 @@ def content(task: Task) -> str:
 
 
 # Errands are always run in the same town, whose 576 are all there is to train and to measure on; no base reads of them.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PLAYABLE if name.values != ("errands",)])
 def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
     world, drawn = get_environment(name), []

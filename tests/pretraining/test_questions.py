@@ -32,6 +32,7 @@ def turns(name: str, episodes: int, seed: int):
                 break
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [("alfworld", FIELDS | {"where"}), ("cooking", {"field", "first", "next", "in", "where", "can"}),

@@ -19,6 +19,7 @@ def documents(recipe: str, world: str = "household") -> dict[str, dict]:
     return {cell.method: cell.document for cell in plan.cells if cell.world == world}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("recipe", "world"), [("long-opid", "household"), ("long-opid", "household-notes"), ("long-opid-qwen", "household")]
 )

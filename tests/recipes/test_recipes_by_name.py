@@ -73,6 +73,7 @@ def test_where_one_lies_is_all_that_is_said(capsys):
     assert capsys.readouterr().out == f"{find_recipe('constant-context-table2')}\n"
 
 
+@pytest.mark.slow
 def test_a_recipe_runs_by_its_name(capsys):
     assert main(["compare", "step-credit", "--dry-run"]) == 0
     assert "bipace-ngram" in capsys.readouterr().out

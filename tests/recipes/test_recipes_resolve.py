@@ -53,6 +53,7 @@ def test_every_file_is_one_of_three_kinds():
     assert sorted([*COMPARISONS, *RUNS, *SCRIPTS]) == FILES
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file", COMPARISONS, ids=named)
 def test_a_comparison_can_be_planned(file):
     plan = plan_of(named(file))

@@ -35,6 +35,7 @@ def test_scales_end_on_round_numbers(low, high, ticks):
     assert _round(low, high) == pytest.approx(ticks)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=30), st.booleans(), st.sampled_from([math.inf, 0.0]))
 def test_whatever_the_values_the_drawing_holds_them(values, share, floor):

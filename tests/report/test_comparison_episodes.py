@@ -49,6 +49,7 @@ def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
         assert [e["success"] for e in own] == [outcomes[e["task"]] for e, outcomes in zip(own, by_method * 2, strict=True)]
 
 
+@pytest.mark.slow
 def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_evenly(place):
     for method in ("grpo", "bipace", "reuserl"):
         practise(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])

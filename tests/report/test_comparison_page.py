@@ -65,6 +65,7 @@ def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
     assert any("Success on the panel, letters" in (svg["aria-label"] or "") for svg in page.all("svg"))
 
 
+@pytest.mark.slow
 def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
     links = [a["href"] for a in Page(render_comparison(place)).all("a") if not a["href"].startswith("#")]
     assert "runs/countdown/grpo/0/" in links and not any("letters/reuserl/2" in link for link in links), "nothing leads nowhere"
@@ -80,6 +81,7 @@ def test_thresholds_behaviour_and_settings(place):
     assert "--kl 0.04 0.06 0.07" in text
 
 
+@pytest.mark.slow
 def test_pictures_of_arrivals_have_the_finished_seeds(place):
     found = json.loads((place / "comparison.json").read_text())
     for cell in found["cells"]:
@@ -132,6 +134,7 @@ def test_the_command_writes_it(place, capsys):
     assert "three methods" in page.text and str(place / "report.html") in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_pages_of_its_runs_too(place, capsys):
     shutil.rmtree(place / "runs" / "countdown" / "grpo" / "0")
     write_run(place / "runs" / "countdown" / "grpo" / "0")

@@ -52,6 +52,7 @@ def test_a_run_full_of_junk(tmp_path, seed):
     Page(html)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(24))
 def test_a_comparison_full_of_junk(tmp_path, seed):
     place = write_comparison(tmp_path / "compared")

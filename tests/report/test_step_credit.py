@@ -49,6 +49,7 @@ def test_what_is_charted_is_what_is_counted():
     assert drawn == set(counted) - {"parts"}, "the number of clusters stands among the further numbers"
 
 
+@pytest.mark.slow
 def test_a_run_that_compares_steps_shows_who_was_compared_with_whom(tmp_path):
     run = write_run(tmp_path / "run")
     assert "Step credit" not in Page(render_run(run)).text
@@ -87,6 +88,7 @@ def compared(tmp_path):
     return place
 
 
+@pytest.mark.slow
 def test_methods_stand_beside_each_other(compared):
     page = Page(render_comparison(compared))
     told = labels(render_comparison(compared))
@@ -98,6 +100,7 @@ def test_methods_stand_beside_each_other(compared):
     assert "Singletons, of clusters Singletons, of steps Steps per cluster" in page.text
 
 
+@pytest.mark.slow
 def test_long_runs_are_drawn_as_means_of_neighbours(compared):
     for seed in (0, 1, 2):
         write_metrics(compared / f"runs/countdown/bipace/{seed}", [clusters(s, s / 1000) for s in range(1, 200)])

@@ -22,6 +22,7 @@ def page_of(server, path="/runs/0") -> Page:
     return Page(text)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_written_into_it(tmp_path):
     run = tmp_path / "run"
     with watching(run) as server:
@@ -67,6 +68,7 @@ def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_writt
         assert "There is no directory" in page_of(server).text
 
 
+@pytest.mark.slow
 def test_a_recording_can_be_read_episode_by_episode_under_the_numbers_it_is_linked_by(tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     grow(run, 11)
@@ -88,6 +90,7 @@ def test_a_recording_can_be_read_episode_by_episode_under_the_numbers_it_is_link
             assert status == 404 and "There is nothing at" in Page(text).text, nothing
 
 
+@pytest.mark.slow
 def test_runs_stand_side_by_side(tmp_path):
     one, other = write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run", finished=False)
     settings = json.loads((other / "settings.json").read_text())
@@ -107,6 +110,7 @@ def test_runs_stand_side_by_side(tmp_path):
         assert server.get("/", if_none_match=stamp)[0] == 200 and server.get("/", if_none_match="x")[0] == 200
 
 
+@pytest.mark.slow
 def test_damage_is_said_and_the_rest_is_shown(tmp_path):
     run = write_run(tmp_path / "run", finished=False)
     whole = gzip.compress("".join(json.dumps(episode(n, True)) + "\n" for n in range(200)).encode())
@@ -119,6 +123,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
         assert "settings.json cannot be read" in page_of(server, "/runs/0/episodes/rl-000010").text
 
 
+@pytest.mark.slow
 def test_nobody_elses_page_can_ask(tmp_path):
     with watching(write_run(tmp_path / "run")) as server:
         assert server.get("/runs/0", host="evil.example:80")[0] == 403

@@ -157,6 +157,7 @@ def test_a_score_that_is_one_but_for_rounding_is_one():
     assert episode.score == 1.0 and episode.stop is StopReason.FAILURE and episode.final.actions == ("go",)
 
 
+@pytest.mark.slow
 def test_a_world_that_hangs_is_named_while_it_does():
     pool, progress, said = InProcessPool(Corridor, 1.0), RolloutProgress(1), []
     looking = threading.Timer(0.5, lambda: said.extend(progress.status()))

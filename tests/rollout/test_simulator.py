@@ -96,6 +96,7 @@ def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served
     assert log.read_text().count("start") == 2
 
 
+@pytest.mark.slow
 def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, log):
     pool = InProcessPool(served, 1.0)
     played = play(pool, 3, only_walk(0, "hang"))

@@ -47,6 +47,7 @@ def test_the_same_answers_as_in_place(asynchronous):
     assert play(WorkerPool(COUNTDOWN.make, 2, 60.0, asynchronous)) == play(InProcessPool(COUNTDOWN.make))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(asynchronous):
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
@@ -76,6 +77,7 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_slow_world_holds_up_others_only_where_answers_are_awaited_together(asynchronous):
     """Each in a worker of its own; the first takes a second for its first step."""
@@ -118,6 +120,7 @@ class Noting(Corridor):
         (Path(self._folder) / "closed").touch()
 
 
+@pytest.mark.slow
 def test_workers_die_at_reset_go_on_and_close_their_worlds(tmp_path):
     pool = WorkerPool(partial(Noting, str(tmp_path)), 1, timeout_s=1.0)
     first = pool.reset([corridor(2), corridor(2, "hang_in_reset"), corridor(2)])
@@ -145,6 +148,7 @@ def test_an_answer_of_nothing_is_an_answer():
         pool.close()
 
 
+@pytest.mark.slow
 def test_it_is_known_whom_one_waits_for_longest():
     pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
     try:
@@ -161,6 +165,7 @@ def test_it_is_known_whom_one_waits_for_longest():
         pool.close()
 
 
+@pytest.mark.slow
 def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
     """Ctrl-C reaches every process of a terminal."""
     pool = WorkerPool(Corridor, 1, 60.0)
@@ -181,6 +186,7 @@ def test_a_pool_needs_a_process():
         WorkerPool(Corridor, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
     pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
     try:
@@ -214,6 +220,7 @@ class Stillborn:
         return Corridor()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_process_that_ends_while_it_starts_costs_nothing_unless_it_does_so_again_and_again(tmp_path, more):
     pool = WorkerPool(Stillborn(str(tmp_path), MAX_FAILED_STARTS + more), 1, timeout_s=60.0)

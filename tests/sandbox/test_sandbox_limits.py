@@ -187,6 +187,7 @@ def test_time_limit(workspace):
     assert result.killed == "time limit" and result.seconds < 5
 
 
+@pytest.mark.slow
 def test_cpu_limit(workspace):
     result = python(workspace, "while True: pass", limits=Limits(wall_s=20, cpu_s=1))
     assert result.code == 128 + signal.SIGKILL and result.seconds < 15

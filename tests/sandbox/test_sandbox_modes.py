@@ -64,6 +64,7 @@ def test_limits(workspace):
     assert "MemoryError" in memory.output
 
 
+@pytest.mark.quick_cases(1)
 def test_no_process_survives(workspace):
     bash(workspace, "(setsid nohup sleep 984 >/dev/null 2>&1 &); (sleep 984 &); sleep 0.2")
     bash(workspace, "(setsid sleep 983 &); sleep 60", limits=Limits(wall_s=1))

@@ -55,6 +55,7 @@ def memory(server: Served) -> int:
     return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", ["content-length: 100", "transfer-encoding: chunked"])
 def test_a_refused_request_whose_body_does_not_end_is_closed(bounded: Served, length: str) -> None:
     made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n")
@@ -69,6 +70,7 @@ def test_a_refused_request_whose_body_ends_keeps_its_connection(bounded: Served)
     assert b" 200 " in read_answer(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [f"POST /sessions HTTP/1.1\r\n{KNOWN}transfer-encoding: chunked\r\n\r\nff\r\n{{", "\r\n"])
 def test_a_request_that_arrives_byte_by_byte_has_a_deadline(bounded: Served, words: str) -> None:
     made, told = connect(bounded, words), b""
@@ -99,6 +101,7 @@ def test_pipelined_requests_are_not_queued(bounded: Served) -> None:
     assert memory(bounded) - before < 100e6
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_dropped(bounded: Served) -> None:
     """With small buffers on both sides, a few pages fill them."""
     page = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -295,6 +298,7 @@ def test_the_host_header_is_parsed_strictly(headers: list[tuple[str, str]], stat
     assert (refused[0] if refused else 200) == status
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_ends_no_session(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         service = Service([modules], ServingSettings(), EngineSettings(device="cpu"))

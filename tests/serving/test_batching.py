@@ -234,6 +234,7 @@ def test_stopping_answers_everybody() -> None:
     within(work)
 
 
+@pytest.mark.slow
 def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
     async def work(batching: BatchingThread) -> None:
         echo = Echo()

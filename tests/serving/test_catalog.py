@@ -33,6 +33,7 @@ def put(source: Path, place: Path) -> None:
     new.rename(place)
 
 
+@pytest.mark.slow
 def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path) -> None:
     task = WORLD.tasks_of("seen", 1, 3, ("heat",))[0]
     with served(shelf) as server:
@@ -61,6 +62,7 @@ def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path
         assert server.refusal("/sessions", {"goal": GOAL, "family": "pick"})[0] == 404
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_refused_and_the_module_served_as_before(modules: Path, shelf: Path) -> None:
     with served(shelf) as server:
         path = server.begin(GOAL, "heat")
@@ -81,6 +83,7 @@ def stranger(cache, tmp_path_factory) -> Path:
     return place / "modules" / "pick"
 
 
+@pytest.mark.slow
 def test_a_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsys) -> None:
     with served(shelf) as server:
         put(stranger, shelf / "pick")
@@ -91,6 +94,7 @@ def test_a_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsy
     assert "use a separate server" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path, capsys) -> None:
     (shelf / "heat" / "adapter_config.json").write_text("{}")
     assert main(["serve", str(shelf), "--port", "0"]) == 2
@@ -133,6 +137,7 @@ NONSENSE = (
 )
 
 
+@pytest.mark.slow
 def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules: Path, shelf: Path) -> None:
     sound = json.loads((modules / "pick" / "module.json").read_text())
     with served(shelf) as server:
@@ -154,6 +159,7 @@ def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules:
         server.begin(GOAL, "pick")
 
 
+@pytest.mark.slow
 def test_a_manifest_commands_no_terminal(modules: Path, shelf: Path) -> None:
     with served(shelf) as server:
         put(modules / "pick", shelf / "pick")
@@ -164,6 +170,7 @@ def test_a_manifest_commands_no_terminal(modules: Path, shelf: Path) -> None:
         assert "\\x1b[2Jnowhere" in server.complaints and "\x1b" not in server.complaints
 
 
+@pytest.mark.slow
 def test_a_module_whose_world_cannot_be_opened_any_more_is_served_as_before(modules: Path, shelf: Path) -> None:
     manifest = shelf / "heat" / "module.json"
     with served(shelf) as server:

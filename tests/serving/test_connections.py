@@ -57,6 +57,7 @@ def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(ser
     assert server.send("GET", "/health")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: bytes) -> None:
     began = time.monotonic()
@@ -65,6 +66,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: b
     assert 1.0 < time.monotonic() - began < 15
 
 
+@pytest.mark.slow
 def test_nor_is_the_next_one_or_a_body(impatient: Served) -> None:
     made = connect(impatient, b"")
     assert asks(made).startswith(b"HTTP/1.1 200 ")
@@ -74,6 +76,7 @@ def test_nor_is_the_next_one_or_a_body(impatient: Served) -> None:
     assert read_to_end(connect(impatient, head.encode())).startswith(b"HTTP/1.1 408 "), "and then it is closed"
 
 
+@pytest.mark.slow
 def test_a_connection_that_asks_now_and_then_is_kept(impatient: Served) -> None:
     made = connect(impatient, b"")
     for _ in range(4):

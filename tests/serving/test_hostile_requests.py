@@ -111,6 +111,7 @@ def test_curl_can_play(server: Served) -> None:
     assert curl(f"/sessions/{session}/end", {"outcome": "success"})["outcome"] == "success"
 
 
+@pytest.mark.slow
 def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
     """Bytes at random, half of requests, wrong lengths and types, over many connections, while an episode goes on."""
     task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
@@ -180,6 +181,7 @@ def read_answer(connection: socket.socket) -> bytes:
     return head
 
 
+@pytest.mark.slow
 def test_without_a_token_only_this_machine_is_answered(modules) -> None:
     with served(modules, "--no-token") as server:
         assert server.send("GET", "/modules", token=None)[0] == 200

@@ -23,6 +23,7 @@ from tacit.serving.service import Service
 from tacit.serving.settings import ServingSettings
 
 
+@pytest.mark.slow
 def test_a_client_has_episodes_played_and_plays_its_own(modules: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = ["-m", "tacit", "serve", str(modules), "--mcp", "--engine.device", "cpu"]
@@ -73,6 +74,7 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
         assert refused.is_error and "unknown family 'nope'" in refused.content[0].text
 
 
+@pytest.mark.slow
 def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
 
@@ -127,6 +129,7 @@ def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
 
@@ -147,6 +150,7 @@ def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_p
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_who_began_with_a_handshake_hears_of_them_too(modules: Path, tmp_path: Path) -> None:
     shutil.copytree(modules / "heat", tmp_path / "heat")
     told: list[str] = []

@@ -63,6 +63,7 @@ def test_a_draft_that_nobody_agreed_to_is_shown_and_not_run(taught, tmp_path, ca
         assert all(line in server.complaints for line in drafts.GOOD.splitlines())
 
 
+@pytest.mark.slow
 def test_a_draft_that_does_not_come_back_holds_up_nobody_else(taught, tmp_path) -> None:
     endless = drafts.GOOD.replace("    went = re.match", "    while 'shelf' in observation: pass\n    went = re.match")
     with served(with_draft(taught, tmp_path / "modules", endless), "--yes") as server, ThreadPoolExecutor(1) as pool:

@@ -28,6 +28,7 @@ def alone(modules: Path, task, steps: int, seed: int, temperature: float) -> lis
     return actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_many_at_once_are_each_what_they_are_alone(modules: Path, server: Served, temperature: float) -> None:
     tasks = [task for family in ("heat", "pick", "pick2") for task in WORLD.tasks_of("seen", 4, 3, (family,))]
@@ -112,6 +113,7 @@ def test_an_expert_by_hand_wins(server: Served) -> None:
     assert turn["outcome"] == "success" and turn["next"] is None
 
 
+@pytest.mark.slow
 def test_what_a_world_here_says_too_much_of_ends_the_episode_and_leaves_its_transcript(modules: Path, tmp_path: Path) -> None:
     words = "return Transition(Observation(' '.join(f'x{i}' for i in range(1500))))"
     with served(heat_elsewhere(modules, tmp_path, words)) as server:
@@ -125,6 +127,7 @@ def test_what_a_world_here_says_too_much_of_ends_the_episode_and_leaves_its_tran
         assert server.get(path) == told
 
 
+@pytest.mark.slow
 def test_limits_are_kept_and_said(modules: Path) -> None:
     with served(modules, "--sessions", "2", "--turns", "2", "--idle-s", "1.5", "--kept", "2") as server:
         first, second = server.begin(GOAL, "heat"), server.begin(GOAL, "heat")
@@ -145,6 +148,7 @@ def test_limits_are_kept_and_said(modules: Path) -> None:
         server.begin(GOAL, "heat")
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_old_sessions_say_so(modules: Path) -> None:
     server = Served(modules)
     path = server.begin(GOAL, "heat")
@@ -158,6 +162,7 @@ def test_killed_and_started_again_old_sessions_say_so(modules: Path) -> None:
         again.begin(GOAL, "heat")
 
 
+@pytest.mark.slow
 def test_told_to_stop_it_answers_what_is_under_way_and_ends_in_order(modules: Path) -> None:
     server = Served(modules)
     tasks = WORLD.tasks_of("seen", 8, 5, ("heat",))

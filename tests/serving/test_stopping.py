@@ -17,6 +17,7 @@ def slow(modules: Path, tmp_path: Path) -> Path:
     return heat_elsewhere(modules, tmp_path, "import time; time.sleep(60)")
 
 
+@pytest.mark.slow
 def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
     server = Served(slow, "--stop-s", "1")
     session = server.post("/sessions", {"skill": "heat", "play": {"split": "seen"}})["session"]
@@ -29,6 +30,7 @@ def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
     assert status == 503 and "the server is stopping" in told["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_still_writing_holds_up_nobody(modules: Path) -> None:
     server = Served(modules, "--stop-s", "1", "--max-tokens", "400", "--engine.threads", "1")
     ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 400, "n": 16, "temperature": 5}

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fast", "most"), [("off", 34), ("auto", 40)])
 def test_an_iteration_executes_few_files(fast: str, most: int):
     """`off` is the reference path. `auto` is the default and also runs the CPU's fast paths.

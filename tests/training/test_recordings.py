@@ -165,6 +165,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_a_file(tmp_path, monkeypatch, capsys):
     """A run's own episodes are such a file too, in files as on the command line."""
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))

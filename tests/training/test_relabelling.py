@@ -251,6 +251,7 @@ def numbers(run) -> list[dict]:
     return [{k: v for k, v in record.items() if k != "at"} for record in read_metrics(run / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_been(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     summary = tacit.train(out=whole, **SETTINGS).summary
@@ -292,6 +293,7 @@ def test_the_report_draws_how_far_policy_and_expert_agree():
     assert "Turns with the expert&#39;s action" in stage["charts"][0] and "90.0%" in stage["charts"][0]
 
 
+@pytest.mark.slow
 def test_rounds_alone_begin_from_what_the_model_can_already(tmp_path, capsys):
     """Without steps on demonstrations first: for a model that has imitated before."""
     sft = {**SETTINGS["sft"], "steps": 0, "rounds": 1, "round_steps": 3}

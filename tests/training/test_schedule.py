@@ -53,6 +53,7 @@ def test_a_run_moves_at_the_rate_it_says(tmp_path: Path):
         tacit.train(SAME, "grpo", "tiny-0.5m", out=tmp_path / "other", warmup=1.5)
 
 
+@pytest.mark.slow
 def test_practice_stops_when_it_gets_no_better_and_goes_on_with_more_patience(tmp_path: Path):
     run = tacit.train(SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=9, lr=0.0, **SMALL)
     assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003", "the best, and two no better"

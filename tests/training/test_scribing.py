@@ -84,6 +84,7 @@ def test_what_does_not_fit_is_left_out_and_a_world_without_hindsight_is_told():
 HOUSEHOLD = get_environment("alfworld")
 
 
+@pytest.mark.slow
 def test_step_notes_stand_before_the_request_and_the_answer_is_the_experts():
     tasks = HOUSEHOLD.tasks("train", 6, 0)
     context = get_method("grpo")().with_prompt(state_block=True, wording="terse", style="bare", history=1).context(HOUSEHOLD)

@@ -195,6 +195,7 @@ def test_epochs_count_the_demonstrated_turns():
     assert (np.bincount(np.concatenate(shown)) == 3).all(), "every turn three times"
 
 
+@pytest.mark.slow
 def test_a_run_of_epochs_and_its_continuation(tmp_path):
     world = ["--world", "countdown", "--model", "tiny", "--sft.tasks", "4", "--sft.batch", "4", "--evaluation.tasks", "2"]
     flags = [

@@ -144,6 +144,7 @@ def check_published(tasks: list[Task]) -> None:
         assert len(played) <= len(task.data["walkthrough"])
 
 
+@pytest.mark.slow
 def test_published_games_are_won(shared_data):
     """Held-out ones: the table of places was made from the training games."""
     check_published(published(shared_data, "valid_seen", 10))
@@ -277,6 +278,7 @@ def shorter_win(household: Household, limit: int) -> bool:
     return False
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", GOALS)
 def test_plans_win_and_are_as_short_as_can_be(family):
     """From states of random play; brute force finds nothing shorter than their last four commands."""

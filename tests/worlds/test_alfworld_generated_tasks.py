@@ -110,6 +110,7 @@ def test_ten_thousand_games_are_solvable_and_none_is_in_two_splits_or_twice_in_o
     assert len(seen_before) >= 10_000
 
 
+@pytest.mark.slow
 def test_no_game_is_in_two_splits_or_twice_in_one():
     contents = [content(task) for split in HOUSE_SPLITS for task, _ in many(split)]
     assert len(set(contents)) == len(contents) == 3 * MANY

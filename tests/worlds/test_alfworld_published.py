@@ -161,6 +161,7 @@ def record_of(family: str, games: Path) -> dict:
     return {"split": "train", "task": f"task_{family}", "trial": "trial_1", "episodes": [{"steps": steps}]}
 
 
+@pytest.mark.slow
 def test_the_parity_script_counts_and_exits_by_what_it_finds(tmp_path):
     games, transcripts = tmp_path / "games.jsonl", tmp_path / "transcripts.jsonl"
     games.write_text("\n".join(lines()))
@@ -187,6 +188,7 @@ def test_the_parity_script_counts_and_exits_by_what_it_finds(tmp_path):
     assert run_parity(games, games).returncode == 2
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", ["valid_seen", "train"])
 def test_every_recorded_step_of_the_real_engine_is_equal(shared_data, split):
     data = shared_data / "alfworld"

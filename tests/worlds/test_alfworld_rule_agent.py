@@ -84,6 +84,7 @@ def test_it_wins_houses_it_has_never_seen(form):
     assert [play(task, form, "full") for task in tasks[:12]] == played[:12], "the words around the block change nothing"
 
 
+@pytest.mark.slow
 def test_published_games(shared_data):
     """With all our block says no game of valid_seen is lost; with the paper's six fields one in seventeen."""
     tasks = load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks

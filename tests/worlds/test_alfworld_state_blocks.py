@@ -155,6 +155,7 @@ def test_expert_episodes_add_up_in_every_form(form):
             assert all([line.partition(": ")[0] for line in block.split("\n")] == SIX for block in blocks)
 
 
+@pytest.mark.slow
 def test_published_games_from_the_text_alone(shared_data):
     """The rewards are those of the tracker that also looks at lists of actions, but for the pan that lies on two burners at
     once: it is where it should be without being put there, and no text says so."""

@@ -159,6 +159,7 @@ def test_random_episodes() -> None:
     assert set(met) == {*PROGRESS, *ERRORS} - {"no_effect"}, "every rule but the one for worlds without a list came up"
 
 
+@pytest.mark.slow
 def test_published_games(shared_data):
     tasks = load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks
     assert len(tasks) == 140

@@ -42,6 +42,7 @@ def play_many(count: int) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_random_episodes_leave_nothing_behind():
     play_many(10)
 
@@ -69,6 +70,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_leaves_no_process_no_mount_and_no_file():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, env=environment)

@@ -214,6 +214,7 @@ def test_two(): assert {0}(0) == 0
 """
 
 
+@pytest.mark.slow
 def test_programs_in_the_layout_of_quixbugs(tmp_path):
     programs = {
         "double": ("def double(x):\n    return x * 2\n", "def double(x):\n    return x * 3\n"),
@@ -255,6 +256,7 @@ PATCH = """diff --git a/mini/__init__.py b/mini/__init__.py
 """
 
 
+@pytest.mark.slow
 def test_a_repository_and_patches_that_break_it(tmp_path):
     repository = write(tmp_path / "mini", FILES)
     patches = write(
@@ -290,6 +292,7 @@ def test_patches_with_new_files_and_missing_line_ends():
     assert patch.new and apply_edits("", patch_edits(patch, "")) == "a\nb"
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prepare, "SOURCES", (pack(tmp_path, "mini", FILES),))
     out = str(tmp_path / "out")

@@ -100,6 +100,7 @@ def test_source_below_src(runner, tmp_path):
     assert runner.run(workspace, [TEST_FILE]).passed == PASSING
 
 
+@pytest.mark.slow
 def test_byte_code_is_kept_for_the_next_server(runner, original):
     kept = {path.name: path.stat().st_mtime_ns for path in runner.cache.iterdir()}
     assert len(kept) == 3, "the module, and the test file plain and rewritten"
@@ -114,6 +115,7 @@ def test_a_file_that_cannot_be_imported_is_a_failed_test(runner, workspace):
     assert run.failed == {TEST_FILE} and "SyntaxError" in run.messages[TEST_FILE]
 
 
+@pytest.mark.slow
 def test_a_hang_is_killed_and_keeps_what_was_found(runner, workspace):
     write(workspace.folder, **{TEST_FILE: "def test_a(): pass\ndef test_b():\n    while True: pass\n"})
     run = runner.run(workspace, [TEST_FILE], Limits(wall_s=1))

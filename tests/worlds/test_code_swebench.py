@@ -108,6 +108,7 @@ def only_task(path: Path, runtime: str = "") -> Task:
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "row"), [("docker", ROW), ("podman", ROW), ("apptainer", ROW), ("docker", SMITH)])
 def test_an_episode_in_a_container(runtime, name, row):
     bench = ContainerBench(name)
@@ -132,6 +133,7 @@ def test_an_episode_in_a_container(runtime, name, row):
     assert name in log and log.count("/tacit-out") == 2, "an image is copied out once"
 
 
+@pytest.mark.slow
 def test_a_hang_and_a_flood_end(runtime):
     binds = {"/testbed": runtime}
     image = "smith/calc"

@@ -83,6 +83,7 @@ def test_episodes_begin_anew_and_leave_nothing(world, bench):
         world.step("submit")
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_stopped(world, bench, monkeypatch):
     from tacit.sandbox import Limits
 
@@ -164,6 +165,7 @@ def test_every_packaged_task_has_an_edit_that_restores_it():
         assert all(text == read_source(folder.tree(record) / path) for path, text in texts.items()), record.id
 
 
+@pytest.mark.slow
 def test_the_rule_looks_where_the_traceback_leads(world):
     task = next(t for t in tasks("train", 1000, 0) if t.data["record"]["package"] == "spans" and t.family == "comparison")
     expert, observation = Rule(task), world.reset(task)
@@ -273,6 +275,7 @@ def test_hidden_tests_by_option(bench):
     episode.close()
 
 
+@pytest.mark.slow
 def test_a_dead_server_ends_an_episode_and_the_next_has_another():
     made = code_environment().make
     try:

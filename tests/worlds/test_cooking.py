@@ -254,6 +254,7 @@ def test_games_follow_the_papers_mixture():
     assert all(gates.count((cook, cut)) == 200 for cook in (False, True) for cut in (False, True))
 
 
+@pytest.mark.slow
 def test_splits_share_no_recipe_and_repeat_no_game():
     recipes = {}
     for split in ENVIRONMENT.splits:

@@ -154,6 +154,7 @@ def test_tasks_that_are_no_puzzles_are_named():
         ENVIRONMENT.tasks("test", -1, 0)
 
 
+@pytest.mark.slow
 def test_splits_share_no_set_of_numbers_and_repeat_no_puzzle():
     numbers = {}
     for split in ENVIRONMENT.splits:

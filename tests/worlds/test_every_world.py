@@ -43,6 +43,7 @@ def test_a_larger_count_begins_with_the_same_tasks(name):
     assert tasks("test", 1, 3)[0].id == FIRST_TEST_TASK.get(name, tasks("test", 1, 3)[0].id)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["countdown", "cooking", "sokoban"])
 def test_episodes_are_the_same_in_every_process(name):
     assert {fingerprint_elsewhere(name, "test", hash_seed) for hash_seed in (1, 4711)} == {fingerprint(name, "test")}

@@ -93,6 +93,7 @@ def test_generated_houses_are_the_ones_among_all() -> None:
     assert list(world.tasks_of("unseen", len(among_all), 7, ("heat", "pick2"))) == among_all and len(among_all) == 10
 
 
+@pytest.mark.slow
 def test_published_games_are_the_ones_among_all(shared_data, monkeypatch) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
     world = get_environment("alfworld")

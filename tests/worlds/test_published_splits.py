@@ -77,6 +77,7 @@ def test_an_expert_on_the_split_that_is_named(small, monkeypatch, capsys):
         assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == f"alfworld/{panel}"
 
 
+@pytest.mark.slow
 def test_all_of_the_real_split(shared_data, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
     panel = choose_panel(WORLD, "valid_seen", 0)

@@ -200,6 +200,7 @@ def episode(seed):
     return "\n".join(told)
 
 
+@pytest.mark.slow
 def test_a_thousand_random_episodes_are_the_same_in_another_process():
     digest = hashlib.sha256("\n".join(episode(seed) for seed in range(1000)).encode()).hexdigest()
     code = (

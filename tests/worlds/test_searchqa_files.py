@@ -258,6 +258,7 @@ def test_passages_of_a_file_cannot_end_the_information(folder):
     assert text.count(CLOSING) == 1 and text.endswith(CLOSING) and "<answer>" not in text
 
 
+@pytest.mark.slow
 def test_the_same_passages_in_another_process(folder):
     code = (
         "from tacit.worlds import get_environment as g; e = g('searchqa'); w = e.make();"
@@ -273,6 +274,7 @@ def test_the_same_passages_in_another_process(folder):
     assert len(said) == 1 and "Doc 3" in said.pop()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("name", "retriever", "questions", "least"),
     [
@@ -298,6 +300,7 @@ def test_recall_on_the_shared_data(shared_data, name, retriever, questions, leas
     assert np.mean(shares) > least
 
 
+@pytest.mark.slow
 def test_the_oracle_on_the_shared_data(shared_data, monkeypatch):
     monkeypatch.setenv("SEARCHQA_DATA", str(shared_data / "searchqa"))
     world = ENVIRONMENT.make()

@@ -131,6 +131,7 @@ def test_whatever_is_written_is_answered(action):
     assert set(ENVIRONMENT.alphabet(trajectory(ROOM, [action]))) <= set(SKILLS)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", GENERATED)
 def test_a_thousand_random_episodes(split):
     rng, counts = Random(7), Counter()
@@ -140,6 +141,7 @@ def test_a_thousand_random_episodes(split):
     assert counts["lost"] > 200 and counts["True"] > 5_000 and counts["False"] > 1_000
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", GENERATED)
 def test_the_expert_earns_everything_in_the_fewest_moves(split):
     """Solver against generator, and both against a search that knows neither: every room is solved, and none in fewer moves."""
@@ -197,6 +199,7 @@ def test_listed_actions_are_exactly_the_accepted_ones():
             assert world.step(direction).effective == (direction in listed)
 
 
+@pytest.mark.slow
 def test_splits_share_no_room_however_it_is_turned_and_repeat_none():
     rooms = {}
     for split in GENERATED:

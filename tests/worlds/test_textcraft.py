@@ -167,6 +167,7 @@ def test_numbers_may_grow_for_as_long_as_an_episode_lasts():
     assert end.effective and parse_observation(end.observation.text).held["minecraft:ash_log"] == 50 * int("9" * 100)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", GENERATED)
 def test_a_thousand_random_episodes(split):
     rng, counts = Random(7), Counter()
@@ -275,6 +276,7 @@ def test_a_file_that_is_not_adapts_is_named(published, tmp_path, monkeypatch, te
         ENVIRONMENT.tasks("adapt_test", 3, 0)
 
 
+@pytest.mark.slow
 def test_splits_share_no_goal_and_repeat_no_task(published):
     goals = {}
     for split in ENVIRONMENT.splits[:-1]:
@@ -398,6 +400,7 @@ def test_wordings():
     assert "<action>" in full.request("tags") and "<action>" not in full.request("bare")
 
 
+@pytest.mark.slow
 def test_a_tiny_policy_can_read_every_prompt_in_256_tokens():
     tokenizer = train_tokenizer(ENVIRONMENT.example_texts(0), 1024)
     wording = ENVIRONMENT.wording("terse")

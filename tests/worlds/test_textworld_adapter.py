@@ -88,6 +88,7 @@ def win(rng: random.Random) -> list[str]:
     return [*acts, "prepare meal", "eat meal"]
 
 
+@pytest.mark.slow
 def test_other_words_for_the_same_are_no_shorter_to_spell(tmp_path):
     """TextWorld takes `get` for `take` and `n` for `go north`. Left out, or all the same skill, such words were cheaper."""
     (tmp_path / "a.z8").write_bytes(b"")

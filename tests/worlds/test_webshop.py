@@ -175,6 +175,7 @@ def test_one_module_serves_every_family():
 # Experts
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("split", SPLITS)
 def test_who_reads_buys_what_is_asked_for(split):
     """Every goal of test, and as many of train."""
@@ -189,6 +190,7 @@ def test_who_knows_what_is_meant_needs_a_search_a_click_its_options_and_a_purcha
         assert transition.success and len(actions) == 3 + len(task.data["goal"]["options"])
 
 
+@pytest.mark.slow
 def test_published_goals_are_won_by_who_knows_and_mostly_by_who_reads(shared_data, monkeypatch):
     monkeypatch.setenv("WEBSHOP_DATA", str(shared_data / "webshop"))
     for split in ("published_train", "published_test"):

@@ -166,6 +166,7 @@ def test_published_splits_share_nothing(shared_data):
     assert not sides[0] & sides[1] and all(sides)
 
 
+@pytest.mark.slow
 def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
     """The expert's visits, each query met for the first time: pages, search and what the expert itself needs."""
     records = json.loads((shared_data / "webshop" / "products_394.json").read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ import pytest
 from tacit.cli.main import main
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["grpo", "reuserl", "bipace", "constant_context"])
 def test_a_short_run(method, tmp_path):
     words = ["train", "--world", "webshop", "--model", "tiny-0.5m", "--method", method, "--out", str(tmp_path / "run")]
@@ -33,6 +34,7 @@ def test_a_short_run(method, tmp_path):
     assert summary and not any(line.get("crashed") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_module_for_the_whole_shop(tmp_path):
     words = ["modules", "train", "--world", "webshop", "--model", "tiny-0.5m", "--method", "constant_context"]
     words += ["--sft.steps", "2", "--sft.tasks", "4", "--sft.batch", "4", "--iterations", "0", "--tasks", "8"]
