@@ -65,7 +65,7 @@ class Episode:
     @property
     def block(self) -> str:
         """the state block in the last prompt; empty if there was none"""
-        return self._renderer.block
+        return self._renderer.reader.block
 
     def build_request(self, observation: Observation, tokenizer: Tokenizer) -> Request:
         if self.action is not None:

@@ -37,7 +37,7 @@ from tacit.core.types import (
     Transition,
 )
 from tacit.rollout.encoding import encode_prompts, fit_prompt, open_scheduler
-from tacit.rollout.worlds import WorldFailure, WorldPool, open_steps
+from tacit.rollout.worlds import WorldFailure, WorldPool
 
 
 class RolloutObserver:
@@ -98,11 +98,8 @@ def rollout(
     observer.on_start(worlds)
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
-    steps = open_steps(worlds)
     pending_slots: dict[int, int] = {}
     """request id -> slot"""
-    stepping: dict[int, tuple[Completion, Parsed]] = {}
-    """slot -> its turn, while its world computes the next observation"""
     answering: dict[int, tuple[Completion, Parsed, Pending]] = {}
     """slot -> its question, while it is being answered"""
     ready, ended = list(range(len(episodes))), dict[int, Trajectory]()
@@ -119,7 +116,7 @@ def rollout(
                 else:
                     ended[slot] = episode.trajectory()
                     observer.on_episode_end(slot, ended[slot])
-            if not pending_slots and not stepping and not answering:
+            if not pending_slots and not answering:
                 return [ended[slot] for slot in range(len(episodes))]
 
             finished = scheduler.wait()
@@ -134,20 +131,16 @@ def rollout(
             for slot, act in parsed.items():
                 if act and (pending := episodes[slot].ask(act)):
                     answering[slot] = completions[slot], act, pending
-            acting = {
-                slot: act for slot, act in parsed.items() if act and episodes[slot].stop is None and slot not in answering
-            }
-            stepping |= {slot: (completions[slot], act) for slot, act in acting.items()}
-            steps.begin([(slot, act.action) for slot, act in acting.items()])
-            ready = [slot for slot in parsed if slot not in stepping and slot not in answering]
-            idle = not pending_slots and not ready
-            for slot in [slot for slot, (*_, pending) in answering.items() if pending.done()] or (
-                list(answering)[:1] if idle and not stepping else []
-            ):
+            acting = {s: act for s, act in parsed.items() if act and episodes[s].stop is None and s not in answering}
+            results = worlds.step([(slot, act.action) for slot, act in acting.items()]) if acting else []
+            ready = [slot for slot in parsed if slot not in acting and slot not in answering]
+            idle = not pending_slots and not ready and not acting
+            answered = [slot for slot, (*_, pending) in answering.items() if pending.done()]
+            for slot in answered or (list(answering)[:1] if idle else []):
                 episodes[slot].record_answer(*answering.pop(slot))
                 ready.append(slot)
-            for slot, result in steps.collect(wait=not pending_slots and not ready):
-                episodes[slot].record_step(*stepping.pop(slot), result)
+            for (slot, act), result in zip(acting.items(), results, strict=True):
+                episodes[slot].record_step(completions[slot], act, result)
                 ready.append(slot)
 
 
@@ -269,7 +262,7 @@ class RolloutProgress(RolloutObserver):
         self._episodes, self._max_steps, self._policy, self._clock = episodes, max_steps, policy, clock
         self._began = clock()
         self._before, self._done, self._turns, self._turns_of_done, self._tokens = 0, 0, 0, 0, 0
-        self._written_before = self._written()
+        self._written_before = getattr(policy, "written_tokens", 0)
         self._worlds: object = None
         self.first: tuple[Completion, bool] | None = None
         """the first completion, and whether it parsed"""
@@ -302,7 +295,8 @@ class RolloutProgress(RolloutObserver):
         # Dynamic sampling may play more episodes than planned.
         total = pluralize(self._episodes, "episode")
         found = [f"{ended} of {total}" if ended <= self._episodes else pluralize(ended, "episode"), self.played]
-        if (written := max(self._written() - self._written_before, self._tokens)) and spent > 0:
+        written = max(getattr(self._policy, "written_tokens", 0) - self._written_before, self._tokens)
+        if written and spent > 0:
             found.append(f"{written / spent:.3g} tok/s")
         if not self._turns:
             found.append(f"waiting for the first answer, {format_duration(spent)}")
@@ -320,9 +314,6 @@ class RolloutProgress(RolloutObserver):
         limit = self._max_steps - (self._turns - self._turns_of_done) / running if self._max_steps else math.inf
         each = min(self._turns / self._done, limit) if self._done else limit
         return f"{'about' if self._done else 'at most'} {format_duration(spent / self._turns * running * each)} left"
-
-    def _written(self) -> int:
-        return getattr(self._policy, "written_tokens", 0)
 
 
 def describe_completion(what: str, completion: Completion, valid: bool) -> str:

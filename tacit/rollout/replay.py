@@ -29,14 +29,6 @@ class Interaction(NamedTuple):
     """the text as written, if it was not a valid action"""
 
 
-class RenderedPrompt(NamedTuple):
-    prompt: Prompt
-    tokens: np.ndarray
-    """empty without a tokenizer"""
-    fits: bool
-    """the tokens leave room for the completion"""
-
-
 @dataclass(frozen=True, eq=False)
 class Turn:
     """A rendered prompt, the interaction that followed, and the context's signals."""
@@ -65,28 +57,24 @@ class PromptRenderer:
     """Renders the prompts of one episode: `render`, then `record`, once per turn."""
 
     def __init__(self, context: Context, task: Task, condition: Condition = PLAIN) -> None:
-        self._reader = context.begin(task, condition)
+        self.reader = context.begin(task, condition)
         self.turns = 0
         """finished turns"""
 
-    def render(self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None) -> RenderedPrompt:
-        """The prompt and, given a tokenizer, its tokens; truncated to leave `room` for a completion, if `room` is given."""
-        prompt = self._reader.read(observation)
-        if tokenizer is None:
-            return RenderedPrompt(prompt, np.zeros(0, np.int64), True)
-        if room is None:
-            return RenderedPrompt(prompt, encode_prompt(prompt, tokenizer), True)
-        return RenderedPrompt(*fit_prompt(prompt, tokenizer, room))
-
-    @property
-    def block(self) -> str:
-        """The state block of the last prompt; empty if the context has none."""
-        return self._reader.block
+    def render(
+        self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None
+    ) -> tuple[Prompt, np.ndarray, bool]:
+        """(prompt, tokens, whether they leave `room` for the completion). With `room`, truncated to leave it; without a
+        tokenizer, no tokens."""
+        prompt = self.reader.read(observation)
+        if tokenizer is None or room is None:
+            return prompt, np.zeros(0, np.int64) if tokenizer is None else encode_prompt(prompt, tokenizer), True
+        return fit_prompt(prompt, tokenizer, room)
 
     def record(self, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
         """Record the turn and return its signals. `wrote`: the text as written, if it was not a valid action."""
         self.turns += 1
-        return self._reader.record(action, transition, wrote)
+        return self.reader.record(action, transition, wrote)
 
 
 def render_turns(

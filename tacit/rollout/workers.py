@@ -21,7 +21,23 @@ from tacit.core.errors import TacitError
 from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.worlds import PENDING, READY, Call, SlotWorlds, SlowWorld, Worker, WorkerExited, WorkerLauncher, WorldFailure
+from tacit.rollout.worlds import SlotWorlds, SlowWorld, WorldFailure
+
+Call = tuple[int, tuple[str, Any]]
+"""(slot, (method, argument)), as sent to a worker"""
+PENDING = object()
+"""no message yet"""
+
+
+class WorkerExited(Exception):
+    """A worker is gone; the message says how."""
+
+
+# A worker is a process that steps the worlds of some slots. Its first message says that it has started; then it answers calls
+# in order. `send` has no effect if it is gone; `receive` gives its next message or PENDING, and raises `WorkerExited` if there
+# will be none; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's `wait`
+# returns when one of the workers says something or exits, or at the limit.
+
 
 # Spawned, not forked: torch's threads do not survive a fork.
 _SPAWN = multiprocessing.get_context("spawn")
@@ -84,7 +100,7 @@ def _serve(pipe: Connection, make: Callable[[], World]) -> None:
     signal.signal(signal.SIGINT, lambda number, frame: None)
     worlds = SlotWorlds(make)
     worlds.start()
-    pipe.send(READY)
+    pipe.send(None)
     while True:
         try:
             call = pipe.recv()
@@ -125,15 +141,13 @@ class WorkerPool:
         make: Callable[[], World],
         processes: int = 4,
         timeout_s: float = 120.0,
-        asynchronous: bool = False,
-        launcher: WorkerLauncher[Any] | None = None,
+        launcher: ProcessLauncher | RayLauncher | None = None,
     ) -> None:
-        """`asynchronous`: see `AsyncWorldPool`; pays off if worlds are slow. `launcher`: None starts processes here."""
         if processes < 1:
             raise ValueError(f"a worker pool needs at least one process, got {processes}")
-        self._make, self._timeout_s, self.asynchronous = make, timeout_s, asynchronous
-        self._launcher: WorkerLauncher[Any] = launcher or ProcessLauncher()
-        self._workers: list[Worker] = [self._launcher.start(make) for _ in range(processes)]
+        self._make, self._timeout_s = make, timeout_s
+        self._launcher: Any = launcher or ProcessLauncher()
+        self._workers: list[ProcessWorker | RayWorker] = [self._launcher.start(make) for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
         self._queued: list[list[Call]] = [[] for _ in self._workers]
@@ -144,8 +158,8 @@ class WorkerPool:
         """per worker, how often in a row it died while starting"""
         self._since_s = [0.0 for _ in self._workers]
         """per worker, when it started on the first of its calls"""
-        self._results: list[tuple[int, Any]] = []
-        """results not collected yet"""
+        self._results: dict[int, Any] = {}
+        """slot -> its last result"""
 
     @property
     def late(self) -> SlowWorld | None:
@@ -159,26 +173,19 @@ class WorkerPool:
         return max(found, key=lambda late: late.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
-        while any(self._queued):  # of episodes that were interrupted
-            self.collect(wait=True)
-        self._slots, self._results = [_Slot(task) for task in tasks], []
+        self._wait()  # for episodes that were interrupted
+        self._slots = [_Slot(task) for task in tasks]
         return self._call([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
-        return self._call(self._step_calls(actions))
-
-    def begin(self, actions: Sequence[tuple[int, str]]) -> None:
-        self._enqueue(self._step_calls(actions))
-
-    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
-        self._poll()
-        while wait and not self._results and any(self._queued):
-            busy = [worker for worker, queued in enumerate(self._queued) if queued]
-            left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
-            self._launcher.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
-            self._poll()
-        results, self._results = self._results, []
-        return results
+        calls: list[Call] = []
+        for slot, action in actions:
+            record = self._slots[slot]
+            replay = ("replay", (record.task, list(record.actions), action))
+            calls.append((slot, replay if record.stale else ("step", action)))
+            record.stale = False
+            record.actions.append(action)
+        return self._call(calls)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -187,32 +194,23 @@ class WorkerPool:
             worker.stop(_LEAVE_S)
         self._workers, self._queued = [], []
 
-    def _step_calls(self, actions: Sequence[tuple[int, str]]) -> list[Call]:
-        calls: list[Call] = []
-        for slot, action in actions:
-            record = self._slots[slot]
-            replay = ("replay", (record.task, list(record.actions), action))
-            calls.append((slot, replay if record.stale else ("step", action)))
-            record.stale = False
-            record.actions.append(action)
-        return calls
-
     def _call(self, calls: list[Call]) -> list[Any]:
-        """All results, in the order of the calls. Results of other slots are kept for `collect`."""
-        self._enqueue(calls)
-        wanted, found = {slot for slot, _ in calls}, dict[int, Any]()
-        while not wanted <= found.keys():
-            found.update(self.collect(wait=True))
-        self._results += [(slot, result) for slot, result in found.items() if slot not in wanted]
-        return [found[slot] for slot, _ in calls]
-
-    def _enqueue(self, calls: Sequence[Call]) -> None:
+        """All results, in the order of the calls."""
         for worker in range(len(self._workers)):
             if own := [call for call in calls if call[0] % len(self._workers) == worker]:
-                if not self._queued[worker]:
-                    self._since_s[worker] = time.monotonic()
+                self._since_s[worker] = time.monotonic()
                 self._queued[worker] += own
                 self._send(worker)
+        self._wait()
+        return [self._results[slot] for slot, _ in calls]
+
+    def _wait(self) -> None:
+        """Until every call has a result."""
+        self._poll()
+        while busy := [worker for worker, queued in enumerate(self._queued) if queued]:
+            left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
+            self._launcher.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
+            self._poll()
 
     def _send(self, worker: int) -> None:
         queued = self._queued[worker]
@@ -225,7 +223,7 @@ class WorkerPool:
         for worker in range(len(self._workers)):
             while (queued := self._queued[worker]) and (result := self._receive(worker)) is not PENDING:
                 (slot, _), *rest = queued
-                self._results.append((slot, result))
+                self._results[slot] = result
                 self._queued[worker] = rest
                 self._in_flight[worker] -= 1
                 if not isinstance(result, _WorkerLost):
@@ -288,7 +286,7 @@ class RayLauncher:
                 f"workers = {workers}, but the Ray cluster at {address!r} has {free} CPU(s) free, and each worker needs one of "
                 f"its own; use --workers {max(1, free)}, or a larger cluster."
             )
-        self._remote = self._ray.remote(_WorldActor).options(
+        self._remote = self._ray.remote(SlotWorlds).options(
             num_cpus=0 if own else 1,  # a private Ray is this machine, whose CPUs the engine may already have claimed
             max_restarts=0,
             scheduling_strategy="SPREAD",
@@ -305,7 +303,7 @@ class RayLauncher:
 class RayWorker:
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
-        self.pending = [actor.ready.remote()]
+        self.pending = [actor.start.remote()]
         """messages not received yet, in order"""
 
     def send(self, call: Call) -> None:
@@ -330,12 +328,3 @@ class RayWorker:
         if grace_s:
             self._ray.wait(self.pending[:1], timeout=grace_s)
         self._ray.kill(self._actor)
-
-
-class _WorldActor(SlotWorlds):
-    def __init__(self, make: Callable[[], World]) -> None:
-        super().__init__(make)
-        self.start()
-
-    def ready(self) -> str:
-        return READY

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast
 
 from tacit.core.errors import TacitError, describe_error
 from tacit.core.progress import format_duration, pluralize
@@ -52,41 +52,6 @@ class WorldPool(Protocol):
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]: ...
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]: ...
     def close(self) -> None: ...
-
-
-class AsyncSteps(Protocol):
-    """A step in two halves, so that the sampler can go on while worlds compute: `begin` starts (slot, action) pairs, `collect`
-    has the (slot, result) of those that finished, with `wait` at least one, if any is running."""
-
-    def begin(self, actions: Sequence[tuple[int, str]]) -> None: ...
-    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]: ...
-
-
-@runtime_checkable
-class AsyncWorldPool(WorldPool, AsyncSteps, Protocol):
-    @property
-    def asynchronous(self) -> bool:
-        """Collect each result as soon as it is there, not a whole round together. Slow worlds then delay nobody else, but
-        batches depend on timing: a run cannot be repeated bit for bit."""
-        ...
-
-
-def open_steps(worlds: WorldPool) -> AsyncSteps:
-    """The pool itself if it is asynchronous; otherwise steps of a round are awaited together."""
-    return worlds if isinstance(worlds, AsyncWorldPool) and worlds.asynchronous else _SyncSteps(worlds)
-
-
-class _SyncSteps:
-    def __init__(self, worlds: WorldPool) -> None:
-        self._worlds = worlds
-        self._results: list[tuple[int, Transition | WorldFailure]] = []
-
-    def begin(self, actions: Sequence[tuple[int, str]]) -> None:
-        results = self._worlds.step(actions) if actions else []
-        self._results = [(slot, result) for (slot, _), result in zip(actions, results, strict=True)]
-
-    def collect(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
-        return self._results
 
 
 class SlotWorlds:
@@ -234,41 +199,6 @@ def raise_after(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
         if outer_s:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer_s - (time.monotonic() - began)))
-
-
-Call = tuple[int, tuple[str, Any]]
-"""(slot, (method, argument)), as sent to a worker"""
-
-READY = "ready"
-"""a worker's first message, once it has started"""
-
-PENDING = object()
-"""no message yet"""
-
-
-class WorkerExited(Exception):
-    """A worker is gone; the message says how."""
-
-
-class Worker(Protocol):
-    """A process that steps the worlds of some slots. It says READY, then answers calls in order. `send` has no effect if it is
-    gone; `receive` gives its next message or PENDING, and raises `WorkerExited` if there will be none; `leave` asks it to close
-    its worlds and exit; `stop` kills it, after waiting up to `grace_s` for it to exit."""
-
-    def send(self, call: Call) -> None: ...
-    def receive(self) -> Any: ...
-    def leave(self) -> None: ...
-    def stop(self, grace_s: float = 0.0) -> None: ...
-
-
-W = TypeVar("W", bound=Worker)
-
-
-class WorkerLauncher(Protocol[W]):
-    """`wait`: until one of the workers says something or exits, or the limit is reached."""
-
-    def start(self, make: Callable[[], World]) -> W: ...
-    def wait(self, workers: Sequence[W], limit_s: float) -> None: ...
 
 
 def describe_crashes(played: Sequence[Trajectory]) -> str:

@@ -59,11 +59,10 @@ def episodes(pool: WorldPool, world: Environment, policy: Any, count: int) -> li
     return [(t.stop, t.final, [(s.observation, s.action, s.effective) for s in t.steps]) for t in played]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_same_answers_as_in_place(actors: RayLauncher, asynchronous: bool) -> None:
+def test_the_same_answers_as_in_place(actors: RayLauncher) -> None:
     """Twenty episodes on two actors: more than either is handed at once."""
     world = get_environment("countdown")
-    ours = episodes(WorkerPool(world.make, 2, 60.0, asynchronous, actors), world, ScriptedPolicy(stumble_through_countdown), 20)
+    ours = episodes(WorkerPool(world.make, 2, 60.0, launcher=actors), world, ScriptedPolicy(stumble_through_countdown), 20)
     assert ours == episodes(InProcessPool(world.make), world, ScriptedPolicy(stumble_through_countdown), 20)
 
 

@@ -123,4 +123,4 @@ def test_told_by_hand():
     prompt, read, fits = renderer.render(observation, tokens, 4)
     assert tokens.decode(read) == prompt.text == "walk 2\n<note>\nKeep left.\n</note>\nplace 0 of 2\n?" and fits
     assert renderer.record("forward", world.step("forward")) == {} and renderer.turns == 1
-    assert renderer.render(observation).prompt.history == ("1 place 0 of 2 then forward",)
+    assert renderer.render(observation)[0].history == ("1 place 0 of 2 then forward",)

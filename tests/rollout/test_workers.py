@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +27,7 @@ from tacit.worlds import get_environment
 COUNTDOWN = get_environment("countdown")
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_same_answers_as_in_place(asynchronous):
+def test_the_same_answers_as_in_place():
     context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
     plans = [EpisodePlan(task, i) for i, task in enumerate(COUNTDOWN.tasks("train", 5, 0))]
 
@@ -44,18 +44,16 @@ def test_the_same_answers_as_in_place(asynchronous):
         finally:
             pool.close()
 
-    assert play(WorkerPool(COUNTDOWN.make, 2, 60.0, asynchronous)) == play(InProcessPool(COUNTDOWN.make))
+    assert play(WorkerPool(COUNTDOWN.make, 2, 60.0)) == play(InProcessPool(COUNTDOWN.make))
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(asynchronous):
+def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on():
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
     tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
     tasks.append(corridor(4, "quit"))
     context = History(Signs(), turns=None, style="bare")
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
-    pool = WorkerPool(Corridor, 1, 1.0, asynchronous)
+    pool = WorkerPool(Corridor, 1, 1.0)
     try:
         played = rollout([EpisodePlan(t, i) for i, t in enumerate(tasks)], context, pool, policy, Sampling(), 10)
     finally:
@@ -77,35 +75,20 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_slow_world_holds_up_others_only_where_answers_are_awaited_together(asynchronous):
-    """Each in a worker of its own; the first takes a second for its first step."""
-    policy = ScriptedPolicy(lambda prompt, seed: "forward")
-    context = History(Signs(), turns=0, style="bare")
-    pool = WorkerPool(Corridor, 2, 60.0, asynchronous)
-    try:
-        plans = [EpisodePlan(corridor(2, "slow", 0), 0), EpisodePlan(corridor(4), 1)]
-        played = rollout(plans, context, pool, policy, Sampling(), 10)
-    finally:
-        pool.close()
-    assert [(t.stop, len(t)) for t in played] == [(StopReason.SUCCESS, 2), (StopReason.SUCCESS, 4)]
-    goals = [[prompt.splitlines()[0] for prompt, _ in call] for call in policy.asked]
-    both, slow, quick = ["walk 2", "walk 4"], ["walk 2"], ["walk 4"]
-    assert goals == ([both, quick, quick, quick, slow] if asynchronous else [both, both, quick, quick])
+def interrupted(workers, limit_s):
+    raise KeyboardInterrupt
 
 
 def test_answers_to_episodes_that_were_broken_off_are_not_taken_for_others():
-    pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
+    pool = WorkerPool(Corridor, 1, 60.0)
     try:
-        pool.reset([corridor(5), corridor(6)])
-        pool.begin([(0, "forward"), (1, "forward")])
+        pool.reset([corridor(5, "slow", 0), corridor(6)])
+        wait, pool._launcher.wait = pool._launcher.wait, interrupted
+        with pytest.raises(KeyboardInterrupt):
+            pool.step([(0, "forward"), (1, "forward")])
+        pool._launcher.wait = wait
         assert [a.text for a in pool.reset([corridor(7)])] == ["place 0 of 7"]
-        assert pool.collect(wait=True) == []
-        pool.reset([corridor(5), corridor(6)])
-        pool.begin([(0, "forward")])
-        assert [a.observation.text for a in pool.step([(1, "forward")])] == ["place 1 of 6"]
-        assert [(slot, a.observation.text) for slot, a in pool.collect(wait=True)] == [(0, "place 1 of 5")]
+        assert [a.observation.text for a in pool.step([(0, "forward")])] == ["place 1 of 7"]
     finally:
         pool.close()
 
@@ -150,17 +133,17 @@ def test_an_answer_of_nothing_is_an_answer():
 
 @pytest.mark.slow
 def test_it_is_known_whom_one_waits_for_longest():
-    pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
+    pool = WorkerPool(Corridor, 1, 60.0)
     try:
         slow = corridor(2, "slow", 0)
         pool.reset([slow, corridor(3)])
         assert pool.late is None
-        pool.begin([(0, "forward"), (1, "forward")])
-        late = pool.late
+        with ThreadPoolExecutor(1) as executor:
+            stepping = executor.submit(pool.step, [(0, "forward"), (1, "forward")])
+            while (late := pool.late) is None and not stepping.done():
+                pass
         assert late is not None and late.task == slow and late.limit_s == 60.0 and 0 <= late.seconds < 60
-        while len(pool.collect(wait=True)) and pool.late:
-            pass
-        assert pool.late is None
+        assert len(stepping.result()) == 2 and pool.late is None
     finally:
         pool.close()
 
@@ -172,10 +155,13 @@ def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
     try:
         pool.reset([corridor(4, "slow", at=1)])
         pool.step([(0, "forward")])
-        pool.begin([(0, "forward")])
-        (worker,) = (child for child in multiprocessing.active_children() if child.pid is not None)
-        os.kill(worker.pid, signal.SIGINT)
-        assert [answer.observation.text for _, answer in pool.collect(wait=True)] == ["place 2 of 4"]
+        with ThreadPoolExecutor(1) as executor:
+            stepping = executor.submit(pool.step, [(0, "forward")])
+            while pool.late is None and not stepping.done():
+                pass
+            (worker,) = (child for child in multiprocessing.active_children() if child.pid is not None)
+            os.kill(worker.pid, signal.SIGINT)
+            assert [answer.observation.text for answer in stepping.result()] == ["place 2 of 4"]
     finally:
         pool.close()
     assert "KeyboardInterrupt" not in capfd.readouterr().err
@@ -188,17 +174,14 @@ def test_a_pool_needs_a_process():
 
 @pytest.mark.slow
 def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
-    pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
+    pool = WorkerPool(Corridor, 1, 60.0)
     try:
         slots = range(3 * MAX_IN_FLIGHT)
         pool.reset([corridor(2, "slow", 0), *(corridor(2) for _ in slots[1:])])
-        pool.begin([(slot, "forward") for slot in slots])
-        assert pool._in_flight == [MAX_IN_FLIGHT] and len(pool._queued[0]) == 3 * MAX_IN_FLIGHT
-        answered = []
-        while len(answered) < len(slots):
-            answered += [slot for slot, _ in pool.collect(wait=True)]
-            assert pool._in_flight[0] <= MAX_IN_FLIGHT
-        assert answered == list(slots)
+        in_flight, send = [], pool._send
+        pool._send = lambda worker: (send(worker), in_flight.append(pool._in_flight[0]))
+        assert len(pool.step([(slot, "forward") for slot in slots])) == len(slots)
+        assert max(in_flight) == MAX_IN_FLIGHT
     finally:
         pool.close()
 
