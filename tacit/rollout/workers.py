@@ -35,8 +35,8 @@ class WorkerExited(Exception):
 
 # A worker is a process that steps the worlds of some slots. Its first message says that it has started; then it answers calls
 # in order. `send` has no effect if it is gone; `receive` gives its next message or PENDING, and raises `WorkerExited` if there
-# will be none; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's `wait`
-# returns when one of the workers says something or exits, or at the limit.
+# will be none; `leave` asks it to close its worlds and exit; `stop` kills it, after waiting up to `grace_s`. A launcher's
+# `wait` returns when one of the workers says something or exits, or at the limit.
 
 
 # Spawned, not forked: torch's threads do not survive a fork.
