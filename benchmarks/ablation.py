@@ -2,21 +2,29 @@
 
     python benchmarks/ablation.py --tokenizer models/smollm2 --shapes 135M,1.5B,7B --json ablation.json
 
-Models have random weights. Each measurement is a process of its own (benchmarks/iteration.py): a warm-up, then
-`--repeats` iterations, of which the median counts. `nothing` is measured first and last; the two show the noise. Pieces are
+Models have random weights. For each piece the model is loaded anew without it and runs a warm-up and `--repeats` iterations of
+benchmarks/iteration.py, of which the median counts. `nothing` is measured first and last; the two show the noise. Pieces are
 capability probes of tacit/engines/local/fast (see contract.md), `cuda_graphs`, and `all` (`--engine.fast off`).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import subprocess
-import sys
+import statistics
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+from iteration import Shape, iterate
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from tacit.engines.local.fast import kernels
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
 
 PIECES = (
     "cuda_graphs",
@@ -41,9 +49,11 @@ SHAPES = {
 }
 LORA = {"7B": 16}
 """rank of adapters, where optimizer states of all weights would not fit"""
+EPISODES = {"135M": 128, "1.5B": 64, "7B": 32}
+"""episodes of an iteration, in groups of 8"""
 
 
-def make(shape: str, tokenizer: str, directory: Path) -> Path:
+def make(shape: str, tokenizer: str, directory: Path, device: str) -> Path:
     hidden, inner, layers, heads, kv_heads, vocabulary, tied = SHAPES[shape]
     config = LlamaConfig(
         hidden_size=hidden,
@@ -54,21 +64,23 @@ def make(shape: str, tokenizer: str, directory: Path) -> Path:
         vocab_size=vocabulary,
         tie_word_embeddings=tied,
         max_position_embeddings=4096,
-        torch_dtype="bfloat16",
     )
-    LlamaForCausalLM(config).bfloat16().save_pretrained(directory)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        LlamaForCausalLM(config).save_pretrained(directory)
+    torch.set_default_dtype(torch.float32)
     AutoTokenizer.from_pretrained(tokenizer).save_pretrained(directory)
     return directory
 
 
-def measure(model: Path, without: str, rank: int, args: argparse.Namespace) -> dict[str, float] | str:
-    command = [sys.executable, str(Path(__file__).with_name("iteration.py")), "--model", str(model), "--alone", "--json"]
-    command += ["--lora-rank", str(rank), "--repeats", str(args.repeats), "--without", without]
-    command += ["--episodes", str(args.episodes), "--turns", str(args.turns)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["no output"])[-1]
-    return json.loads(done.stdout.splitlines()[-1])["measured"][0]["seconds"]
+def measure(model: Path, without: str, size: Shape, settings: EngineSettings, repeats: int) -> dict[str, float]:
+    """Median seconds of each phase of an iteration without this piece."""
+    kernels.disabled = {without} & set(PIECES)
+    policy = load_policy(str(model), replace(settings, fast="off" if without == "all" else "auto"))
+    iterate(policy, replace(size, turns=max(1, size.turns // 4)), 0)
+    rounds = [iterate(policy, size, 1 + number)[0] for number in range(repeats)]
+    phases = {phase: statistics.median(seconds[phase] for seconds in rounds) for phase in rounds[0]}
+    return phases | {"iteration": sum(phases.values())}
 
 
 def main() -> None:
@@ -76,23 +88,35 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, help="directory with a tokenizer")
     parser.add_argument("--shapes", default="135M,1.5B,7B")
     parser.add_argument("--pieces", default=",".join(PIECES))
-    parser.add_argument("--episodes", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=8, help="mean of an episode (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=480, help="mean (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="timed iterations (default %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--minutes", type=float, default=60, help="start no measurement after so many (default %(default)s)")
     parser.add_argument("--json", type=Path, help="write all times here, after each measurement")
     args = parser.parse_args()
+    end = time.monotonic() + 60 * args.minutes
     found: dict[str, dict[str, dict[str, float] | str]] = {}
     print("| shape | without | rollout s | update s | iteration s | slower by |\n|---|---|---|---|---|---|", flush=True)
     for shape in args.shapes.split(","):
         rows = found.setdefault(shape, {})
+        size = Shape(EPISODES[shape], args.turns, args.prompt_tokens, new_tokens=8)
+        settings = EngineSettings(device=args.device, lora_rank=LORA.get(shape, 0))
         with tempfile.TemporaryDirectory() as directory:
-            model = make(shape, args.tokenizer, Path(directory))
+            model = make(shape, args.tokenizer, Path(directory), args.device)
             for piece in ("nothing", *args.pieces.split(","), "nothing again"):
-                seconds = measure(model, "" if piece.startswith("nothing") else piece, LORA.get(shape, 0), args)
-                rows[piece] = seconds
-                if isinstance(seconds, str):
-                    print(f"| {shape} | {piece} | {seconds} | | | |", flush=True)
+                if time.monotonic() > end:
+                    print(f"| {shape} | {piece} | not measured: out of time | | | |")
                     continue
+                try:
+                    seconds = rows[piece] = measure(model, piece, size, settings, args.repeats)
+                except Exception as error:
+                    rows[piece] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+                    print(f"| {shape} | {piece} | {rows[piece]} | | | |", flush=True)
+                    continue
+                finally:
+                    gc.collect()
+                    torch.cuda.empty_cache()
                 first = rows["nothing"]
                 slower = f"{100 * (seconds['iteration'] / first['iteration'] - 1):+.1f}%" if isinstance(first, dict) else "–"
                 times = " | ".join(f"{seconds[phase]:.2f}" for phase in ("rollout", "update", "iteration"))

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, HiddenState, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
-from tacit.engines.local.fast import cuda_graphs, kernels
 from tacit.engines.local.memory import free_memory
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
@@ -278,7 +277,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--grow", action="append", default=[], metavar="WHAT=A,B,…", help="measure at each of these instead")
     parser.add_argument("--vllm", metavar="DIRECTORY", help="where vLLM lies, if it is not installed")
     parser.add_argument("--alone", action="store_true", help="without peers")
-    parser.add_argument("--without", metavar="PIECE,…", default="", help="fast pieces to turn off (benchmarks/ablation.py)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     if args.episodes % GROUP:
@@ -297,14 +295,7 @@ def main() -> None:
         longest = max(3 * shape.prompt_tokens // 2 + 2 * shape.new_tokens for shape in shapes(args))
         sizes = replace(sizes, context=max(sizes.context, longest))
     args.path = str(tiny_checkpoint(texts, sizes, 0)) if sizes else str(Path(args.model).expanduser())
-    without = {piece for piece in args.without.split(",") if piece}
-    if "cuda_graphs" in without:
-        cuda_graphs.CudaGraphs.enabled = property(lambda graphs: False, lambda graphs, value: None)  # type: ignore[assignment]
-    kernels.disabled |= without
-    fast: Literal["auto", "off"] = "off" if "all" in without else "auto"
-    policy = load_policy(
-        args.path, EngineSettings(device=args.device, threads=args.threads, lora_rank=args.lora_rank, fast=fast)
-    )
+    policy = load_policy(args.path, EngineSettings(device=args.device, threads=args.threads, lora_rank=args.lora_rank))
     result: dict[str, Any] = {
         "benchmark": "iteration",
         "model": args.model,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tacit.core.types import HiddenState
+from tacit.engines.local.fast import kernels
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, max_blocks, split_into_blocks
@@ -34,7 +35,7 @@ class CudaGraphs:
     """Captures each kind of step once and replays it. A step must read and write tensors at fixed addresses."""
 
     def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
+        self.enabled = enabled and "cuda_graphs" not in kernels.disabled
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
 
     def __len__(self) -> int:

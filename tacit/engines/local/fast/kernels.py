@@ -27,7 +27,7 @@ Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
 disabled: set[str] = set()
-"""names of probes that answer False; filled by benchmarks/ablation.py"""
+"""names of probes that answer False, or `cuda_graphs`; filled by benchmarks/ablation.py"""
 _fast: ContextVar[bool] = ContextVar("fast", default=True)
 
 
