@@ -148,7 +148,7 @@ def draw(methods: dict[str, dict[int, Run]], order: list[str], title: str, file:
 
     figure, axis = plt.subplots(figsize=(7, 4))
     most = max(map(len, methods.values()))
-    for method in (m for m in order if len(methods[m]) == most):  # the others are in the table
+    for method in (m for m in order if m == order[0] or len(methods[m]) == most):  # the others are in the table
         curves = np.array([[e["success"] for e in run["evaluations"]] for run in methods[method].values()]) * 100
         steps = [e["step"] for e in next(iter(methods[method].values()))["evaluations"]]
         (line,) = axis.plot(steps, curves.mean(axis=0), marker="o", markersize=3, label=f"{method} ({len(curves)})")
