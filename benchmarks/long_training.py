@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tacit.evaluation.statistics import area, crossed_bootstrap, holm, sign_flip, t_interval
+from tacit.comparison.results import compare_runs, mean_success, outcomes_by_task
+from tacit.evaluation.statistics import area, crossed_bootstrap, holm, t_interval
 
 EVALUATION = ("step", "success", "success_steps", "invalid", "ineffective", "outcomes")
 TRAINING = ("success", "steps", "entropy", "grad_norm", "old_kl", "repeated", "effective", "seconds")
@@ -63,14 +64,9 @@ def collect(directories: list[Path], study: str, file: Path) -> None:
     print(f"{len(runs)} runs in {file}")
 
 
-def primary(run: Run) -> float:
-    return float(np.mean([e["success"] for e in run["evaluations"][-PRIMARY:]]))
-
-
-def won_by_task(run: Run) -> np.ndarray:
-    """Each task's share of wins in the last evaluations."""
-    outcomes = [list(map(int, repeat)) for e in run["evaluations"][-PRIMARY:] for repeat in e["outcomes"]]
-    return np.mean(outcomes, axis=0)
+def last(run: Run) -> list[dict[str, Any]]:
+    """The evaluations of the primary outcome, as `tacit compare --outcome mean:3` takes them."""
+    return [{**e, "episodes": sum(map(len, e["outcomes"]))} for e in run["evaluations"][-PRIMARY:]]
 
 
 def percent(value: float, sign: bool = False) -> str:
@@ -91,7 +87,7 @@ def tables(runs: dict[str, Run], figures: Path | None) -> None:
         for method in order:
             own = [methods[method][seed] for seed in sorted(methods[method])]
             curve = np.array([[e["success"] for e in run["evaluations"]] for run in own]).mean(axis=0)
-            by_seed = [primary(run) for run in own]
+            by_seed = [mean_success(last(run)) for run in own]
             cells = [method, ", ".join(str(run["seed"]) for run in own), *map(percent, curve), percent(np.mean(by_seed))]
             print(f"| {' | '.join(cells)} | {', '.join(map(percent, by_seed))} |")
         compare(methods, order)
@@ -103,13 +99,13 @@ def tables(runs: dict[str, Run], figures: Path | None) -> None:
         for method in order:
             own = list(methods[method].values())
             train = {k: np.array([run["training"][k] for run in own]) for k in TRAINING}
-            last = [run["evaluations"][-1] for run in own]
+            finals = [run["evaluations"][-1] for run in own]
             areas = [area([(e["step"], e["success"]) for e in run["evaluations"]]) or 0.0 for run in own]
             cells = [
                 percent(train["success"][:, -LATE:].mean()),
                 percent(float(np.mean(areas))),
-                f"{np.mean([e['success_steps'] for e in last]):.1f}",
-                percent(float(np.mean([e["ineffective"] for e in last]))),
+                f"{np.mean([e['success_steps'] for e in finals]):.1f}",
+                percent(float(np.mean([e["ineffective"] for e in finals]))),
                 percent(train["repeated"][:, -LATE:].mean()),
                 f"{train['entropy'][:, :10].mean():.3f}, {train['entropy'][:, -10:].mean():.3f}",
                 f"{train['grad_norm'].mean():.2f}",
@@ -128,12 +124,14 @@ def compare(methods: dict[str, dict[int, Run]], order: list[str]) -> None:
         seeds = sorted(set(methods[method]) & set(first))
         if not seeds:
             continue
-        gaps_S = [primary(methods[method][s]) - primary(first[s]) for s in seeds]
-        gaps_ST = np.array([won_by_task(methods[method][s]) - won_by_task(first[s]) for s in seeds])
+        ours, theirs = ([last(side[seed]) for seed in seeds] for side in (methods[method], first))
+        found = compare_runs(ours, theirs)
+        gaps_S = found["difference"]["per_seed"]
+        won_ST = [[np.mean(outcomes_by_task(run), axis=1) for run in side] for side in (ours, theirs)]
         over_seeds = "–" if len(seeds) < 2 else "[{}, {}]".format(*(percent(v, True) for v in t_interval(gaps_S)))
-        over_tasks = "[{}, {}]".format(*(percent(v, True) for v in crossed_bootstrap(gaps_ST.mean(axis=0)[None])))
-        ps.append(sign_flip(gaps_ST.mean(axis=0).tolist()))
-        p_seeds = "–" if len(seeds) < 2 else f"{sign_flip(gaps_S):.3f}"
+        over_tasks = "[{}, {}]".format(*(percent(v, True) for v in crossed_bootstrap(np.subtract(*won_ST).mean(axis=0)[None])))
+        ps.append(found["p"])
+        p_seeds = "–" if len(seeds) < 2 else f"{found['p_seeds']:.3f}"
         rows.append([method, str(len(seeds)), percent(np.mean(gaps_S), True), over_seeds, p_seeds, over_tasks])
     if rows:
         head = "seeds | difference | 95% over seeds | p over seeds | 95% over tasks | p over tasks (Holm)"

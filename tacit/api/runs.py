@@ -419,7 +419,7 @@ class _ProgressObserver(RolloutObserver):
 def _collect_overrides(name: str, world: World | None, method: Method | None, settings: dict[str, Any]) -> Overrides:
     own: dict[str, Any] = {}
     run = run_of(name) if name else None
-    known = RULE_AGENT_METHOD["name"] if name == RULE_AGENT else method_name(read_settings(run)) if run else DEFAULT_METHOD
+    known = RULE_AGENT_METHOD if name == RULE_AGENT else method_name(read_settings(run)) if run else DEFAULT_METHOD
     said: dict[tuple[str, ...], Any] = {}
     if method is not None:
         known, own = name_method(method)

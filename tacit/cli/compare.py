@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.cli.terminal import exit_status, make_console, percent, say, say_pairs, table
-from tacit.comparison.pages import cells_of, columns, grid_text, missing_runs
+from tacit.comparison.pages import grid_text, missing_runs, table_text
 from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.comparison.results import Results
 from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_of
@@ -22,21 +22,22 @@ from tacit.config.flags import Parser, check_at_least_one
 from tacit.config.recipe import comparison_recipe, read_document
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 
-SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
+SUMMARY_LINE = "Compare methods over worlds and seeds, as one file describes."
 SHAPE = """\
-the file (see docs/guides/compare_methods.md; `tacit list recipes example` says where one lies):
+the file (docs/guides/compare_methods.md; `tacit list recipes example` prints the path of one):
   seeds = [0, 1, 2]           one run for each method, world and seed
+  outcome = "mean:3"          optional: compare by the mean of the last 3 evaluations
   [common]                    settings of all runs, as in a file for `tacit train`
-  [worlds.countdown]          what differs in a world
+  [worlds.countdown]          settings of one world
   [worlds.countdown.start]    optional: imitate once; all runs of the world start there
-  [methods.grpo]              the first is what the others are compared with
+  [methods.grpo]              the first method is the baseline
   [methods.ppo]               a method's own settings: kl = 0.0, schedule.lr = 1e-4
 
-Stopped or killed, the same command goes on exactly where it was. It writes comparison.json,
-table.md, table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
+The same command resumes a comparison that was stopped. It writes comparison.json, table.md,
+table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 FAILED = 1
 PROGRESS_EVERY_S = 30.0
-"""seconds between lines on how far it is"""
+"""seconds between progress lines"""
 MOST_MISSING = 6
 """missing runs listed below a table"""
 SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
@@ -48,7 +49,8 @@ def run(argv: Sequence[str]) -> int:
     check_at_least_one(arguments, "jobs")
     from tacit.cli.main import main
 
-    plan = make_plan(read_document(arguments.file), arguments.file.stem)
+    document = read_document(arguments.file)
+    plan = make_plan({**document, "outcome": arguments.outcome} if arguments.outcome else document, arguments.file.stem)
     directory = arguments.out or Path("runs") / f"compare-{plan.name}"
     check_output_directory(directory)
     wanted = plan.choose(arguments.only)
@@ -73,13 +75,13 @@ def run(argv: Sequence[str]) -> int:
         with report_elapsed(partial(say, console), progress, PROGRESS_EVERY_S):
             failed, found, drawn = results.run_cells(wanted, processes, on_event)
     except KeyboardInterrupt as stop:
-        print(f"\nstopped. The same command goes on; what there is lies in {directory}.", file=sys.stderr)
+        print(f"\nstopped. The same command resumes it; finished runs are in {directory}.", file=sys.stderr)
         return exit_status(stop)
     show_tables(console, plan, found)
     say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:
-        text = f"{len(failed)} of {pluralize(len(wanted), 'run')} failed, each as its {LOG} says"
-        say(console, f"{text}; the same command tries them again.", style="bold red")
+        text = f"{len(failed)} of {pluralize(len(wanted), 'run')} failed; see {LOG} of each"
+        say(console, f"{text}. The same command retries them.", style="bold red")
     say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")
     return FAILED if failed else 0
 
@@ -88,16 +90,18 @@ def make_parser() -> Parser:
     parser = Parser(
         "compare",
         SUMMARY_LINE,
-        usage="tacit compare FILE [--out DIR] [--jobs N] [--only NAME,…] [--dry-run]",
+        usage="tacit compare FILE [--out DIR] [--jobs N] [--only NAME,…] [--outcome last|mean:N] [--dry-run]",
         epilog=SHAPE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or a recipe by its name")
-    parser.flag("--out", Path, "where to put it (default: runs/compare-NAME)", "DIR")
+    parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or the name of a packaged recipe")
+    parser.flag("--out", Path, "output directory (default: runs/compare-NAME)", "DIR")
     parser.flag("--jobs", 1, "runs at a time")
-    only_help = "do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED, * for any; "
-    parser.flag("--only", "", only_help + "the table shows all there is", "NAME,…")
-    parser.flag("--dry-run", False, "check the file and say what would be done")
+    only_help = "run only these: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED; * matches any"
+    parser.flag("--only", "", only_help, "NAME,…")
+    outcome_help = "compare by the last evaluation, or by the mean of the last N (default: as in the file, else last)"
+    parser.flag("--outcome", "", outcome_help, "last|mean:N")
+    parser.flag("--dry-run", False, "check the file and print the plan")
     return parser
 
 
@@ -147,18 +151,16 @@ def show_event(console: Console, event: RunEvent) -> None:
 
 def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
     for world in found["worlds"]:
-        further = found["further"][world]
-        head = columns(found["thresholds"], further)
-        shown = [i for i, name in enumerate(head) if name in SHOWN or name.startswith("final, ")]
-        rows = [cells_of(row, len(found["seeds"]), further) for row in found["table"] if row["world"] == world]
+        head, rows = table_text(found, world)
+        shown = [i for i, name in enumerate(head) if name in SHOWN or name.startswith(("final, ", "mean of last "))]
         console.print()
         titles = [head[i] for i in shown]
         console.print(table(world, titles, [[r[i] for i in shown] for r in rows], titles[1:]))
         missing = missing_runs(found, world)
         for line in missing[:MOST_MISSING]:
-            say(console, f"  not in it: {line}", style="yellow")
+            say(console, f"  missing: {line}", style="yellow")
         if len(missing) > MOST_MISSING:
-            say(console, f"  and {len(missing) - MOST_MISSING} more that table.md names", style="yellow")
+            say(console, f"  and {len(missing) - MOST_MISSING} more; see table.md", style="yellow")
         for grid in found["grids"].get(world, ()):
             titles, lines = grid_text(grid)
             console.print()

@@ -209,6 +209,6 @@ def peek_method(argv: Sequence[str], command: str) -> str:
     if seen.method:
         return seen.method
     if RULE_AGENT in rest:
-        return RULE_AGENT_METHOD["name"]
+        return RULE_AGENT_METHOD
     run = next((run for word in rest if not word.startswith("-") and (run := run_of(word))), None)
     return method_name(read_settings(run)) if run else DEFAULT_METHOD

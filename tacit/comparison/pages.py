@@ -21,66 +21,76 @@ def markdown(found: Found) -> str:
     lines = [f"# {found['name']}", ""]
     lines += [found["description"].strip(), ""] if found["description"] else []
     for world in found["worlds"]:
-        lines += [f"## {world}", "", _panel(found, world), ""]
-        rows = [row for row in found["table"] if row["world"] == world]
-        further = found["further"][world]
-        head = columns(found["thresholds"], further)
-        lines += [*_grid(head, [cells_of(row, len(found["seeds"]), further) for row in rows]), ""]
+        panel = found["panels"].get(world)
+        text = "Nothing has been measured here yet."
+        if panel is not None:
+            text = f"Panel `{panel['name']}` (hash `{panel['hash']}`), {panel['episodes']} episodes at every evaluation."
+        lines += [f"## {world}", "", text, "", *_grid(*table_text(found, world)), ""]
         for grid in found["grids"].get(world, ()):
             lines += [f"Success on `{grid['panel']}`:", "", *_grid(*grid_text(grid)), ""]
-        lines += [f"- {line}" for line in missing_runs(found, world)] + ([""] if missing_runs(found, world) else [])
-        lines += _describe_differences(found["differences"][world])
+        if missing := missing_runs(found, world):
+            lines += [*(f"- {line}" for line in missing), ""]
+        if differences := found["differences"][world]:
+            shown = [f"- {Difference(**each)}" for each in differences]
+            lines += ["Settings in which the methods differ, where they have the same:", "", *shown, ""]
     lines += [f"Note: {note}\n" for note in found["notes"]]
+    count, baseline = outcome_count(found), found["baseline"]
+    compared, test = "final success", "exact McNemar test over seeds × tasks"
+    if count > 1:
+        compared, test = f"the mean of the last {count} evaluations", "sign-flip test over tasks"
     lines += [
-        f"Success in %, mean over seeds with its 95% interval. *start*: before practice; *final*: after the last iteration; "
-        f"*final, SPLIT*: the same on a further panel; *peak*: each seed's best evaluation of practice, chosen after the fact "
-        f"and so always flattering. *≥ x%*: median "
-        f"iteration of the first evaluation at or above x%, with the share of seeds that got there. *Δ*: final success minus "
-        f"{found['baseline']}'s. *p*: exact McNemar test against {found['baseline']} over seeds × tasks, for these very "
-        f"agents; *p seeds*: sign-flip test over seeds, for training again; both corrected for all comparisons here (Holm).",
+        f"Success in %, mean over seeds with its 95% interval. *start*: before RL; *final*: after the last iteration; "
+        f"*final, SPLIT*: the same on a further panel; *peak*: each seed's best evaluation in RL, chosen after the fact and so "
+        f"biased upward. *≥ x%*: median iteration of the first evaluation at or above x%, and the share of seeds that reached "
+        f"it. *Δ*: {compared}, minus that of {baseline}, paired by seed. *p*: {test} against {baseline}, for these trained "
+        f"agents; *p seeds*: sign-flip test over seeds, for new training runs; both with Holm's correction for all comparisons "
+        f"here.",
         "",
     ]
     return "\n".join(lines)
 
 
-def columns(thresholds: Sequence[float], further: Sequence[str] = ()) -> list[str]:
-    names = ["method", "seeds", "start", "final", *(f"final, {split_of(panel)}" for panel in further)]
-    names += ["peak", "score", "success length", "invalid"]
-    return [*names, *(f"≥ {100 * t:g}%" for t in thresholds), "Δ", "p", "p seeds"]
+def outcome_count(found: Found) -> int:
+    """`mean:3` -> 3: how many of its last evaluations a run is compared by."""
+    return int(found.get("outcome", "last").partition(":")[2] or 1)
 
 
-def split_of(panel: str) -> str:
-    """`alfworld/valid_seen/140` -> valid_seen."""
-    return panel.split("/")[1] if panel.count("/") > 1 else panel
+def table_text(found: Found, world: str) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows of a world's table; an unknown number is a dash."""
+    further, count = found["further"][world], outcome_count(found)
+    # `alfworld/valid_seen/140` -> valid_seen
+    splits = [panel.split("/")[1] if panel.count("/") > 1 else panel for panel in further]
+    head = ["method", "seeds", "start", "final", *([f"mean of last {count}"] if count > 1 else [])]
+    head += [*(f"final, {split}" for split in splits), "peak", "score", "success length", "invalid"]
+    head += [*(f"≥ {100 * t:g}%" for t in found["thresholds"]), "Δ", "p", "p seeds"]
+    rows = []
+    for row in (row for row in found["table"] if row["world"] == world):
+        against = row["against"] or {}
+        rows.append([
+            row["method"],
+            f"{len(row['seeds'])}/{len(found['seeds'])}",
+            *(_number(row[name], 100, 1) for name in ("start", "final", *(["outcome"] if count > 1 else []))),
+            *(_number(row["further"].get(panel, {}).get("final"), 100, 1) for panel in further),
+            _number(row["peak"], 100, 1),
+            _number(row["score"], 1, 3),
+            _number(row["success_length"], 1, 1),
+            _number(row["invalid"], 100, 1),
+            *(_reached(entry) for entry in row["steps_to"]),
+            _number(against.get("difference"), 100, 1, sign=True),
+            p_text(against.get("p_holm")),
+            p_text(against.get("p_seeds_holm")),
+        ])  # fmt: skip
+    return head, rows
 
 
 def grid_text(grid: Found) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows; an empty cell is a dash."""
     return ["", *grid["columns"]], [[row["name"], *(_number(m, 100, 1) for m in row["measures"])] for row in grid["rows"]]
-
-
-def cells_of(row: Found, planned: int, further: Sequence[str] = ()) -> list[str]:
-    """A row as text; an unknown number is a dash."""
-    against = row["against"] or {}
-    return [
-        row["method"],
-        f"{len(row['seeds'])}/{planned}",
-        *(_number(row[name], 100, 1) for name in ("start", "final")),
-        *(_number(row["further"].get(panel, {}).get("final"), 100, 1) for panel in further),
-        _number(row["peak"], 100, 1),
-        _number(row["score"], 1, 3),
-        _number(row["success_length"], 1, 1),
-        _number(row["invalid"], 100, 1),
-        *(_reached(entry) for entry in row["steps_to"]),
-        _number(against.get("difference"), 100, 1, sign=True),
-        p_text(against.get("p_holm")),
-        p_text(against.get("p_seeds_holm")),
-    ]
 
 
 def csv_text(found: Found) -> str:
     """One line per world and method, all digits."""
     measures = ("start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area")
+    measures += ("outcome",) if outcome_count(found) > 1 else ()
     head = ["world", "method", "panel", "panel_hash", "seeds", "missing"]
     head += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
     for threshold in found["thresholds"]:
@@ -95,8 +105,8 @@ def csv_text(found: Found) -> str:
     for row in found["table"]:
         panel, against = found["panels"].get(row["world"]) or {}, row["against"] or {}
         line = [row["world"], row["method"], panel.get("name"), panel.get("hash"), len(row["seeds"]), len(row["missing"])]
-        for measure in [*(row[name] for name in measures)]:
-            line += [(measure or {}).get(key) for key in ("mean", "low", "high")]
+        for name in measures:
+            line += [(row[name] or {}).get(key) for key in ("mean", "low", "high")]
         for entry in row["steps_to"]:
             line += [entry["median"], entry["reached"]]
         line += [(against.get("difference") or {}).get(key) for key in ("mean", "low", "high")]
@@ -134,13 +144,6 @@ def _reached(entry: Found) -> str:
     return f"{when} ({entry['reached']}/{entry['of']})"
 
 
-def _panel(found: Found, world: str) -> str:
-    panel = found["panels"].get(world)
-    if panel is None:
-        return "Nothing has been measured here yet."
-    return f"Panel `{panel['name']}` (hash `{panel['hash']}`), {panel['episodes']} episodes at every evaluation."
-
-
 def missing_runs(found: Found, world: str) -> list[str]:
     """`broken, seed 0: failed: …` for each missing run of a world."""
     start = found["starts"].get(world)
@@ -152,14 +155,6 @@ def missing_runs(found: Found, world: str) -> list[str]:
             reason = f": {cell['error']}" if cell["error"] else ""
             lines.append(f"{cell['method']}, seed {cell['seed']}: {cell['status']}{reason}")
     return lines
-
-
-def _describe_differences(differences: Sequence[Found]) -> list[str]:
-    """Other settings in which the rows differ."""
-    if not differences:
-        return []
-    told = [f"- {Difference(**each)}" for each in differences]
-    return ["Settings in which the methods differ, where they have the same:", "", *told, ""]
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -204,8 +199,8 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
     series = [s for (i, m), own in zip(methods, curves, strict=True) if (s := mean_series(m, own, i)).points]
     draw_lines(axes, series, marks=True)
     seeds = len({c["seed"] for c in cells})
-    told = f"{world}: mean of {pluralize(seeds, 'seed')}; each seed thin"
-    axes.set(xlabel="iteration", ylabel="success on the panel, %", title=told)
+    title = f"{world}: mean of {pluralize(seeds, 'seed')}; each seed thin"
+    axes.set(xlabel="iteration", ylabel="success on the panel, %", title=title)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.grid(axis="y")
     name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.1f}") for s in series], 0.055)
@@ -218,7 +213,7 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
             figure = Figure(figsize=(7.2, 4.2), layout="constrained")
             axes = figure.subplots()
             draw_lines(axes, drawn, marks=True)
-            axes.set(xlabel="iteration", ylabel=name, title=f"{world}: in practice, means of {SPANS} spans of iterations")
+            axes.set(xlabel="iteration", ylabel=name, title=f"{world}: in RL, means of {SPANS} spans of iterations")
             axes.grid(axis="y")
             name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.2f}") for s in drawn], 0.055)
             yield name.replace("/", "-"), figure
@@ -235,11 +230,11 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
         yield "thresholds", figure
 
 
-def average_spans(told: Sequence[Sequence[float]]) -> dict[float, float]:
+def average_spans(points: Sequence[Sequence[float]]) -> dict[float, float]:
     """Means over equal spans of iterations, at each span's last iteration."""
-    last = max((step for step, _ in told), default=0)
+    last = max((step for step, _ in points), default=0)
     length = -(-last // SPANS) or 1
     spans: dict[float, list[float]] = {}
-    for step, value in told:
+    for step, value in points:
         spans.setdefault(length * -(-step // length), []).append(value)
     return {step: sum(own) / len(own) for step, own in sorted(spans.items())}

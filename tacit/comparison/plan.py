@@ -1,6 +1,5 @@
-"""From one file to the runs it stands for: methods × worlds × seeds, all of them checked before the first begins. The file's
-tables are in docs/guides/compare_methods.md. What is said more closely wins: common, then world, then method, then the method
-in the world."""
+"""The runs of a comparison file: methods × worlds × seeds, all checked before the first starts. Later tables override earlier
+ones: common, world, method, method in the world. docs/guides/compare_methods.md describes the file."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
-TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
+TOP = ("name", "description", "seeds", "thresholds", "outcome", "metrics", "unequal", "common", "worlds", "methods", "grid")
 SECTIONS = ("schedule", "sft", "engine", "policies")
 """sections that a method may override; the others must be equal"""
 NOT_OF_METHODS = ("evaluation", "model", "world", "seed", "out", "tiny")
@@ -45,6 +44,32 @@ def read_list(document: Document, key: str, default: Sequence[Any], fits: Callab
     return list(value)
 
 
+def read_text(document: Document, key: str, default: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str):
+        raise TacitError(f"{key} must be text, not {value!r}.")
+    return value
+
+
+def read_outcome(text: str) -> int:
+    """How many of a run's last evaluations its outcome is the mean of: `last` -> 1, `mean:3` -> 3."""
+    found = re.fullmatch(r"last|mean:([1-9]\d*)", text)
+    if not found:
+        raise TacitError(f"outcome = {text!r} must be last, or mean:N for the mean of the last N evaluations, such as mean:3.")
+    return int(found[1] or 1)
+
+
+def read_table(value: Any, where: str) -> Document:
+    """A table with underscores in its keys, recursively."""
+    if not isinstance(value, Mapping):
+        raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
+    keep = where.endswith(".methods")  # names, not settings
+    return {
+        key if keep else key.replace("-", "_"): read_table(inner, f"{where}.{key}") if isinstance(inner, Mapping) else inner
+        for key, inner in value.items()
+    }
+
+
 def read_tables(document: Document, kind: str) -> dict[str, Document]:
     tables = document.get(kind)
     if not isinstance(tables, Mapping) or not tables:
@@ -63,7 +88,7 @@ def read_shared(value: Any, where: str) -> Document:
     document = read_table(value, where)
     for key in ("seed", "out"):
         if key in document:
-            raise TacitError(f"[{where}] says {key!r}; the comparison gives every run its own: leave it out.")
+            raise TacitError(f"[{where}] sets {key!r}, which the comparison sets for every run; remove it.")
     if "method" in document:
         document["method"] = read_table(document["method"], f"{where}.method")
     if prompt := document.pop("prompt", {}):
@@ -72,26 +97,8 @@ def read_shared(value: Any, where: str) -> Document:
 
 
 def fold_prompt(table: Document) -> Document:
-    """A method's table with its prompt settings among its own. `Recipe.from_json` tells them apart again."""
+    """A method's table with its prompt settings among its own; `_complete` separates them again."""
     return {**table.get("prompt", {}), **{key: value for key, value in table.items() if key != "prompt"}}
-
-
-def read_table(value: Any, where: str) -> Document:
-    """A table with underscores in its keys, recursively."""
-    if not isinstance(value, Mapping):
-        raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
-    keep = where.endswith(".methods")  # names, not settings
-    return {
-        key if keep else key.replace("-", "_"): read_table(inner, f"{where}.{key}") if isinstance(inner, Mapping) else inner
-        for key, inner in value.items()
-    }
-
-
-def read_text(document: Document, key: str, default: str) -> str:
-    value = document.get(key, default)
-    if not isinstance(value, str):
-        raise TacitError(f"{key} must be text, not {value!r}.")
-    return value
 
 
 def merge(*documents: Mapping[str, Any]) -> Document:
@@ -104,9 +111,9 @@ def merge(*documents: Mapping[str, Any]) -> Document:
     return merged
 
 
-def method_settings(method: str) -> set[str]:
-    """The names of a method's settings and of its prompt's."""
-    return {option.place[1] for option in method_options(method) if option.place[0] in ("method", "prompt")}
+def method_settings(method: str) -> dict[str, str]:
+    """A method's settings and those of its prompt -> the table they belong to, `method` or `prompt`."""
+    return {option.place[1]: option.place[0] for option in method_options(method) if option.place[0] in ("method", "prompt")}
 
 
 def shared_settings(document: Document, method: str) -> Document:
@@ -114,7 +121,7 @@ def shared_settings(document: Document, method: str) -> Document:
     return {key: value for key, value in document.get("method", {}).items() if key in method_settings(method)}
 
 
-# Final success once more, as rows × columns of the file's methods: who plays × what is read, say.
+# Success again, as rows × columns of the file's methods: who plays × what is read, for example.
 
 Found = dict[str, Any]
 NOTHING: Found = {"start": None, "final": None}
@@ -153,16 +160,16 @@ def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) 
         on_panel = {row["method"]: row["further"].get(panel, NOTHING) if number else row for row in rows} | {"": NOTHING}
         lines = []
         for name, own in grid.rows.items():
-            told = [on_panel[method] for method in own]
-            ends = ("start", "final") if any(measures["start"] for measures in told) else ("final",)
+            row = [on_panel[method] for method in own]
+            ends = ("start", "final") if any(measures["start"] for measures in row) else ("final",)
             for end in ends:
-                line = f"{name}, {end}" if len(ends) > 1 else name
-                lines.append({"name": line, "measures": [measures[end] for measures in told]})
+                title = f"{name}, {end}" if len(ends) > 1 else name
+                lines.append({"name": title, "measures": [measures[end] for measures in row]})
         found.append({"panel": panel, "columns": list(grid.columns), "rows": lines})
     return found
 
 
-# What stands in a comparison without being trained: rows that only play, and worlds whose tasks may not be on this machine.
+# Rows that are not trained, and worlds whose data may be missing.
 
 
 def agent_document(method: str, shared: Document, own: Document) -> Document:
@@ -171,7 +178,7 @@ def agent_document(method: str, shared: Document, own: Document) -> Document:
     if plays not in AGENTS:
         raise unknown(f"agent of method {method!r}", str(plays), AGENTS)
     if section := next((key for key, value in own.items() if isinstance(value, Mapping)), ""):
-        raise TacitError(f"method {method!r} says {section!r}, but plays = {plays!r} learns nothing that it could be for.")
+        raise TacitError(f"method {method!r} sets {section!r}, but plays = {plays!r} is not trained; remove it.")
     name = own.get("name", AGENT_METHOD[plays])
     settings = shared_settings(shared, name) | {key: value for key, value in own.items() if key != PLAYS} | {"name": name}
     rest = {key: value for key, value in shared.items() if key != "tiny"}
@@ -189,11 +196,9 @@ def find_missing_data(shared: Document) -> str:
     return ""
 
 
-# Fairness: in which settings do columns differ without saying so?
-#
-# A column names its own settings in `[methods.X]` or `[worlds.W.methods.X]`. A setting that differs between columns that do not
-# name it differs by the methods' defaults, which may explain the result. It is an error, unless the file lists it: `unequal =
-# ["invalid_penalty"]`.
+# Fairness. A column names its own settings in `[methods.X]` or `[worlds.W.methods.X]`. A setting that differs between columns
+# that do not name it differs by the methods' defaults, which may explain the result. It is an error, unless the file lists it:
+# `unequal = ["invalid_penalty"]`.
 
 
 @dataclass(frozen=True)
@@ -213,10 +218,10 @@ class Difference:
         """`buffer: 256 in reuserl; 0 in reuserl-batch`"""
         columns: dict[str, list[str]] = {}
         for column, value in self.values.items():
-            shown = " + ".join(map(str, value or ())) or "none" if value is None or isinstance(value, list) else str(value)
-            columns.setdefault(shown.lower() if isinstance(value, bool) else shown, []).append(column)
-        told = "; ".join(f"{value} in {', '.join(names)}" for value, names in columns.items())
-        return f"{self.setting}: {told}" + (" (by the methods' defaults)" if self.unequal else "")
+            text = " + ".join(map(str, value or ())) or "none" if value is None or isinstance(value, list) else str(value)
+            columns.setdefault(text.lower() if isinstance(value, bool) else text, []).append(column)
+        shown = "; ".join(f"{value} in {', '.join(names)}" for value, names in columns.items())
+        return f"{self.setting}: {shown}" + (" (by the methods' defaults)" if self.unequal else "")
 
 
 def find_differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:
@@ -247,14 +252,14 @@ def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]
     if refused:
         settings = ", ".join(f'"{setting}"' for setting in reversed(refused))
         raise TacitError(
-            f"columns differ in what none of them is about. {'. '.join(reversed(refused.values()))}. Give all the same under "
-            f"[common.method], [common.prompt] or [common.schedule], name the setting in the [methods.…] table of the column "
-            f"that is about it, or write `unequal = [{settings}]` to have it told beside the table."
+            f"methods differ in settings that no table names. {'. '.join(reversed(refused.values()))}. Set one value for all "
+            f"in [common.method], [common.prompt] or [common.schedule], name the setting in the [methods.…] table of the "
+            f"method that needs it, or accept it with `unequal = [{settings}]`, which the table will show."
         )
     for setting in allowed:
         if setting not in {each.setting for _, each in unequal}:
-            raise TacitError(f"unequal names {setting!r}, which is not: all columns have the same, or name it. Leave it out.")
-    return [f"unequal in {world}, and no column is about it: {each}." for world, each in unequal]
+            raise TacitError(f"unequal names {setting!r}, but no method differs in it by its defaults; remove it.")
+    return [f"unequal in {world}: {each}." for world, each in unequal]
 
 
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -334,10 +339,8 @@ class Plan:
     grid: Grid | None = None
     metrics: tuple[str, ...] = ()
     """RL metrics to plot"""
-
-    @property
-    def baseline(self) -> str:
-        return self.methods[0]
+    outcome: int = 1
+    """methods are compared by the mean success of a run's last so many evaluations"""
 
     def start_of(self, cell: PlannedRun) -> PlannedRun | None:
         return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None
@@ -362,17 +365,17 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     if not isinstance(seeds, list) or not seeds or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in seeds):
         raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {seeds!r}: each is one run per method.")
     if len(set(seeds)) < len(seeds):
-        raise TacitError(f"seeds = {seeds} names a seed twice; the same run again says nothing new.")
+        raise TacitError(f"seeds = {seeds} names a seed twice; remove the repetition.")
     worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
     if START in methods:
-        raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")
+        raise TacitError(f"a method cannot be called {START!r}, the directory of a world's shared start; rename it.")
     common = read_shared(document.get("common", {}), "common")
     starts: dict[str, PlannedRun] = {}
     resolved, differing, notes = {}, {}, []
     for world, own in list(worlds.items()):
         own = dict(own)
         if own.pop(OPTIONAL, False) and (missing := find_missing_data(merge(common, {"world": world}, own))):
-            notes.append(f"{world} is left out, as its tasks are not here: {missing}")
+            notes.append(f"{world} is skipped, its data is missing: {missing}")
             del worlds[world]
             continue
         begin = own.pop(START, None)
@@ -393,9 +396,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         known = set().union(*(method_settings(cell["method"]["name"]) for cell in here.values()))
         for key in shared.get("method", {}):
             if key == "name":
-                raise TacitError(
-                    "methods are named under [methods]; [common.method] and [worlds.….method] hold their settings."
-                )
+                raise TacitError("[common.method] and [worlds.….method] hold settings; name methods under [methods].")
             if key not in known:
                 raise unknown(f"setting of the methods in world {world!r}", key, known)
     cells = []
@@ -416,13 +417,14 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     for world in worlds:
         episodes = {cell.method: cell.episodes for cell in cells if cell.world == world and cell.learns}
         if len(set(episodes.values())) > 1:
-            told = ", ".join(f"{method} practises {count} episodes" for method, count in episodes.items())
-            notes.append(f"budgets differ in {world}: {told}.")
+            counts = ", ".join(f"{method} trains on {count} episodes" for method, count in episodes.items())
+            notes.append(f"budgets differ in {world}: {counts}.")
     metrics = read_list(document, "metrics", [], lambda v: isinstance(v, str) and bool(v), "a list of names")
     return Plan(
         name, tuple(seeds), tuple(worlds), tuple(methods), tuple(starts.values()), tuple(cells),
         tuple(sorted(map(float, thresholds))), read_text(document, "description", ""), (*notes, *unequal), differing,
         read_grid(document.get("grid"), methods), tuple(dict.fromkeys(metrics)),
+        read_outcome(read_text(document, "outcome", "last")),
     )  # fmt: skip
 
 
@@ -442,13 +444,13 @@ def _start(world: str, shared: Document, begin: Any) -> PlannedRun:
     complete = _complete(document, f"{world}/{START}")
     if complete["engine"]["lora_rank"]:
         raise TacitError(
-            f"[worlds.{world}.{START}] trains LoRA adapters, which are no model to start from; set engine.lora_rank = 0 there "
-            "(the methods may still train adapters), or give the runs their own [sft]."
+            f"[worlds.{world}.{START}] trains LoRA adapters, and runs cannot start from an adapter; set engine.lora_rank = 0 "
+            "there (the methods may still train adapters), or give the runs their own [sft]."
         )
     if complete["sft"]["epochs"]:
         raise TacitError(
-            f"[worlds.{world}.{START}] has sft.epochs = {complete['sft']['epochs']:g}; use sft.steps there, since the other "
-            "runs name the checkpoint by its step."
+            f"[worlds.{world}.{START}] has sft.epochs = {complete['sft']['epochs']:g}; use sft.steps there: the other runs "
+            "find the checkpoint by its step."
         )
     return PlannedRun(world, START, seed, complete)
 
@@ -460,15 +462,15 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
     if any(PLAYS in table for table in tables):
         return agent_document(method, shared, merge(*tables))
     name = merge(own, *tables)["name"]
-    known = method_settings(name) if isinstance(name, str) else set()
+    known = method_settings(name) if isinstance(name, str) else {}
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
                 sections = merge(sections, {key: read_table(value, f"{where}: {key}")})
             elif (isinstance(value, Mapping) and key not in known) or key in NOT_OF_METHODS:
                 raise TacitError(
-                    f"method {method!r} says {key!r}, but all methods of a world share it, or they could not be compared. A "
-                    f"method may have settings of its own and {', '.join(SECTIONS)}; put {key!r} in [common] or in the world."
+                    f"method {method!r} sets {key!r}, which all methods of a world share. A method may set its own settings "
+                    f"and {', '.join(SECTIONS)}; put {key!r} in [common] or in the world."
                 )
             else:
                 own = merge(own, {key: value})
@@ -485,13 +487,15 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
 
 def _complete(document: Document, where: str) -> Document:
     """Complete and check a document as `tacit train` would."""
+    method, prompt = dict(document["method"]), dict(document.get("prompt") or {})
+    if isinstance(method.get("name"), str):
+        for key in [key for key, table in method_settings(method["name"]).items() if table == "prompt" and key in method]:
+            prompt[key] = method.pop(key)
+    document = {**document, "method": method, **({"prompt": prompt} if prompt else {})}
     try:
         recipe = prepare(Recipe.from_json(document)).recipe
     except TacitError as error:
         raise TacitError(f"{where}: {error}") from error
     if recipe.train.wandb:
-        # A run is named after its directory, which here is only the seed.
-        raise TacitError(
-            "wandb would take all runs of a seed for one; leave it out of a comparison, which keeps its own records."
-        )
+        raise TacitError("wandb would merge all runs of a seed into one; remove it from the comparison.")
     return {key: value for key, value in recipe.to_json().items() if key != "out"}

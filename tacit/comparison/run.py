@@ -163,8 +163,8 @@ def check_stored(plan: Plan, directory: Path) -> None:
             before["model"] = after["model"]  # the comparison may have been moved since
         if changed := fixed_differences(before, after):
             raise TacitError(
-                f"{path} was made with other settings than the file now asks for ({', '.join(changed)}). Take the change back, "
-                "delete that run to do it again, or name another --out."
+                f"{path} was made with other settings than the file has now ({', '.join(changed)}). Undo the change, delete "
+                "that run to repeat it, or name another --out."
             )
 
 
@@ -188,9 +188,7 @@ def run_cells(
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise TacitError(
-            f"another `tacit compare` is at work in {directory}; wait for it. --jobs does several runs."
-        ) from error
+        raise TacitError(f"another `tacit compare` is running in {directory}; wait for it, or name another --out.") from error
     waiting = _undone(wanted, directory)
     waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
     _check_starts(plan, waiting, directory)
@@ -237,9 +235,8 @@ def _check_starts(plan: Plan, waiting: Sequence[PlannedRun], directory: Path) ->
         if start is not None and start not in waiting and not (directory / run.start_place).is_dir():
             place = directory / start.place
             raise TacitError(
-                f"{run.label} starts from {directory / run.start_place}, which is gone, though {place} says that it was made. "
-                f"Put it back, or delete {place} to make it anew: the runs of {run.world} are comparable if its digest is the "
-                "same."
+                f"{run.label} starts from {directory / run.start_place}, which is missing, though {place} is finished. Restore "
+                f"it, or delete {place} to make it again: the runs of {run.world} are comparable if its digest is the same."
             )
 
 
@@ -269,7 +266,7 @@ def _ended(work: _Working, path: Path) -> RunEvent:
         return RunEvent("finished", work.run, seconds, success=final.get("success"))
     lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
-    reason = said or f"exit status {code}: {lines[-1] if lines else 'nothing was said'}"
+    reason = said or f"exit status {code}: {lines[-1] if lines else 'no output'}"
     return RunEvent("failed", work.run, seconds, reason if code >= 0 else f"killed by {signal.Signals(-code).name}")
 
 

@@ -28,7 +28,6 @@ from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.evaluate import Route, SingleAgent
 from tacit.evaluation.panels import Rules
 from tacit.methods import get_method
-from tacit.prompts.settings import PromptSettings
 from tacit.rollout.encoding import check_chat_support
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.worlds import TimedExpert
@@ -114,7 +113,8 @@ def as_policy(name: str, setup: WorldSetup) -> tuple[Policy, WorldSetup]:
 
 
 HUMAN = "human"
-RULE_AGENT_METHOD = {"name": "constant_context", "wording": "terse"}
+RULE_AGENT_METHOD = "constant_context"
+RULE_AGENT_DEFAULTS: Document = {"method": RULE_AGENT_METHOD, "prompt": {"wording": "terse"}}
 """default prompt of the rule agent: that of the smallest policies"""
 UNTRAINED = "untrained"
 
@@ -252,9 +252,8 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
 
 
 def _with_method(document: Document, said: Overrides) -> Document:
-    """A run's settings under another method: shared settings keep the run's values."""
-    name = said.get(("method", "name"), document["method"]["name"])
-    known = {f.name for cls in (get_method(name), PromptSettings) for f in fields(cls)} | {"name"}
+    """A run's settings under another method: settings that both methods have keep the run's values."""
+    known = {f.name for f in fields(get_method(said.get(("method", "name"), document["method"]["name"])))} | {"name"}
 
     def shared(table: Document) -> Document:
         own = {k: v for k, v in table.get("method", {}).items() if k in known}
@@ -290,7 +289,7 @@ def _open_agent(name: str, said: Overrides, actor: Callable[[Task], Expert] | No
     """The caller's own agent, the world's expert, or its rule agent, which reads a policy's prompts."""
     _needs_world(name, said)
     reads = actor is None and name == RULE_AGENT
-    recipe = Recipe.from_json(override({"method": dict(RULE_AGENT_METHOD)} if reads else {}, said))
+    recipe = Recipe.from_json(override(RULE_AGENT_DEFAULTS if reads else {}, said))
     world = open_world(recipe.world)
     if reads and world.reader is None:
         raise TacitError(f"world {world.name!r} has no reader; its expert plays without reading (`tacit eval expert`).")

@@ -15,7 +15,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -243,12 +243,7 @@ class Recipe:
     @classmethod
     def resolve(cls, file: Path | None, said: Overrides) -> Recipe:
         """From a file (TOML, or a run's settings.json) and flags; flags win. Imports nothing heavy."""
-        document = read_document(file) if file else {}
-        recipe = cls.from_json(override(document, said))
-        if moved := _prompt_keys(_named_table(document, "method", "")[1], recipe.method):
-            note = f"{file} has {', '.join(moved)} in [method]; prompt settings belong in [prompt] now"
-            recipe = replace(recipe, notes=(note, *recipe.notes))
-        return recipe
+        return cls.from_json(override(read_document(file) if file else {}, said))
 
     @classmethod
     def from_json(cls, document: Document) -> Recipe:
@@ -257,7 +252,7 @@ class Recipe:
         for key in METHOD_TABLES:
             if key in own:
                 raise TacitError(f"{key} settings have a table of their own: write [{key}], not [method.{key}].")
-        own, prompt = split_prompt(own, document.get("prompt", {}), method)
+        prompt = _table(document.get("prompt", {}), "prompt")
 
         def tables() -> Mapping[str, Iterable[str]]:
             return {"method": set(field_types(get_method(method))) - set(METHOD_TABLES), **_common_tables(engine_name(outside))}
@@ -307,7 +302,7 @@ class Recipe:
         found = []
         for name, share in read_mixture(self.world).items():
             own = dict(self.worlds.get(name, {}))
-            method, prompt = split_prompt(own.pop("method", {}), own.pop("prompt", {}), self.method)
+            method, prompt = own.pop("method", {}), _table(own.pop("prompt", {}), "prompt")
             train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
             settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
             settings = build_tables(settings, {"prompt": prompt}, f"worlds.{name}.")
@@ -358,21 +353,10 @@ def build_tables(settings: Any, own: Mapping[str, Any], where: str, tables: Tabl
     return settings
 
 
-def split_prompt(own: Mapping[str, Any], prompt: Any, method: str) -> tuple[Document, Document]:
-    """(a method's own settings, its prompt settings). Files from before [prompt] existed have the latter in [method]."""
-    if not isinstance(prompt, Mapping):
-        raise TacitError(f"[prompt] must be a table of settings, not {prompt!r}.")
-    moved = _prompt_keys(own, method)
-    rest = {key: value for key, value in own.items() if key not in moved}
-    table = {key.replace("-", "_"): value for key, value in prompt.items()}
-    return rest, {**{key.replace("-", "_"): own[key] for key in moved}, **table}
-
-
-def _prompt_keys(own: Mapping[str, Any], method: str) -> list[str]:
-    """Keys of a method's table that are prompt settings, unless the method has settings of its own by these names."""
-    known = {f.name for f in fields(get_method(method))} if own else set()
-    names = {f.name for f in fields(PromptSettings)} - known if "prompt" in known else set()
-    return [key for key in own if key.replace("-", "_") in names]
+def _table(value: Any, where: str) -> Document:
+    if not isinstance(value, Mapping):
+        raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
+    return {key.replace("-", "_"): inner for key, inner in value.items()}
 
 
 def read_document(file: Path) -> Document:
@@ -434,8 +418,6 @@ def _policy(table: Mapping[str, Any], where: str, tables: Tables = dict) -> Poli
                 raise unknown_key(key, where, ("model", "engine", "tiny"), {})
     model = _text(table, "model", DEFAULT_MODEL)
     name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
-    if own.get("compile") is False:  # in settings.json of version 0.1
-        del own["compile"]
     engine = build(get_engine(name).settings, own, f"{prefix}engine", tables=tables)
     if model not in TINY_SIZES and table.get("tiny"):
         raise TacitError(f"[{prefix}tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")

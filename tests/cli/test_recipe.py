@@ -266,17 +266,11 @@ def test_unknown_worlds_suggest_the_nearest():
         open_world("countdwon")
 
 
-def test_prompt_settings_in_the_method_table_still_load_and_are_noted(tmp_path):
-    old = {"world": "countdown", "model": "tiny-base", "method": {"name": "grpo", "kl": 0.0, "history": 1, "style": "tags"}}
-    new = {**old, "method": {"name": "grpo", "kl": 0.0}, "prompt": {"history": 1, "style": "tags"}}
-    assert Recipe.from_json(old) == Recipe.from_json(new)
-    written = tmp_path / "old.toml"
-    written.write_text('world = "countdown"\nmodel = "tiny-base"\n[method]\nname = "grpo"\nhistory = 1\n')
-    recipe = Recipe.resolve(written, {("prompt", "history"): 0})
-    assert recipe.settings.prompt.history == 0, "a flag wins"
-    assert "has history in [method]; prompt settings belong in [prompt] now" in recipe.notes[0]
+def test_prompt_settings_belong_in_their_own_table():
+    with pytest.raises(TacitError, match=r"unknown key `history` in \[method\]; did you mean \[prompt\] history\?"):
+        Recipe.from_json({"world": "countdown", "method": {"name": "grpo", "history": 1}})
     with pytest.raises(TacitError, match=r"write \[prompt\], not \[method.prompt\]"):
-        Recipe.from_json({**new, "method": {"name": "grpo", "prompt": {}}})
+        Recipe.from_json({"world": "countdown", "method": {"name": "grpo", "prompt": {}}})
 
 
 def test_an_instruction_tuned_model_reads_conversations_unless_told_otherwise(tmp_path):

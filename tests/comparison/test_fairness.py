@@ -71,14 +71,14 @@ def test_said_to_be_unequal_it_is_allowed_and_noted():
     plan = plan_of('unequal = ["invalid-penalty"]' + REUSE)
     assert told(plan)["invalid_penalty"].unequal
     (note,) = plan.notes
-    assert note.startswith("unequal in countdown, and no column is about it: invalid_penalty: 0.1 in grpo; 0.01 in reuserl")
+    assert note.startswith("unequal in countdown: invalid_penalty: 0.1 in grpo; 0.01 in reuserl")
 
 
 @pytest.mark.parametrize(
     ("unequal", "said"),
     [
-        ('["invalid_penalty", "kl"]', "unequal names 'kl', which is not"),
-        ('["invalid_penalty", "buffer"]', "unequal names 'buffer', which is not"),
+        ('["invalid_penalty", "kl"]', "unequal names 'kl', but no method differs"),
+        ('["invalid_penalty", "buffer"]', "unequal names 'buffer', but no method differs"),
         ('"invalid_penalty"', "unequal must be a list of settings"),
     ],
 )
@@ -121,4 +121,4 @@ def test_what_differs_stands_on_the_console(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "settings in which the methods differ in countdown:" in printed
     assert "0.1 in grpo; 0.01 in reuserl, reuserl-batch (by the methods' defaults)" in printed
-    assert "unequal in countdown, and no column is about it" in printed
+    assert "unequal in countdown" in printed

@@ -27,7 +27,7 @@ def cell(plan: Plan, label: str):
 
 
 def test_every_method_world_and_seed_is_one_run_and_all_methods_of_a_seed_come_first(small):
-    assert len(small.cells) == 18 and small.baseline == "grpo"
+    assert len(small.cells) == 18 and small.methods[0] == "grpo"
     assert [c.label for c in small.cells[:7]] == [
         "same/grpo/0", "same/plain/0", "same/ppo/0", "next/grpo/0", "next/plain/0", "next/ppo/0", "same/grpo/1",
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_the_page_about_it_shows_a_file_that_works():
 def test_different_budgets_are_said():
     plan = plan_of(SMALL + "\n[methods.more]\nname = 'grpo'\nschedule.group_size = 8\n")
     assert (
-        plan.notes[0].startswith("budgets differ in same: grpo practises 64 episodes") and "more practises 128" in plan.notes[0]
+        plan.notes[0].startswith("budgets differ in same: grpo trains on 64 episodes") and "more trains on 128" in plan.notes[0]
     )
     assert plan_of(SMALL).notes == ()
 
@@ -111,8 +111,8 @@ REFUSED = {
     "unknown common setting": ("tasks = 64\ncheck", "taks = 64\ncheck", "unknown key `taks`"),
     "setting no method has": ("[methods.grpo]", "[common.method]\nhistori = 1\n[methods.grpo]", "Did you mean 'history'"),
     "bad threshold": ("thresholds = [0.2, 0.9]", "thresholds = [20]", "thresholds must be"),
-    "own panel": ("[methods.grpo]", "[methods.grpo]\nevaluation.tasks = 3", "all methods of a world share it"),
-    "own seed": ("[common]", "[common]\nseed = 3", "the comparison gives every run its own"),
+    "own panel": ("[methods.grpo]", "[methods.grpo]\nevaluation.tasks = 3", "which all methods of a world share"),
+    "own seed": ("[common]", "[common]\nseed = 3", "which the comparison sets for every run"),
     "bad value": ("group_size = 4", "group_size = 1", "group_size = 1"),
     "start as a method": ("[methods.grpo]", "[methods.start]", "cannot be called 'start'"),
     "bad name": ("[methods.grpo]", "[methods.\"a/b\"]", "becomes a directory"),

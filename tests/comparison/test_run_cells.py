@@ -93,7 +93,7 @@ def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
     path = world.directory / start.place
     path.mkdir(parents=True)
     write_json(path / "summary.json", {"iterations": start.iterations})
-    with pytest.raises(TacitError, match=r"which is gone, though .*same/start says that it was made\. Put it back, or delete"):
+    with pytest.raises(TacitError, match=r"which is missing, though .*same/start is finished\. Restore it, or delete"):
         run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
     assert not world.started
     (world.directory / plan.cells[0].start_place).mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_runs_whose_start_fails_are_not_begun(plan, world):
     [
         (-9, "rl 3/40\n", "killed by SIGKILL"),
         (1, "Traceback\n  File\nValueError: odd\n", "exit status 1: ValueError: odd"),
-        (3, "", "exit status 3: nothing was said"),
+        (3, "", "exit status 3: no output"),
     ],
 )
 def test_what_a_failed_run_is_said_to_have_died_of(plan, world, code, said, reason):
@@ -144,7 +144,7 @@ def test_what_is_at_work_is_stopped_when_the_command_is(plan, world):
 def test_two_commands_do_not_share_a_directory(plan, world):
     with (world.directory / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(TacitError, match="another `tacit compare` is at work"):
+        with pytest.raises(TacitError, match="another `tacit compare` is running"):
             run_cells(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tacit.comparison.pages import average_spans, cells_of, columns, csv_text, draw, markdown, p_text
+from tacit.comparison.pages import average_spans, csv_text, draw, markdown, p_text, table_text
+from tacit.comparison.plan import read_outcome
 from tacit.comparison.results import check_same_panel, make_table
 from tacit.core.errors import TacitError
 from tacit.evaluation.statistics import bounded_interval, share_interval, t_interval, wilson
@@ -120,6 +121,23 @@ def test_a_difference_all_seeds_agree_on_still_has_the_doubt_of_its_episodes():
     assert difference["mean"] == 0.0 and difference["low"] < -0.1 and difference["high"] > 0.1
 
 
+def test_the_outcome_can_be_the_mean_of_the_last_evaluations():
+    methods = ["grpo", "better", "lost"]
+    rows = {row["method"]: row for row in make_table(CELLS, ["w"], methods, THRESHOLDS, outcome=2)}
+    assert rows["grpo"]["outcome"]["per_seed"] == [0.375, 0.5] and rows["better"]["outcome"]["per_seed"] == [0.75, 0.875]
+    against = rows["better"]["against"]
+    assert against["difference"]["per_seed"] == [0.375, 0.375] and against["p_seeds"] == 2 / 4
+    # The tasks' mean differences are 0, 1/4, 1, 1/4: of 16 sign flips of three numbers, two are as far from 0.
+    assert against["p"] == 2 / 8 and (against["won"], against["lost"]) == (6, 0)
+    told = found() | {"table": list(rows.values()), "outcome": "mean:2"}
+    head, cells = table_text(told, "w")
+    assert head[4] == "mean of last 2" and cells[1][4].startswith("81.2 [") and cells[1][-3].startswith("+37.5 [")
+    assert "the mean of the last 2 evaluations" in markdown(told) and "outcome_low" in csv_text(told).splitlines()[0]
+    assert [read_outcome(text) for text in ("last", "mean:3")] == [1, 3]
+    with pytest.raises(TacitError, match="must be last, or mean:N"):
+        read_outcome("mean")
+
+
 def test_panels_with_different_hashes_do_not_share_a_table():
     other = evaluation("rl", 5, "1000", panel_hash="bbbb")
     with pytest.raises(TacitError, match=r"aaaa in runs/one, and w/test/4 with panel_hash bbbb in runs/two"):
@@ -149,16 +167,16 @@ def test_the_page_says_everything_in_words():
     assert "- kl: 0.1 in grpo; 0.0 in lost" in lines
     (row,) = [line for line in lines if line.startswith("| better")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert len(cells) == len(columns(THRESHOLDS))
+    assert len(cells) == len(table_text(found(), "w")[0])
     assert cells[1] == "2/2" and cells[3].startswith("75.0 [") and cells[-5:-3] == ["0 (2/2)", "5 (2/2)"]
     assert cells[-3].startswith("+37.5 [") and cells[-2:] == ["0.500", "0.500"]
 
 
 def test_thresholds_in_words():
-    row = make_table(CELLS, ["w"], ["grpo"], THRESHOLDS)[0]
-    assert cells_of(row, 2)[8:10] == ["0 (2/2)", "never (0/2)"]
-    row["steps_to"][1] |= {"reached": 1}
-    assert cells_of(row, 2)[9] == "later (1/2)"
+    told = found()
+    assert table_text(told, "w")[1][0][8:10] == ["0 (2/2)", "never (0/2)"]
+    told["table"][0]["steps_to"][1] |= {"reached": 1}
+    assert table_text(told, "w")[1][0][9] == "later (1/2)"
     assert (p_text(None), p_text(0.0004), p_text(1.0)) == ("–", "<0.001", "1.000")
 
 

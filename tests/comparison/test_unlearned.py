@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from tacit.cli.main import main
-from tacit.comparison.pages import columns, csv_text, grid_text, markdown
+from tacit.comparison.pages import csv_text, grid_text, markdown
 from tacit.comparison.plan import Plan, make_grids, make_plan
 from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
@@ -94,7 +94,7 @@ def test_only_what_it_reads_is_held_against_the_others():
     ("before", "after", "reason"),
     [
         ('plays = "expert"', 'plays = "exprt"', "unknown agent 'exprt' of method 'explorer'. Did you mean 'expert'"),
-        ('block = "text"\n', 'block = "text"\nschedule.lr = 1.0\n', "'reader' learns nothing that it could be for"),
+        ('block = "text"\n', 'block = "text"\nschedule.lr = 1.0\n', "'reader' is not trained"),
         ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no reader"),
         ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['redaer']\n[methods.explorer]", "Did you mean 'reader'"),
         ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['reader', '']\n[methods.explorer]", "1 columns, rows.b 2"),
@@ -128,7 +128,7 @@ def test_a_world_that_may_be_absent_is_left_out_with_its_reason(monkeypatch, tmp
     plan = plan_of(text)
     assert plan.worlds == ("kitchen",) and len(plan.cells) == 6
     (note,) = plan.notes
-    assert note.startswith("published is left out, as its tasks are not here: published ALFWorld games not found: set ALF")
+    assert note.startswith("published is skipped, its data is missing: published ALFWorld games not found: set ALF")
     assert plan_of(text.replace('"valid_seen"', '"unseen"')).worlds == ("kitchen", "published"), "these are at hand everywhere"
     with pytest.raises(TacitError, match="unknown world 'alfwrld'"):
         plan_of(text.replace('"alfworld"', '"alfwrld"'))
@@ -188,7 +188,7 @@ def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, mo
     assert rows["reader"]["final"]["mean"] == rows["reader"]["further"]["cooking/train/4"]["final"]["mean"] == 1.0
     assert rows["reader"]["start"] is None and rows["reader"]["steps_to"][0]["of"] == 0
     text = markdown(found)
-    assert "final, train" in columns([0.5], ["cooking/train/4"]) and "Success on `cooking/train/4`:" in text
+    assert "| final, train" in text and "Success on `cooking/train/4`:" in text
     assert "| by-heart | 100.0" in text and "final cooking/train/4 low" in csv_text(found).splitlines()[0]
     assert main(["eval", str(killed)]) == 2 and "has measured the expert, which has no weights" in capsys.readouterr().err
     assert main(["report", str(out), "--runs"]) == 0

@@ -11,7 +11,6 @@ import pytest
 
 from tacit.cli.main import main
 from tacit.config.recipe import Recipe
-from tacit.core.errors import TacitError
 
 HERE = Path(__file__).parents[1]
 TRAIN = [
@@ -71,13 +70,3 @@ def test_every_file_has_its_whole_path_and_other_names_are_left_alone(away):
         "tiny is no directory here"
     )
     assert Recipe.from_json({"world": "countdown", "model": "owner/name"}).to_json()["model"] == "owner/name"
-
-
-def test_settings_of_the_first_version_still_load():
-    """They name `engine.compile`, which is gone; turned on, it is refused."""
-    document = Recipe.from_json({"world": "countdown", "model": "tiny"}).to_json()
-    document["engine"]["compile"] = False
-    assert "compile" not in Recipe.from_json(document).to_json()["engine"]
-    document["engine"]["compile"] = True
-    with pytest.raises(TacitError, match="unknown key `compile`"):
-        Recipe.from_json(document)

@@ -18,8 +18,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
-def recipe(world: str = "countdown", model: str = "tiny", **method) -> Recipe:
-    return Recipe.from_json({"world": world, "model": model, "method": {"name": "bipace", **method}})
+def recipe(world: str = "countdown", model: str = "tiny", **prompt) -> Recipe:
+    return Recipe.from_json({"world": world, "model": model, "method": "bipace", "prompt": prompt})
 
 
 def calibrate(for_: Recipe, layer: int, epsilon: float) -> None:
