@@ -23,7 +23,7 @@ from tacit.credit.embedders import ActorHidden, Embedder, HashNgram
 from tacit.credit.geometry import TARGET, search_radius
 from tacit.credit.partitions import by_cosine
 from tacit.credit.step_relative import partition_metrics
-from tacit.runs.alarms import DEFAULTS
+from tacit.runs.alarms import LARGEST_PART
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FoundRadius:
     def warning(self) -> str:
         if not TARGET[0] <= self.median_cluster <= TARGET[1]:
             return f"no radius makes a median cluster of {TARGET[0]:g} to {TARGET[1]:g} steps; the nearest was taken"
-        if self.largest_cluster > DEFAULTS.largest_part:
+        if self.largest_cluster > LARGEST_PART:
             return f"the largest cluster holds {self.largest_cluster:.0%} of a group: it compares what has little in common"
         return ""
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tacit.runs.alarms import Thresholds, check_alarms, first_alarms
+from tacit.runs.alarms import check_alarms, first_alarms
 
 HEALTHY = {"entropy": 0.8, "completion_tokens": 20.0, "repeated": 0.1, "valid": 0.95, "parts_largest": 0.2}
 
@@ -84,13 +84,6 @@ def test_first_alarms_come_once_and_at_their_step():
     records = run(*[{"valid": 0.2}] * 6, *[{"valid": 0.2, "entropy": 0.01}] * 6)
     found = {alarm.name: alarm.step for alarm in first_alarms(records)}
     assert found == {"valid": 6, "entropy_low": 14}
-    assert first_alarms(records, Thresholds(window=1))[0].step == 6
-
-
-def test_thresholds_can_be_others():
-    assert [a.name for a in check_alarms(run(*[{"completion_tokens": 30.0}] * 3), Thresholds(length_high=1.2))] == [
-        "length_high"
-    ]
 
 
 def test_completions_none_of_which_parses_ring_at_once():
@@ -172,7 +165,7 @@ def test_a_world_that_broke_rings():
 
 def test_a_sampler_with_other_weights_rings_at_once():
     (alarm,) = check_alarms([{"step": 1, "sampler_gap": 0.3, "versions_behind": 0.0}])
-    assert alarm.name == "sampler" and "0.3 from what the sampler said" in alarm.message
+    assert alarm.name == "sampler" and "differ by 0.3" in alarm.message
     assert names([{"step": 1, "sampler_gap": 0.02}]) == [], "number formats differ by as much"
     assert names([{"step": 1, "sampler_gap": 0.3, "versions_behind": 1.0}]) == [], "the weights have moved since"
 

@@ -108,7 +108,7 @@ def test_some_that_break_are_named_once_and_counted_in_every_line(tmp_path):
     why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way (test_broken"
     assert first.startswith(f"warning at untrained 0: {why}") and last.startswith(f"warning at rl 3: {why}")
     assert first.endswith("of world 'same'")
-    assert re.match("warning at rl 1: 4 of 16 episodes .*This is one: RuntimeError: the floor gave way", in_practice)
+    assert re.match("warning at rl 1: 4 of 16 episodes .*Example: RuntimeError: the floor gave way", in_practice)
     assert said.count("crashed 4") == 3
     (alarm,) = read_alarms(tmp_path / "run")
     assert (alarm.name, alarm.step) == ("crashed", 1) and alarm.example.startswith("RuntimeError: the floor gave way (test_")

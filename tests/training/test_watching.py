@@ -85,7 +85,7 @@ def test_an_evaluation_far_below_the_one_before_practice_rings_also_where_a_run_
     watcher = AlarmMonitor(tmp_path)
     assert not watcher.see_measured([*start, measured("rl", 5, 118)]), "within ten points"
     (alarm,) = watcher.see_measured([*start, measured("rl", 5, 118), fallen])
-    assert alarm.step == 10 and alarm.message.startswith("success on the panel fell from 100.0% before practice to 83.6%: ")
+    assert alarm.step == 10 and alarm.message.startswith("success on the panel fell from 100.0% before RL to 83.6%: ")
     assert not watcher.see_measured([*start, fallen, measured("rl", 15, 0)]), "it is said once"
     resumed = AlarmMonitor(tmp_path)
     resumed.see(1, {**HEALTHY, "crashed": 1, "episodes": 4})
@@ -148,7 +148,7 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
 
     Run.create(tmp_path / "run", {"world": "countdown", "method": {}}).close()
     said = [text for text in train(1).said if text.startswith("warning")]
-    assert len(said) == 2 and said[0].endswith(r"This is one: 'I would rather\nnot.'") and "no group" in said[1]
+    assert len(said) == 2 and said[0].endswith(r"Example: 'I would rather\nnot.'") and "no group" in said[1]
     kept = read_alarms(tmp_path / "run")
     assert [alarm.name for alarm in kept] == ["unparsed", "uncredited"] and kept[0].example == r"'I would rather\nnot.'"
     assert not [text for text in train(2).said if text.startswith("warning")], "each is said once"
