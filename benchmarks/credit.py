@@ -40,13 +40,13 @@ def make_iteration(kinds: int, seed: int = 0) -> tuple[list[Group], list[Rewards
     groups = []
     for g in range(GROUPS):
         task = Task("toy", f"toy/{g}", "only", "train", g, "do it")
-        centres = rng.normal(size=(kinds, WIDTH)).astype(np.float32)
+        centers = rng.normal(size=(kinds, WIDTH)).astype(np.float32)
         popularity = 1.0 / np.arange(1, kinds + 1)
         members = []
         for _ in range(MEMBERS):
             steps = []
             for state in rng.choice(kinds, size=STEPS, p=popularity / popularity.sum()):
-                hidden = centres[state] + 0.3 * rng.normal(size=WIDTH).astype(np.float32)
+                hidden = centers[state] + 0.3 * rng.normal(size=WIDTH).astype(np.float32)
                 tokens = rng.integers(0, 1000, size=12)
                 completion = Completion(tokens, np.zeros(12, np.float32), "act", "stop", hidden)
                 action = f"go to place {rng.integers(10)}"

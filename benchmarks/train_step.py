@@ -66,8 +66,8 @@ def ragged_batch(rows: int, prompt: int, completion: int, vocabulary: int) -> Ba
 
     batch = Batch.imitation(tokens(prompt), tokens(completion))
     advantages = [rng.normal(size=len(c)) for c in batch.completions]
-    behaviour = [np.full(len(c), -np.log(vocabulary)) for c in batch.completions]
-    return Batch(**{**batch.__dict__, "advantages": advantages, "behaviour": behaviour})
+    behavior = [np.full(len(c), -np.log(vocabulary)) for c in batch.completions]
+    return Batch(**{**batch.__dict__, "advantages": advantages, "behavior": behavior})
 
 
 class PlainStep:
@@ -230,7 +230,7 @@ def grpo_step(policy: LocalPolicy, prompts: list[str]) -> Callable[[], None]:
         batch = Batch(
             prompts=tokens,
             completions=[c.tokens for c in done],
-            behaviour=[c.logprobs for c in done],
+            behavior=[c.logprobs for c in done],
             advantages=[np.full(len(c.tokens), a) for c, a in zip(done, scores, strict=True)],
             group=np.repeat(np.arange(PROMPTS), COMPLETIONS_EACH),
             trajectory=np.arange(len(done)),

@@ -1,4 +1,4 @@
-"""Trajectories whose skills are the words of a text, for everything that reads behaviour as skills."""
+"""Trajectories whose skills are the words of a text, for everything that reads behavior as skills."""
 
 from __future__ import annotations
 

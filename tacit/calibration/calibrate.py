@@ -134,7 +134,7 @@ def draw(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) 
         at = {s.layer: s for s in slices if s.pooling == chosen.pooling and s.epsilon == epsilon}
         clusters.plot(layers, [at[layer].clusters for layer in layers], marker="o", label=f"{epsilon:g}")
         alone.plot(layers, [at[layer].singleton_steps for layer in layers], marker="o", label=f"{epsilon:g}")
-    clusters.axhline(min_clusters, color="grey", linewidth=0.8)
+    clusters.axhline(min_clusters, color="gray", linewidth=0.8)
     probe.set(ylabel="probe accuracy on unseen tasks")
     clusters.set(ylabel=f"clusters ({chosen.pooling}; at least {min_clusters})", yscale="log")
     clusters.yaxis.set_major_formatter("{x:g}")
@@ -144,7 +144,7 @@ def draw(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) 
     clusters.legend(title="ε")
     for axes in (probe, clusters, alone):
         axes.set(xlabel="layer, from the end", xticks=layers)
-        axes.axvline(chosen.layer, color="grey", linestyle=":")
+        axes.axvline(chosen.layer, color="gray", linestyle=":")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return path

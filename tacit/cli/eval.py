@@ -42,7 +42,7 @@ from tacit.core.progress import format_duration, format_stage, pluralize, report
 from tacit.core.resources import Prices
 from tacit.core.trust import flag_for_later
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
-from tacit.evaluation.behaviour import describe_ending
+from tacit.evaluation.behavior import describe_ending
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
 from tacit.modules.router import open_agent
@@ -158,7 +158,7 @@ def _what(target: Target, score: PanelScore) -> Pairs:
 
 def _results(measured: EvaluationResult) -> Pairs:
     """Outcomes, steps, actions and tokens."""
-    score, how = measured.score, measured.behaviour
+    score, how = measured.score, measured.behavior
     parts = ", ".join(f"{name} {share:.3f}" for name, share in how.score_parts.items())
     pairs = [("score", f"{score.score:.3f}, the mean graded outcome{f' ({parts})' if parts else ''}")]
     if families := len(score.families) if len(score.families) > 1 else 0:
@@ -194,7 +194,7 @@ def _results(measured: EvaluationResult) -> Pairs:
 
 def _trouble(target: Target, measured: EvaluationResult) -> Pairs:
     """Failures, crashes, an example completion if none was in the full format, and unusable answers."""
-    score, how, pairs = measured.score, measured.behaviour, []
+    score, how, pairs = measured.score, measured.behavior, []
     if how.failures:
         ranked = sorted(how.failures.items(), key=lambda item: -item[1])
         kinds = ", ".join(f"{describe_ending(label)} {percent(share)}" for label, share in ranked)

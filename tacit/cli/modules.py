@@ -50,11 +50,11 @@ MOST_MB = 2000
 
 
 def pack_module(argv: Sequence[str]) -> int:
-    summary = "A module as one file: its weights, fingerprints, a card, the licence of its base, its scores on named panels."
-    parser = Parser("modules pack", summary, usage="tacit modules pack MODULE FILE [--base-licence NAME]")
+    summary = "A module as one file: its weights, fingerprints, a card, the license of its base, its scores on named panels."
+    parser = Parser("modules pack", summary, usage="tacit modules pack MODULE FILE [--base-license NAME]")
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
     parser.add_argument("file", type=Path, metavar="FILE", help="the package to write, say heat.tacit")
-    parser.flag("--base-licence", "", "of its base, where the base's own files do not say", "NAME")
+    parser.flag("--base-license", "", "of its base, where the base's own files do not say", "NAME")
     parser.flag("--replace", False, "write over a file of that name")
     arguments, _ = parser.parse(argv)
     module, file = _read_one(arguments.module), arguments.file.expanduser()
@@ -62,7 +62,7 @@ def pack_module(argv: Sequence[str]) -> int:
         raise TacitError(f"{file} must be a file in a directory that is there.")
     if file.exists() and not arguments.replace:
         raise TacitError(f"{file} is there already; --replace writes over it.")
-    digest = pack(module, file, arguments.base_licence)
+    digest = pack(module, file, arguments.base_license)
     say(make_console(), f"{file}: {file.stat().st_size:,} bytes\nsha256 {digest}")
     return 0
 
@@ -71,14 +71,14 @@ def push_module(argv: Sequence[str]) -> int:
     parser = Parser(
         "modules push",
         "Upload a module to the Hugging Face hub, with its card. The token is HF_TOKEN, or that of `hf auth login`.",
-        usage="tacit modules push MODULE OWNER/NAME [--private] [--base-licence NAME]",
+        usage="tacit modules push MODULE OWNER/NAME [--private] [--base-license NAME]",
     )
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
     parser.add_argument("repository", metavar="OWNER/NAME", help="repository; it is created if there is none")
     parser.flag("--private", False, "if it is created: let only its owner see it")
-    parser.flag("--base-licence", "", "of its base, where the base's own files do not say", "NAME")
+    parser.flag("--base-license", "", "of its base, where the base's own files do not say", "NAME")
     arguments, _ = parser.parse(argv)
-    commit = push(_read_one(arguments.module), arguments.repository, arguments.base_licence, arguments.private)
+    commit = push(_read_one(arguments.module), arguments.repository, arguments.base_license, arguments.private)
     say(make_console(), f"tacit modules pull {arguments.repository}@{commit} --out DIR")
     return 0
 

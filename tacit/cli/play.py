@@ -19,7 +19,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState, Observation, Task, Trajectory, Transition
-from tacit.evaluation.behaviour import describe_ending
+from tacit.evaluation.behavior import describe_ending
 from tacit.modules.router import open_agent
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import WorldFailure, WorldPool

@@ -57,7 +57,7 @@ def prepare_base(argv: Sequence[str]) -> int:
     parser = Parser("prepare base", "A tiny policy pretrained on random play and questions in our worlds.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the base to")
     parser.flag("--size", "tiny-base", "tiny-base (default) or tiny-base-3m", "NAME")
-    parser.flag("--steps", usual.steps, f"optimiser steps (default {usual.steps})")
+    parser.flag("--steps", usual.steps, f"optimizer steps (default {usual.steps})")
     parser.flag("--rows", usual.rows, f"documents in a step (default {usual.rows})")
     parser.flag("--share", 1.0, "share of the corpus to make (default 1)", "X")
     parser.flag("--processes", os.cpu_count() or 1, "to make the corpus with")

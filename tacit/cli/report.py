@@ -9,7 +9,7 @@ from tacit.config.flags import Parser
 from tacit.report.comparison_page import PAGE, write_report
 from tacit.report.viewer import MAX_TRAJECTORIES
 
-SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behaviour, trajectories to read."
+SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behavior, trajectories to read."
 
 
 def run(argv: Sequence[str]) -> int:

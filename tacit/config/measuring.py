@@ -17,7 +17,7 @@ from tacit.core.protocols import Scorer
 from tacit.core.resources import Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Trajectory
-from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.evaluation.behavior import Behavior, behavior
 from tacit.evaluation.evaluate import play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
@@ -90,7 +90,7 @@ class EvaluationResult:
 
     played: list[Trajectory]
     score: PanelScore
-    behaviour: Behaviour
+    behavior: Behavior
     earlier: dict[str, Any] | None
     """the run's own evaluation of this checkpoint, if it played the same episodes"""
     result: dict[str, Any]
@@ -147,7 +147,7 @@ class PanelEvaluation:
             )
         refuse_if_all_crashed(played, "There is nothing to measure, and nothing was kept.")
         score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
-        how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
+        how = behavior(played, target.world.alphabet, target.world.failure, target.world.place)
         earlier, measured = _own_evaluation(target, score), self.measurement
         result = {
             "target": target.label,

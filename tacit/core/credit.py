@@ -150,7 +150,7 @@ def _same_group(a: Group, b: Group) -> None:
 
 Per = Literal["token", "row", "prompt"]
 """what a column has one entry for"""
-RAGGED = ("prompts", "completions", "behaviour", "advantages")
+RAGGED = ("prompts", "completions", "behavior", "advantages")
 """columns with an array for each row"""
 
 
@@ -160,7 +160,7 @@ class Batch:
 
     prompts: Sequence[np.ndarray]
     completions: Sequence[np.ndarray]
-    behaviour: Sequence[np.ndarray]
+    behavior: Sequence[np.ndarray]
     """the sampler's log-probabilities, per token"""
     advantages: Sequence[np.ndarray]
     """per token"""
@@ -169,7 +169,7 @@ class Batch:
     """unique over the whole batch"""
     step: np.ndarray
     temperature: float = 1.0
-    """at which `behaviour` was measured, and at which ratios are taken"""
+    """at which `behavior` was measured, and at which ratios are taken"""
     sampled: bool = True
     """False for rows to imitate, which no policy of ours wrote"""
     tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Batch:
         return cls(
             prompts=[s.prompt_tokens for s in steps],
             completions=[s.completion.tokens for s in steps],
-            behaviour=[s.completion.logprobs for s in steps],
+            behavior=[s.completion.logprobs for s in steps],
             advantages=[a for credit in credits for a in credit.steps()],
             group=_columns(np.full(len(g.steps), i) for i, g in enumerate(groups)),
             trajectory=_columns(g.trajectory_of_step + first[i] for i, g in enumerate(groups)),
@@ -203,12 +203,12 @@ class Batch:
 
     @classmethod
     def imitation(cls, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]) -> Batch:
-        """Rows to imitate: no behaviour policy, every token wanted equally."""
+        """Rows to imitate: no behavior policy, every token wanted equally."""
         n = len(prompts)
         return cls(
             prompts=prompts,
             completions=completions,
-            behaviour=[np.zeros(len(c), np.float32) for c in completions],
+            behavior=[np.zeros(len(c), np.float32) for c in completions],
             advantages=[np.ones(len(c), np.float32) for c in completions],
             group=np.arange(n),
             trajectory=np.arange(n),

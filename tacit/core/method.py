@@ -270,9 +270,9 @@ class Schedule:
     epochs: AtLeastOne = 1
     """passes over each batch"""
     minibatches: AtLeastOne = 1
-    """optimiser steps per pass; 1 is a single on-policy step"""
+    """optimizer steps per pass; 1 is a single on-policy step"""
     minibatch_rows: int = 0
-    """samples (environment steps) per optimiser step: a longer batch then has more of them; 0 goes by `minibatches`"""
+    """samples (environment steps) per optimizer step: a longer batch then has more of them; 0 goes by `minibatches`"""
     warmup: Share = 0.0
     """share of the iterations in which the learning rate rises to its peak"""
     decay: Literal["none", "linear", "cosine"] = "none"

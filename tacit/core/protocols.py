@@ -163,7 +163,7 @@ class Critic(Protocol):
 @runtime_checkable
 class Learner(Protocol):
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One optimiser step on the whole batch. The gradient does not depend on how the batch is cut up."""
+        """One optimizer step on the whole batch. The gradient does not depend on how the batch is cut up."""
         ...
 
 
@@ -188,7 +188,7 @@ class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
         ...
 
     def begin_stage(self) -> None:
-        """Another stage of training begins: what the optimiser remembers of the last one is forgotten, the weights stay."""
+        """Another stage of training begins: what the optimizer remembers of the last one is forgotten, the weights stay."""
         ...
 
     def check_layer(self, layer: int) -> None:
@@ -225,7 +225,7 @@ class TokenView:
 
     logprobs_T: torch.Tensor
     """log π_θ of each token, with gradient"""
-    behaviour_T: torch.Tensor
+    behavior_T: torch.Tensor
     """what the sampler said at the time"""
     advantages_T: torch.Tensor
     row_T: torch.Tensor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-COLOURS = ("#0072b2", "#c05000", "#00805c", "#a8427f", "#96720a", "#2f8fc4", "#6b4fa0", "#4d565e")
+COLORS = ("#0072b2", "#c05000", "#00805c", "#a8427f", "#96720a", "#2f8fc4", "#6b4fa0", "#4d565e")
 """Okabe–Ito colors: distinguishable for color-blind readers, dark enough for text"""
 STYLES = ("-", "--", "-.", ":")
 PLAIN: dict[Any, Any] = {"svg.fonttype": "none", "text.parse_math": False}
@@ -25,7 +25,7 @@ class Point:
 class Series:
     name: str
     points: Sequence[Point]
-    colour: int = 0
+    color: int = 0
     each: Sequence[Sequence[Point]] = ()  # the averaged lines, drawn thin
 
 
@@ -38,7 +38,7 @@ class Spread:
     low: float
     high: float
     seeds: Sequence[float]
-    colour: int = 0
+    color: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,41 +47,41 @@ class Arrivals:
 
     name: str
     steps: Sequence[float | None]
-    colour: int = 0
+    color: int = 0
 
 
 def line_style(index: int) -> tuple[str, str]:
     """Color and line style of the n-th method; more methods than colors change the style."""
-    return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
+    return COLORS[index % len(COLORS)], STYLES[index // len(COLORS) % len(STYLES)]
 
 
-def mean_series(name: str, curves: Sequence[dict[float, float]], colour: int) -> Series:
+def mean_series(name: str, curves: Sequence[dict[float, float]], color: int) -> Series:
     """Mean over seeds at the steps all of them measured, and the seeds."""
     shared = sorted(set.intersection(*map(set, curves)) if curves else ())
     means = [Point(step, sum(curve[step] for curve in curves) / len(curves)) for step in shared]
-    return Series(name, means, colour, [[Point(*at) for at in curve.items()] for curve in curves])
+    return Series(name, means, color, [[Point(*at) for at in curve.items()] for curve in curves])
 
 
 def draw_lines(axes: Any, series: Sequence[Series], marks: bool = False) -> None:
     """Lines with their bands. Single points are dots; `marks` draws all points."""
     axes.locator_params(axis="x", integer=True)  # iterations, steps and turns are whole
     for s in series:
-        colour, style = line_style(s.colour)
+        color, style = line_style(s.color)
         known = [(p.x, p.low, p.high) for p in s.points if p.low is not None and p.high is not None]
         if len(known) > 1:
-            axes.fill_between(*zip(*known, strict=True), color=colour, alpha=0.14, linewidth=0, clip_on=False)
+            axes.fill_between(*zip(*known, strict=True), color=color, alpha=0.14, linewidth=0, clip_on=False)
         for line in s.each:
-            axes.plot([p.x for p in line], [p.y for p in line], color=colour, linewidth=0.7, alpha=0.4, clip_on=False)
+            axes.plot([p.x for p in line], [p.y for p in line], color=color, linewidth=0.7, alpha=0.4, clip_on=False)
         dot = "o" if marks or len(s.points) == 1 else ""
         x, y = [p.x for p in s.points], [p.y for p in s.points]
-        axes.plot(x, y, style, color=colour, linewidth=1.75, marker=dot, markersize=5, clip_on=False)
+        axes.plot(x, y, style, color=color, linewidth=1.75, marker=dot, markersize=5, clip_on=False)
 
 
 def name_ends(axes: Any, series: Sequence[Series], gap: float) -> None:
     """Names at the ends of the lines, at least `gap` of the height apart."""
     low, high = axes.get_ylim()
     for s, y in zip(series, apart([s.points[-1].y for s in series], gap * (high - low), high), strict=True):
-        _right_of_axes(axes, y, s.name, line_style(s.colour)[0], 6)
+        _right_of_axes(axes, y, s.name, line_style(s.color)[0], 6)
 
 
 def apart(heights: Sequence[float], gap: float, highest: float = float("inf")) -> list[float]:
@@ -102,11 +102,11 @@ def apart(heights: Sequence[float], gap: float, highest: float = float("inf")) -
 def draw_spreads(axes: Any, rows: Sequence[Spread]) -> None:
     """One row per method; small marks are seeds."""
     for y, row in enumerate(rows):
-        colour, _ = line_style(row.colour)
-        axes.plot([row.low, row.high], [y, y], color=colour, linewidth=2, clip_on=False)
-        axes.plot(row.seeds, [y] * len(row.seeds), "|", color=colour, markersize=10, alpha=0.65, clip_on=False)
-        axes.plot([row.mean], [y], "o", color=colour, markersize=8, clip_on=False)
-        _right_of_axes(axes, y, f"{100 * row.mean:.1f}%", colour, 10)
+        color, _ = line_style(row.color)
+        axes.plot([row.low, row.high], [y, y], color=color, linewidth=2, clip_on=False)
+        axes.plot(row.seeds, [y] * len(row.seeds), "|", color=color, markersize=10, alpha=0.65, clip_on=False)
+        axes.plot([row.mean], [y], "o", color=color, markersize=8, clip_on=False)
+        _right_of_axes(axes, y, f"{100 * row.mean:.1f}%", color, 10)
     _name_rows(axes, rows)
 
 
@@ -115,26 +115,26 @@ def draw_arrivals(axes: Any, rows: Sequence[Arrivals], last: float) -> None:
     end = last or 1.0
     never = end * 1.2
     for y, row in enumerate(rows):
-        colour, _ = line_style(row.colour)
+        color, _ = line_style(row.color)
         for number, step in enumerate(row.steps):
             # Seeds that arrive together are drawn side by side.
             shift = 0.5 * (number / (len(row.steps) - 1) - 0.5) if len(row.steps) > 1 else 0.0
-            fill = "none" if step is None else colour
+            fill = "none" if step is None else color
             axes.plot(
-                [never if step is None else step], [y + shift], "o", color=colour, markersize=5.5, markerfacecolor=fill,
+                [never if step is None else step], [y + shift], "o", color=color, markersize=5.5, markerfacecolor=fill,
                 clip_on=False,
             )  # fmt: skip
-    axes.axvline(end * 1.1, color="grey", linewidth=0.8, linestyle=":")
+    axes.axvline(end * 1.1, color="gray", linewidth=0.8, linestyle=":")
     axes.set_xlim(-0.03 * end, end * 1.3)
     ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= end and tick == int(tick)]
     axes.set_xticks([*ticks, never], [*(f"{tick:g}" for tick in ticks), "never"])
     _name_rows(axes, rows)
 
 
-def _right_of_axes(axes: Any, y: float, text: str, colour: str, away: float) -> None:
+def _right_of_axes(axes: Any, y: float, text: str, color: str, away: float) -> None:
     """To the right of the axes."""
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    axes.annotate(text, (1, y), (away, 0), color=colour, weight="bold", **place)
+    axes.annotate(text, (1, y), (away, 0), color=color, weight="bold", **place)
 
 
 def _name_rows(axes: Any, rows: Sequence[Spread | Arrivals]) -> None:
@@ -142,4 +142,4 @@ def _name_rows(axes: Any, rows: Sequence[Spread | Arrivals]) -> None:
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.grid(axis="x")
     for label, row in zip(axes.get_yticklabels(), rows, strict=False):  # axes side by side have the names once
-        label.set(color=line_style(row.colour)[0], weight="bold")
+        label.set(color=line_style(row.color)[0], weight="bold")

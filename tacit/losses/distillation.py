@@ -115,7 +115,7 @@ class SampledReverseKL:
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         difference_T = view.logprobs_T.detach() - view.tokens["teacher_logprobs"]
-        ratio_T = (view.logprobs_T - view.behaviour_T).exp()
+        ratio_T = (view.logprobs_T - view.behavior_T).exp()
         return self.weight * mean_over(ratio_T * difference_T, view), {"teacher_divergence": difference_T.sum()}
 
 
@@ -151,6 +151,6 @@ class SkillK3:
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         e_T = view.logprobs_T - view.tokens["teacher_logprobs"]
         # bounds of the reference implementation, against overflow
-        ratio_T = (view.logprobs_T - view.behaviour_T).clamp(max=10.0).exp()
+        ratio_T = (view.logprobs_T - view.behavior_T).clamp(max=10.0).exp()
         k3_T = (-e_T).clamp(max=20.0).exp() - 1 + e_T
         return self.weight * mean_over(ratio_T * k3_T, view), {"teacher_divergence": k3_T.detach().sum()}

@@ -55,7 +55,7 @@ class ClippedSurrogate:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        log_ratio_T = view.logprobs_T - view.behaviour_T
+        log_ratio_T = view.logprobs_T - view.behavior_T
         if self.ratio == "sequence":
             mean_R = row_sums(log_ratio_T.detach(), view) / view.lengths_R
             # GSPO-token: value of the sequence ratio, gradient through each token. With equal advantages it is GSPO.
@@ -88,7 +88,7 @@ class ClippedWeight:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        ratio_T = (view.logprobs_T.detach() - view.behaviour_T).exp()
+        ratio_T = (view.logprobs_T.detach() - view.behavior_T).exp()
         weight_T = ratio_T.clamp(1.0 - self.low, 1.0 + self.high)
         stats = {"ratio": ratio_T.sum(), "ratio_max": ratio_T.max(), "clipped": (weight_T != ratio_T).float().sum()}
         return -mean_over(weight_T * view.advantages_T * view.logprobs_T, view, self.over), stats
@@ -101,7 +101,7 @@ class PolicyGradient:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
-        drift_T = view.logprobs_T.detach() - view.behaviour_T
+        drift_T = view.logprobs_T.detach() - view.behavior_T
         loss = -(view.advantages_T * view.logprobs_T).sum() / view.total_rows
         return loss, {"ratio": drift_T.exp().sum()}
 

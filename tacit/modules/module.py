@@ -318,7 +318,7 @@ def find_license(base: Base, world: Environment, override: str = "") -> str:
     try:
         directory = checkpoint_directory(base.source(world))
     except TacitError as error:
-        raise TacitError(f"{error} So its license cannot be read; state it with --base-licence NAME.") from error
+        raise TacitError(f"{error} So its license cannot be read; state it with --base-license NAME.") from error
 
     def read(name: str) -> str:
         file = directory / name
@@ -331,7 +331,7 @@ def find_license(base: Base, world: Environment, override: str = "") -> str:
         return first
     raise TacitError(
         f"base {base.model!r} states no license (README.md with `license:`, or a file LICENSE, in {directory}). Whoever "
-        "gets the module must know it: state it with --base-licence NAME."
+        "gets the module must know it: state it with --base-license NAME."
     )
 
 

@@ -184,7 +184,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         parts = {
             "weights": b * own + (b + 4) * adapters,
             "gradients": 4 * adapters,
-            "optimiser": 8 * adapters,
+            "optimizer": 8 * adapters,
             "gathered": gathered if ranks > 1 else 0.0,
         }
     else:
@@ -195,7 +195,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         parts = {
             "weights": 4 * own,
             "gradients": 4 * own,
-            "optimiser": 8 * own,
+            "optimizer": 8 * own,
             "gathered": layers if training.by_layer(shape, device) and ranks > 1 else whole,
             "reference": 4 * own if training.reference else 0.0,
         }
@@ -335,13 +335,13 @@ def update_s(
         sent = gathers * b * shape.weights + sums * 4 * shape.weights + (8 * shape.lora_weights(lora) if lora else 0)
         sending = sent * (ranks - 1) / ranks / network.between(device, ranks)
     moved = shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights / ranks
-    return {"computing": computing, "sending": sending, "optimiser": moved * 32 / device.bandwidth}
+    return {"computing": computing, "sending": sending, "optimizer": moved * 32 / device.bandwidth}
 
 
 def combined_s(parts: dict[str, float], by_layer: bool) -> float:
     """Gathering layer by layer overlaps with compute; gathering whole does not."""
     busy = max(parts["computing"], parts["sending"]) if by_layer else parts["computing"] + parts["sending"]
-    return busy + parts["optimiser"]
+    return busy + parts["optimizer"]
 
 
 def push_s(shape: ModelShape, device: Device, training: Training, network: Network, servers: int) -> float:

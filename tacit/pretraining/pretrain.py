@@ -30,7 +30,7 @@ from tacit.worlds import get_environment
 @dataclass(frozen=True)
 class PretrainingSettings:
     steps: int = 6000
-    """optimiser steps"""
+    """optimizer steps"""
     rows: int = 512
     """documents per step"""
     lr: float = 3e-3

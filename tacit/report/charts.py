@@ -24,7 +24,7 @@ WIDTH, HEIGHT, TOP, BOTTOM, LEFT = 360, 190, 8, 32, 44
 LETTER = 7.2  # mean width of a bold letter
 MAX_POINTS = 240  # per line; more are averaged with their neighbors
 QUIET, RULE = "#5b6570", "#dfe3e8"
-NAMES = {colour: f"c{i}" for i, colour in enumerate(plots.COLOURS)} | {QUIET: "quiet", RULE: "rule"}  # color -> CSS variable
+NAMES = {color: f"c{i}" for i, color in enumerate(plots.COLORS)} | {QUIET: "quiet", RULE: "rule"}  # color -> CSS variable
 DRESS = plots.PLAIN | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")} | {
     "font.size": 11, "xtick.major.size": 0, "ytick.major.size": 0, "xtick.major.pad": 5, "ytick.major.pad": 6,
     "xtick.labelcolor": QUIET, "ytick.labelcolor": QUIET, "axes.labelcolor": QUIET, "axes.axisbelow": True, "grid.color": RULE,
@@ -67,7 +67,7 @@ def draw_chart(
     lines = []
     for s in drawn:
         known = [[float(f"{v:.6g}") for v in (p.x, p.y, p.low, p.high) if v is not None] for p in s.points]
-        lines.append({"name": s.name, "colour": s.colour % len(plots.COLOURS), "points": known})
+        lines.append({"name": s.name, "color": s.color % len(plots.COLORS), "points": known})
     scales = {"x": [*ends, LEFT, right], "y": [ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP]}
     told = [
         f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {format_short(s.points[0].x)}, "
@@ -76,7 +76,7 @@ def draw_chart(
     ]
     label = f"{title}. {'; '.join(told)}. Arrow keys read the values."
     data = {"share": share, "label": x_label, "series": lines, **scales}
-    notes = [note, f"each point is the mean of {merged} neighbours" if merged > 1 else ""]
+    notes = [note, f"each point is the mean of {merged} neighbors" if merged > 1 else ""]
     reading = "" if several else show(drawn[0].points[-1].y)
     return _figure(title, label, (HEIGHT, LEFT, right, BOTTOM), paint, "; ".join(filter(None, notes)), data, reading)
 
@@ -125,8 +125,8 @@ def _figure(title: str, label: str, margins: tuple[float, ...], paint: Callable[
         paint(figure.add_axes((left / WIDTH, below / height, (right - left) / WIDTH, 1 - (below + TOP) / height)))
         figure.savefig(text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     drawing = SUPERFLUOUS.sub("", text.getvalue().partition("</defs>")[2].rpartition("</svg>")[0])
-    for colour, name in NAMES.items():
-        drawing = drawing.replace(colour, f"var(--{name})")
+    for color, name in NAMES.items():
+        drawing = drawing.replace(color, f"var(--{name})")
     return parts.figure(title, height, label, Markup(drawing), *more)  # matplotlib has escaped the words in it
 
 

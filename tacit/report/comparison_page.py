@@ -1,4 +1,4 @@
-"""The page of a comparison: results, curves, steps to thresholds and behaviour world by world, and the way to every run."""
+"""The page of a comparison: results, curves, steps to thresholds and behavior world by world, and the way to every run."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def build_world(found: Comparison, world: str, notices: list[str]) -> dict[str, 
     rows, curves = [row for row in found.rows if row["world"] == world], mean_curves(found, world)
     reached = [e["threshold"] for row in rows for e in list_mappings(row.get("steps_to")) if is_number(e.get("threshold"))]
     levels = list(dict.fromkeys(reached))
-    behaved, reading = _behaviour(found, world, notices)
+    behaved, reading = _behavior(found, world, notices)
     note = "line: mean over seeds; thin: each seed"
     if not all(found.cells_of(world, line.name, finished=True) for line in curves):
         note += "; unfinished runs count where nothing is finished"
@@ -142,7 +142,7 @@ def mean_curves(found: Comparison, world: str) -> list[Series]:
     lines = []
     for method in found.methods:
         cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
-        lines.append(mean_series(method, list(filter(None, map(_curve, cells))), found.colour(method)))
+        lines.append(mean_series(method, list(filter(None, map(_curve, cells))), found.color(method)))
     return [line for line in lines if line.points]
 
 
@@ -191,7 +191,7 @@ def _picture(found: Comparison, world: str, rows: Sequence[Record]) -> Markup | 
         mean, low, high, seeds = (final.get(name) for name in ("mean", "low", "high", "per_seed"))
         if is_number(mean) and is_number(low) and is_number(high):
             each = [value for value in (seeds if isinstance(seeds, list) else ()) if is_number(value)]
-            lines.append(Spread(row["method"], mean, low, high, each, found.colour(row["method"])))
+            lines.append(Spread(row["method"], mean, low, high, each, found.color(row["method"])))
     note = "dot: mean over seeds; line: 95% interval; small marks: seeds"
     return draw_spreads(f"Final success in {world}", lines, note) if lines else ""
 
@@ -218,12 +218,12 @@ def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:
         cells = found.cells_of(world, method, finished=True)
         entered = [e.get("step") for c in cells for e in list_mappings(c.get("steps_to")) if e.get("threshold") == level]
         if steps := [step if is_number(step) else None for step in entered]:
-            rows.append(Arrivals(method, steps, found.colour(method)))
+            rows.append(Arrivals(method, steps, found.color(method)))
             last = max([last, *(step for cell in cells for step in _curve(cell)), *filter(None, steps)])
     return draw_arrivals(f"First evaluation at {100 * level:g}% or above", rows, last) if rows else None
 
 
-def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[str, Any] | None, Markup | None]:
+def _behavior(found: Comparison, world: str, notices: list[str]) -> tuple[dict[str, Any] | None, Markup | None]:
     """A column per method, over the last recorded evaluations of its seeds taken together; and what they had to read."""
     pooled: list[Episodes] = []
     for method in found.methods:
@@ -237,7 +237,7 @@ def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[
     told = build_behavior(pooled, own)
     notices += [f"{world}: {notice}" for notice in own]
     # As lines alone: the bands of several methods hide them and each other.
-    lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in pooled]
+    lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.color(e.title)) for e in pooled]
     if max(len(line.points) for line in lines) < 2:
         return told, None
     return told, draw_chart("Prompt tokens by turn", lines, "turn", "mean of the episodes that come so far", floor=0.0)

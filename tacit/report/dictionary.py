@@ -18,7 +18,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
-from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.evaluation.behavior import Behavior, behavior
 from tacit.rewards.segmentation import world_alphabet
 from tacit.runs.directory import open_checkpoints, read_settings
 from tacit.runs.files import explain_disk_errors
@@ -144,11 +144,11 @@ class DictionaryReport:
     story: DictionaryHistory
     file: str  # where the episodes are recorded; empty where none is
     episodes: Sequence[Trajectory]  # of one iteration, successes first
-    behaviours: dict[str, Behaviour]  # of that iteration, and of the last evaluation of practice, where they are recorded
+    behaviors: dict[str, Behavior]  # of that iteration, and of the last evaluation of practice, where they are recorded
 
     def to_json(self) -> dict[str, Any]:
         story = self.story
-        told = {name: found.to_json() for name, found in self.behaviours.items()}
+        told = {name: found.to_json() for name, found in self.behaviors.items()}
         cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in self.episodes]
         return {"source": story.source, "phrases": story.phrases(), "steps": story.steps, "behaviour": told, "episodes": cut}
 
@@ -177,7 +177,7 @@ def inspect_dictionary(
         raise TacitError(f"iteration {iteration} is not recorded in {run}; {there}.")
     step = max(files, default=0) if iteration is None else iteration
     file = files.get(step)
-    behaviours, episodes = {}, list[Trajectory]()
+    behaviors, episodes = {}, list[Trajectory]()
     if file is not None:
         before: Counter[tuple[str, bool]] = Counter()
         places: list[tuple[bool, int, int, Trajectory]] = []  # successes first, and one of each task before a second
@@ -186,13 +186,13 @@ def inspect_dictionary(
             places.append((not trajectory.success, before[kind], len(places), trajectory))
             before[kind] += 1
         episodes = [trajectory for *_, trajectory in sorted(places, key=lambda place: place[:3])]
-        behaviours[f"training, iteration {step}"] = behaviour(episodes, world.alphabet, world.failure, world.place)
+        behaviors[f"training, iteration {step}"] = behavior(episodes, world.alphabet, world.failure, world.place)
     if evaluations := list_recordings(run, "eval-rl"):
         last = max(evaluations)
         measured = played(evaluations[last], [task for tasks in task_sets.values() for task in tasks.panel.tasks])
-        behaviours[f"evaluation after rl {last}"] = behaviour(measured, world.alphabet, world.failure, world.place)
+        behaviors[f"evaluation after rl {last}"] = behavior(measured, world.alphabet, world.failure, world.place)
     title = f"{world.name}, {recipe.method}"
-    return DictionaryReport(title, story, file.name if file else "", episodes[:shown], behaviours)
+    return DictionaryReport(title, story, file.name if file else "", episodes[:shown], behaviors)
 
 
 # A picture of a dictionary's life: which phrases were in it when and how much they were used, and what that saved.
@@ -215,7 +215,7 @@ def plot_dictionary(file: Path, title: str, story: DictionaryHistory) -> None:
         3, 1, figsize=(11, sum(heights) + 1.0), sharex=True, layout="constrained", height_ratios=heights
     )
     above.set_title(
-        f"{title}: {'phrases in order of appearance (grey: gone by the end)' if phrases else 'no phrase was merged'}"
+        f"{title}: {'phrases in order of appearance (gray: gone by the end)' if phrases else 'no phrase was merged'}"
     )
     if phrases:
         first, last = rates[0][0], rates[-1][0]

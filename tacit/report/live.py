@@ -241,6 +241,6 @@ def _curves(found: Sequence[Found]) -> dict[str, list[Markup]]:
         own = [(name, i, group_metrics([r for r in files.metrics if r["stage"] == stage])) for name, i, files in there]
         for metric, (title, scale) in CHARTED.items():
             whole = [(name, i, line) for name, i, metrics in own for line in metrics.get(metric, ()) if line.name == ALL]
-            lines = [replace(line, name=name, colour=i) for name, i, line in whole]
+            lines = [replace(line, name=name, color=i) for name, i, line in whole]
             draw(stage, title, lines, "iteration" if stage == "rl" else "step", **scale)
     return told

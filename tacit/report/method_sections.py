@@ -68,7 +68,7 @@ def draw_diagnostics(found: dict[str, list[Series]], word: str, wanted: Sequence
         for world in worlds:  # a chart for each world
             own = {name: s for name, lines in there.items() for s in lines if s.name == world}
             title = diagnostic.title if len(worlds) == 1 else f"{diagnostic.title}, {world}"
-            lines = [replace(line, name=name, colour=i) for i, (name, line) in enumerate(own.items())]
+            lines = [replace(line, name=name, color=i) for i, (name, line) in enumerate(own.items())]
             charts.append(draw_chart(title, lines, word, **diagnostic.scale))
     return charts
 
@@ -87,7 +87,7 @@ def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> di
             title, lines = f"{diagnostic.title}, {name}" if name else diagnostic.title, []
             for method, runs in recorded.items():
                 curves = [{r["step"]: r[metric] for r in run if is_number(r.get(metric))} for run in runs]
-                line = mean_series(method, list(filter(None, curves)), found.colour(method))
+                line = mean_series(method, list(filter(None, curves)), found.color(method))
                 lines += [replace(line, each=())] if line.points else []
             if not lines:
                 continue
@@ -97,7 +97,7 @@ def compare_diagnostics(found: Comparison, world: str, notices: list[str]) -> di
                 drawn = [replace(line, points=thin_points(line.points, MAX_POINTS)) for line in lines]
                 merged = max(-(-len(line.points) // MAX_POINTS) for line in lines)
                 notes = [lines[0].name] if len(lines) == 1 else []
-                notes += [f"each point is the mean of {merged} neighbours"] if merged > 1 else []
+                notes += [f"each point is the mean of {merged} neighbors"] if merged > 1 else []
                 charts.append(draw_chart(title, drawn, note="; ".join(notes), **diagnostic.scale))
     if not columns:
         return None
@@ -167,7 +167,7 @@ def draw_experience_charts(found: dict[str, list[Series]], word: str) -> list[Ma
     for world in worlds:
         own = {name: line for name, lines in halves.items() for line in lines if line.name == world}
         title = "Success with and without an entry" if len(worlds) == 1 else f"Success guided and free, {world}"
-        lines = [replace(s, name=name, colour=i) for i, (name, s) in enumerate(own.items())]
+        lines = [replace(s, name=name, color=i) for i, (name, s) in enumerate(own.items())]
         charts.append(draw_chart(title, lines, word, share=True))
     for metric, (title, scale) in EXPERIENCE_CHARTS.items():
         if metric in found:

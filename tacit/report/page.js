@@ -39,7 +39,7 @@ function liven(root) {
       for (const series of chart.series) {
         const [, y, low, high] = series.points.find((p) => p[0] === x) || [];
         if (y === undefined) continue;
-        mark("circle", { cx: placeX(x), cy: placeY(y), r: 3.5, fill: `var(--c${series.colour})` });
+        mark("circle", { cx: placeX(x), cy: placeY(y), r: 3.5, fill: `var(--c${series.color})` });
         told.push((several ? series.name + " " : "") + shown(y) + (several || low === undefined ? "" : ` [${shown(low)}, ${shown(high)}]`));
       }
       output.textContent = `${chart.label} ${x}: ${told.join(", ")}`;
@@ -155,7 +155,7 @@ function liven(root) {
     body.append(facts, make("div", { class: "columns" }, make("div", {}, ...read, source), did));
   }
 
-  // Every token with the colour of its shift. The largest of the episode has all of it, so that small ones can be told apart.
+  // Every token with the color of its shift. The largest of the episode has all of it, so that small ones can be told apart.
   const tinted = (share) => `background: color-mix(in srgb, var(--c${share < 0 ? 1 : 0}) ${Math.round(60 * Math.abs(share))}%, transparent)`;
   function wrote(episode, turn) {
     const skills = (turn.skills || []).map(([where, index]) =>
@@ -166,7 +166,7 @@ function liven(root) {
     const block = text("wrote, by token");
     block.lastChild.replaceChildren(...turn.shift_by_token.map(([word, shift]) => token(texts[word], shift)));
     block.append(make("p", { class: "shifts quiet" }, "the skill makes it ", make("span", { style: tinted(-1) }, "less likely"), " ",
-      make("span", { style: tinted(1) }, "likelier"), `; full colour: ${most.toFixed(3)} nats, the largest of this episode`));
+      make("span", { style: tinted(1) }, "likelier"), `; full color: ${most.toFixed(3)} nats, the largest of this episode`));
     return [...skills, block];
   }
 

@@ -212,8 +212,8 @@ class Comparison:
     def baseline(self) -> str:
         return str(self.found.get("baseline") or next(iter(self.methods), ""))
 
-    def colour(self, method: str) -> int:
-        """A method has one colour on the whole page."""
+    def color(self, method: str) -> int:
+        """A method has one color on the whole page."""
         return self.methods.index(method) if method in self.methods else len(self.methods)
 
     def cells_of(self, world: str, method: str, finished: bool = False) -> list[Record]:

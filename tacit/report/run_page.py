@@ -15,8 +15,8 @@ from markupsafe import Markup
 from tacit.core.progress import pluralize
 from tacit.core.trust import flag_for_later
 from tacit.core.types import PLAIN, Step
-from tacit.evaluation.behaviour import behaviour, behaviour_from_labels, describe_ending
-from tacit.evaluation.plots import COLOURS, Point, Series
+from tacit.evaluation.behavior import behavior, behavior_from_labels, describe_ending
+from tacit.evaluation.plots import COLORS, Point, Series
 from tacit.evaluation.scores import final_and_peak
 from tacit.report.charts import draw_chart
 from tacit.report.method_sections import (
@@ -67,7 +67,7 @@ STATISTICS: tuple[tuple[str, str, Shown], ...] = (
     ("in successes: places visited again", "revisits", format_number),
     ("different operators in a success", "operators_per_success", format_number),
     ("of all steps: repeats an action", "all_repeats", format_percent),
-)  # (label, field of Behaviour, format)
+)  # (label, field of Behavior, format)
 OF_ALL_STEPS: dict[str, Callable[[Step], bool]] = {
     "of all steps: completion not in the full format": lambda step: not step.valid,
     "of all steps: action refused by the world": lambda step: step.valid and not step.effective,
@@ -87,10 +87,10 @@ def build_behavior(found: Sequence[Episodes], notices: list[str]) -> dict[str, A
     for own, episodes in zip(played, found, strict=True):
         labelled = None
         try:
-            labelled = behaviour_from_labels(own, [as_mapping(record.get("labels")) for record in episodes.records])
+            labelled = behavior_from_labels(own, [as_mapping(record.get("labels")) for record in episodes.records])
         except (TypeError, ValueError):  # labels may hold anything
             notices.append("The recorded labels of episodes cannot be read.")
-        measured.append(labelled or behaviour(own))
+        measured.append(labelled or behavior(own))
     for name, field, show in STATISTICS:
         values = [getattr(b, field) for b in measured]
         rows += [[name, *map(show, values)]] if any(value is not None for value in values) else []
@@ -337,7 +337,7 @@ def setting_name(settings: Record, key: str) -> str:
 STAGE_TITLES = {"rl": "RL training", "sft": "Imitation"}
 NOT_CURVES = ("stage", "step", "at")
 MAX_ROWS = 200  # of a table of values; longer ones show every n-th row
-ALL, LAST = "all", len(COLOURS) - 1  # name and color (gray) of the whole run's line, next to those of its worlds or phases
+ALL, LAST = "all", len(COLORS) - 1  # name and color (gray) of the whole run's line, next to those of its worlds or phases
 PHASE, WHOLE = "seconds_", "seconds"  # time of the phases of an iteration, and of all of it
 SHARE, FROM_ZERO = {"share": True}, {"floor": 0.0}
 CHARTED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -385,11 +385,11 @@ def group_metrics(records: Sequence[Record]) -> dict[str, list[Series]]:
     worlds = [name.removesuffix("/success") for name in names if name.endswith("/success")]
     found: dict[str, list[Series]] = {}
     for name in names:
-        colour, world = next(((i, w) for i, w in enumerate(worlds) if name.startswith(f"{w}/")), (LAST if worlds else 0, ""))
+        color, world = next(((i, w) for i, w in enumerate(worlds) if name.startswith(f"{w}/")), (LAST if worlds else 0, ""))
         points = [Point(r["step"], r[name]) for r in records if is_number(r.get(name))]
         if points:
             metric = name.removeprefix(f"{world}/") if world else name
-            found.setdefault(metric, []).append(Series(world or ALL, points, colour))
+            found.setdefault(metric, []).append(Series(world or ALL, points, color))
     return found
 
 

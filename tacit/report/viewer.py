@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.core.progress import pluralize
-from tacit.evaluation.behaviour import describe_ending
+from tacit.evaluation.behavior import describe_ending
 from tacit.report.method_sections import FIELDS, embed_skills
 from tacit.report.page import format_count, format_short, is_number, replace_invisible
 from tacit.report.run_files import Episodes, Record

@@ -2,7 +2,7 @@
 
 settings.json    the resolved configuration        versions.json   code, libraries, machine, git state
 metrics.jsonl    one line per step                 tensorboard/    the same as events
-trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimiser, companions; newest k and best
+trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimizer, companions; newest k and best
 alarms.jsonl     warnings that it may collapse    evaluations/    what `tacit eval` measured later
 relabelled/      what the expert said of its play  summary.json    what came out
 """

@@ -159,7 +159,7 @@ def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:
             "step": int(batch.step[i]),
             "prompt": batch.prompts[i].tolist(),
             "completion": batch.completions[i].tolist(),
-            "behaviour": np.asarray(batch.behaviour[i], float).tolist(),
+            "behaviour": np.asarray(batch.behavior[i], float).tolist(),
             "advantages": np.asarray(batch.advantages[i], float).tolist(),
             **{name: np.asarray(column[i], float).tolist() for name, column in batch.tokens.items()},
             **{name: float(column[i]) for name, column in batch.rows.items()},

@@ -120,7 +120,7 @@ class EngineConformance:
     def batch(self, rows: tuple[list[np.ndarray], list[np.ndarray]]) -> Batch:
         draw = np.random.default_rng(1)
         weights = [draw.normal(size=len(completion)) for completion in rows[1]]
-        return replace(Batch.imitation(*rows), advantages=weights, sampled=True, behaviour=[0 * w - 1.0 for w in weights])
+        return replace(Batch.imitation(*rows), advantages=weights, sampled=True, behavior=[0 * w - 1.0 for w in weights])
 
     @contextmanager
     def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:

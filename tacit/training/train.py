@@ -16,7 +16,7 @@ from tacit.core.method import Companion, Method, companions_of
 from tacit.core.progress import format_duration, pluralize
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
-from tacit.evaluation.behaviour import describe_episode, repeated
+from tacit.evaluation.behavior import describe_episode, repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules, TaskCondition
 from tacit.evaluation.scores import final_and_peak, over_worlds

@@ -28,8 +28,8 @@ def made(rng, separation: float, n: int = 240, width: int = 32):
     """Steps of 40 tasks of six families; features know the family as well as they are separated."""
     task_N = np.repeat(np.arange(n // 6), 6)
     label_N = task_N % 6
-    centres = rng.normal(size=(6, width))
-    return separation * centres[label_N] + rng.normal(size=(n, width)), label_N, task_N
+    centers = rng.normal(size=(6, width))
+    return separation * centers[label_N] + rng.normal(size=(n, width)), label_N, task_N
 
 
 @pytest.mark.parametrize("width", [32, 400])

@@ -210,7 +210,7 @@ def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
     for words, reason in [
         (["inspect", "clusters", run, "--iteration", "9"], "there are 1 to 2"),
         (["inspect", "clusters", run, "--group", "nowhere"], "unknown group"),
-        (["inspect", "clusters", run, "--by", "colour"], "unknown partition"),
+        (["inspect", "clusters", run, "--by", "color"], "unknown partition"),
         (["inspect", "clusters", str(tmp_path)], "no settings.json"),
         (["inspect", "cluster", run], "Did you mean 'clusters'"),
     ]:
@@ -460,7 +460,7 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
         (["--epsilon", "0.1", "--adaptive"], "exclude each other"),
         (["--key-tokens", "0"], "must be at least 1"),
         (["--step-weight", "-1"], "must not be negative"),
-        (["--embedder", "colour"], "embedder"),
+        (["--embedder", "color"], "embedder"),
     ],
 )
 def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys, tmp_path):

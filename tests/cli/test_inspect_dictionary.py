@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary import behaviour_table, coloured, phrase_colours, sparkline, step_table
+from tacit.cli.inspection.dictionary import behavior_table, colored, phrase_colors, sparkline, step_table
 from tacit.cli.main import main
 from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.world import Alphabet
-from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.behavior import Behavior
 from tacit.report.dictionary import DictionaryHistory, EStep, order_phrases
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
@@ -123,7 +123,7 @@ def test_the_whole_view(runs, capsys):
     for phrase in state["phrases"]:
         assert " → ".join(phrase) in out
     assert "below the" in out and "it takes skill by skill" in out and "(Proposition 4" in out
-    for title in ("Merged phrases", "Description length (Eq. 3) and bound (Theorem 3)", "Episodes of rl-000002", "Behaviour"):
+    for title in ("Merged phrases", "Description length (Eq. 3) and bound (Theorem 3)", "Episodes of rl-000002", "Behavior"):
         assert title in out
     assert "won  countdown/train/" in out and "successes without a reset" in out and "operations: " in out
     assert (runs / "whole" / "dictionary.png").read_bytes().startswith(b"\x89PNG")
@@ -217,14 +217,14 @@ def a_story(*batches: tuple[str, ...]) -> DictionaryHistory:
     return DictionaryHistory(companion, "here", steps)
 
 
-def test_phrases_have_a_colour_to_themselves():
+def test_phrases_have_a_color_to_themselves():
     story = a_story(("ABAB", "CBC", "CBC", "CBC") * 20)
-    colours = phrase_colours(story)
+    colors = phrase_colors(story)
     merged = story.companion.dictionary.merged
-    assert set(colours) == set(merged) and len(set(colours.values())) == len(merged) > 2
-    first, again = coloured([merged[0], ("C",), merged[0]], colours).spans[0::2]
-    assert first.style == again.style == colours[merged[0]] and coloured([("C",)], colours).spans[0].style == "dim"
-    assert coloured([("A", "B"), ("C",)], {("A", "B"): "red"}).plain == "[A→B] C"
+    assert set(colors) == set(merged) and len(set(colors.values())) == len(merged) > 2
+    first, again = colored([merged[0], ("C",), merged[0]], colors).spans[0::2]
+    assert first.style == again.style == colors[merged[0]] and colored([("C",)], colors).spans[0].style == "dim"
+    assert colored([("A", "B"), ("C",)], {("A", "B"): "red"}).plain == "[A→B] C"
 
 
 def test_a_reading_is_eq_3_in_its_parts():
@@ -263,10 +263,10 @@ def test_a_life_in_a_line():
 
 def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():
     empty: dict[str, float | None] = dict.fromkeys(("success_length", "failure_length", "invalid", "repeats"))
-    burned = Behaviour(10, 8, **empty, failures={"burned": 1.0}, per_success={"COOK": 1.5})
-    timed_out = Behaviour(10, 8, **empty, failures={"timeout": 1.0}, per_success={"CUT": 2.0})
-    lost = Behaviour(10, 0, **empty, failures={"burned": 1.0})
-    shown = behaviour_table({"a": burned, "b": timed_out, "c": lost})
+    burned = Behavior(10, 8, **empty, failures={"burned": 1.0}, per_success={"COOK": 1.5})
+    timed_out = Behavior(10, 8, **empty, failures={"timeout": 1.0}, per_success={"CUT": 2.0})
+    lost = Behavior(10, 0, **empty, failures={"burned": 1.0})
+    shown = behavior_table({"a": burned, "b": timed_out, "c": lost})
     cells = [[cell.plain for cell in column.cells] for column in shown.columns]
     rows = {row[0]: row[1:] for row in zip(*cells, strict=True)}
     assert rows["failures: burned"] == ("100.0%", "0.0%", "100.0%")

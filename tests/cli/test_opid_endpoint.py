@@ -23,8 +23,10 @@ analyzer = "model"
 skill_weight = 0.1
 analyzer_price_prompt = 2.0
 analyzer_price_completion = 8.0
-history = 1
 kl = 0.0
+
+[prompt]
+history = 1
 
 [schedule]
 iterations = 2

@@ -41,7 +41,7 @@ class Everything(Base):
     on: bool = False
     """a switch"""
     choice: Literal["red", "blue"] = "red"
-    """a colour"""
+    """a color"""
     names: tuple[str, ...] = ("a", "b")
     """some names"""
     pair: tuple[float, float] = (0.9, 0.99)
@@ -134,7 +134,7 @@ def test_help_shows_the_string_and_the_default():
     text = " ".join(parser.format_help().split())
     assert "--count INT how many; 100% of them (default: 2)" in text
     assert "--on, --no-on a switch (default: off)" in text
-    assert "--choice {red,blue} a colour (default: red)" in text
+    assert "--choice {red,blue} a color (default: red)" in text
     assert "--names TEXT,… some names (default: a,b)" in text
     assert "--word TEXT a word (default: none)" in text
 

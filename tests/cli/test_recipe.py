@@ -26,6 +26,8 @@ max-steps = 12
 [method]
 name = "grpo"
 kl = 0.0
+
+[prompt]
 history = 1
 
 [schedule]

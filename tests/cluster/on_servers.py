@@ -58,7 +58,7 @@ def a_batch(asked: list[Request]) -> Batch:
     completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in asked]
     weights = [draw.normal(size=len(c)) for c in completions]
     batch = Batch.imitation([r.prompt for r in asked], completions)
-    return replace(batch, advantages=weights, sampled=True, behaviour=[0 * w - 5.0 for w in weights])
+    return replace(batch, advantages=weights, sampled=True, behavior=[0 * w - 5.0 for w in weights])
 
 
 def same(ours: Any, theirs: Any) -> None:

@@ -25,13 +25,13 @@ def test_one_row_per_step_rollout_major():
     steps = [s for g in groups for s in g.steps]
     assert all(np.array_equal(a, s.prompt_tokens) for a, s in zip(batch.prompts, steps, strict=True))
     assert all(np.array_equal(a, s.completion.tokens) for a, s in zip(batch.completions, steps, strict=True))
-    assert all(np.array_equal(a, s.completion.logprobs) for a, s in zip(batch.behaviour, steps, strict=True))
+    assert all(np.array_equal(a, s.completion.logprobs) for a, s in zip(batch.behavior, steps, strict=True))
     assert [a.tolist() for a in batch.advantages] == [[0, 0], [1], [2], [10], [11, 11, 11]]
 
 
 def test_select_takes_every_column_in_the_given_order():
     _, _, batch = two_groups()
-    batch = batch.with_column("reference", "token", batch.behaviour)
+    batch = batch.with_column("reference", "token", batch.behavior)
     batch = batch.with_column("returns", "row", np.arange(5.0)).with_column("other", "row", np.arange(5) * 2)
     part = batch.select(np.array([4, 0]))
     assert part.group.tolist() == [1, 0] and part.trajectory.tolist() == [4, 0] and part.step.tolist() == [0, 0]
@@ -45,7 +45,7 @@ def test_select_takes_every_column_in_the_given_order():
 def test_rows_to_imitate_want_every_token_equally():
     batch = Batch.imitation([np.array([1, 2]), np.array([3])], [np.array([4]), np.array([5, 6])])
     assert [a.tolist() for a in batch.advantages] == [[1.0], [1.0, 1.0]]
-    assert [b.tolist() for b in batch.behaviour] == [[0.0], [0.0, 0.0]]
+    assert [b.tolist() for b in batch.behavior] == [[0.0], [0.0, 0.0]]
     assert batch.temperature == 1.0 and len(batch) == 2 and batch.total_tokens == 3
 
 

@@ -2,7 +2,7 @@
 
 The start has two spellings (`here`, `this place`) that behave alike. Action `good` leads to the rich room with probability
 0.8, `bad` with 0.3; otherwise one comes to the poor room. There `good` and `bad` win with probabilities of the room. Features
-know the behaviour and not the spelling: exact bisimulation.
+know the behavior and not the spelling: exact bisimulation.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def test_shuffling_a_group_changes_nothing_where_clusters_are_apart():
     """Appendix D: "results are stable to within-group shuffling". Exactly so, where the radius lies between what a cluster is
     wide and what clusters are apart."""
     rng = np.random.default_rng(5)
-    centres = rng.normal(size=(12, 64))
-    features_ND = np.repeat(centres, 10, axis=0) + 0.1 * rng.normal(size=(120, 64))
+    centers = rng.normal(size=(12, 64))
+    features_ND = np.repeat(centers, 10, axis=0) + 0.1 * rng.normal(size=(120, 64))
     cluster_N = by_cosine(features_ND, 0.1)
     assert cluster_N.max() + 1 == 12
     for _ in range(20):

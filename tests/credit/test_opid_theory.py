@@ -42,10 +42,10 @@ def test_proposition_1_the_skill_loss_is_a_relative_kl(p, b, q, weight):
 
 @given(logits, logits)
 @settings(max_examples=40, deadline=None)
-def test_at_the_behaviour_policy_its_value_and_gradient_are_the_reverse_kls(b, q):
+def test_at_the_behavior_policy_its_value_and_gradient_are_the_reverse_kls(b, q):
     z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
-    behaviour, teacher = distribution(b), distribution(q)
-    ours = skill_loss(z.softmax(-1), behaviour, teacher)
+    behavior, teacher = distribution(b), distribution(q)
+    ours = skill_loss(z.softmax(-1), behavior, teacher)
     direct = kl(z.softmax(-1), teacher)
     torch.testing.assert_close(ours, direct)
     (mine,), (theirs,) = torch.autograd.grad(ours, z), torch.autograd.grad(direct, z)
@@ -68,23 +68,23 @@ class Categorical:
 def test_through_our_own_shift_and_surrogate_the_gradient_is_the_reverse_kls(b, q):
     """Every token drawn as often as b has it, credited by `skill_shifts`, through `ClippedSurrogate` at ρ = 1."""
     z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
-    behaviour, teacher = distribution(b), distribution(q)
+    behavior, teacher = distribution(b), distribution(q)
     group = make_group([[1] * len(b)])
     assert [step.completion.tokens.tolist() for step in group.steps] == [[0], [1], [2], [3]]
     taught = [[[np.append(step.prompt_tokens, 0)] for step in group.steps]]
-    (shift_T,) = skill_shifts([group], taught, Categorical(behaviour, teacher))
+    (shift_T,) = skill_shifts([group], taught, Categorical(behavior, teacher))
     loss = z.new_zeros(())
     for token, logprob in enumerate(z.log_softmax(-1)):
         one = TokenView(
             logprobs_T=logprob[None],
-            behaviour_T=logprob.detach()[None],
+            behavior_T=logprob.detach()[None],
             advantages_T=torch.tensor([shift_T[token]], dtype=torch.float64),
             row_T=torch.zeros(1, dtype=torch.int64),
             lengths_R=torch.ones(1, dtype=torch.int64),
             total_tokens=1,
             total_rows=1,
         )
-        loss = loss + behaviour[token] * ClippedSurrogate()(one)[0]
+        loss = loss + behavior[token] * ClippedSurrogate()(one)[0]
     (ours,) = torch.autograd.grad(loss, z)
     (reverse,) = torch.autograd.grad(kl(z.softmax(-1), teacher), z)
     torch.testing.assert_close(ours, reverse, atol=1e-9, rtol=1e-7)
@@ -118,11 +118,11 @@ def test_corollary_2_a_matching_penalty_makes_it_the_reverse_kl(p, b, q, weight,
 @settings(max_examples=40, deadline=None)
 def test_corollary_3_under_reward_ties_something_is_still_learned(b, q):
     z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
-    behaviour, teacher = distribution(b), distribution(q)
-    shift = teacher.log() - behaviour.log()
-    (gradient,) = torch.autograd.grad(skill_loss(z.softmax(-1), behaviour, teacher), z)
-    torch.testing.assert_close(gradient, -(behaviour * (shift - (behaviour * shift).sum())), atol=1e-12, rtol=1e-9)
-    assert (gradient.abs().max() < 1e-12) == (float((teacher - behaviour).abs().max()) < 1e-12)
+    behavior, teacher = distribution(b), distribution(q)
+    shift = teacher.log() - behavior.log()
+    (gradient,) = torch.autograd.grad(skill_loss(z.softmax(-1), behavior, teacher), z)
+    torch.testing.assert_close(gradient, -(behavior * (shift - (behavior * shift).sum())), atol=1e-12, rtol=1e-9)
+    assert (gradient.abs().max() < 1e-12) == (float((teacher - behavior).abs().max()) < 1e-12)
 
 
 def test_the_two_token_counterexample():

@@ -73,8 +73,8 @@ def test_cosine_clustering_by_hand():
 @given(st.integers(1, 150), st.integers(2, 24), st.integers(1, 30), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.integers(0, 999))
 def test_clusters_are_those_of_algorithm_1_in_double_precision(n, width, kinds, epsilon, seed):
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(kinds, width))
-    features = (centres[rng.integers(kinds, size=n)] + 0.15 * rng.normal(size=(n, width))).astype(np.float32)
+    centers = rng.normal(size=(kinds, width))
+    features = (centers[rng.integers(kinds, size=n)] + 0.15 * rng.normal(size=(n, width))).astype(np.float32)
     expected = slow_cosine(features, epsilon)
     if _borderline(features, epsilon):
         return  # a distance equal to the radius up to rounding may fall either way
@@ -196,8 +196,8 @@ def test_the_radius_search_finds_a_healthy_median():
     rng = np.random.default_rng(0)
     groups = []
     for _ in range(3):
-        centres = rng.normal(size=(20, 64))
-        groups.append(np.repeat(centres, 6, axis=0) + 0.3 * rng.normal(size=(120, 64)))
+        centers = rng.normal(size=(20, 64))
+        groups.append(np.repeat(centers, 6, axis=0) + 0.3 * rng.normal(size=(120, 64)))
     epsilon, median = search_radius(groups)
     assert 0.02 <= epsilon <= 0.40 and 4 <= median <= 8
     assert median == median_cluster_size([by_cosine(rows, epsilon) for rows in groups])

@@ -26,8 +26,8 @@ def test_by_hand():
     expected = [(2 - 7 / 3) / std, (4 - 7 / 3) / std, (1 - 7 / 3) / std]
     assert [step[0] for step in result] == pytest.approx(expected)
     assert result[0][0] == result[0][1], "every token of a step gets the step's value"
-    centred = credit([[2, 1], [1]], [0.0, 4.0, 1.0], gamma=0.5, std=None)
-    assert [step[0] for step in centred] == pytest.approx([2 - 7 / 3, 4 - 7 / 3, 1 - 7 / 3])
+    centerd = credit([[2, 1], [1]], [0.0, 4.0, 1.0], gamma=0.5, std=None)
+    assert [step[0] for step in centerd] == pytest.approx([2 - 7 / 3, 4 - 7 / 3, 1 - 7 / 3])
 
 
 def test_one_step_in_all_gets_nothing():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.eval import make_parser
-from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.behavior import Behavior
 from tacit.evaluation.panels import read_panel
 from tacit.evaluation.scores import PanelScore
 from tacit.rollout.worlds import InProcessPool
@@ -32,7 +32,7 @@ def test_there_are_commands():
 
 def test_every_number_is_on_the_page():
     told = set(re.findall(r"`(?:behaviour\.)?(\w+)`", PAGE))
-    names = {field.name for field in (*fields(PanelScore), *fields(Behaviour))}
+    names = {field.name for field in (*fields(PanelScore), *fields(Behavior))}
     assert not names - told
 
 

@@ -119,7 +119,7 @@ def a_batch(rows: int = 11) -> Batch:
     def numbers(mean: float) -> list[np.ndarray]:
         return [(mean + 0.3 * draw.standard_normal(len(c))).astype(np.float32) for c in completions]
 
-    made = replace(made, sampled=True, behaviour=numbers(-5.0), advantages=numbers(float(rows > 5)))
+    made = replace(made, sampled=True, behavior=numbers(-5.0), advantages=numbers(float(rows > 5)))
     made = made.with_column("reference", "token", numbers(-5.0)).with_column("returns", "row", draw.random(rows))
     return made.with_column("taught", "prompt", [np.concatenate([[7, 8, 9], p]) for p in prompts])
 
@@ -253,7 +253,7 @@ def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open
         assert ours.tokens.tolist() == theirs.tokens.tolist() and ours.version == many.version == 3
         np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
     written = many.sample(requests, sampling)
-    again = replace(batch, completions=[c.tokens for c in written], behaviour=[c.logprobs for c in written])
+    again = replace(batch, completions=[c.tokens for c in written], behavior=[c.logprobs for c in written])
     again = replace(again, advantages=[np.ones(len(c.tokens)) for c in written], tokens={}, rows={}, contexts={})
     assert many.update(again, [ClippedSurrogate()], LR)["behaviour_gap_max"] < 1e-4
 

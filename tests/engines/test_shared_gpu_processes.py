@@ -36,7 +36,7 @@ BUDGET = 32_768
 
 
 @contextmanager
-def neighbour(left_gib: float, seconds: float = 600) -> Iterator[subprocess.Popen]:
+def neighbor(left_gib: float, seconds: float = 600) -> Iterator[subprocess.Popen]:
     """Another process that leaves so much of the GPU to us, for so long."""
     torch.cuda.empty_cache()
     process = subprocess.Popen(
@@ -75,8 +75,8 @@ def batch(policy) -> Batch:
     return Batch.imitation([tokens(int(n)) for n in rng.integers(300, 600, size=300)], [tokens(8) for _ in range(300)])
 
 
-def test_an_update_that_was_planned_small_is_large_again_when_the_neighbour_has_gone(policy, batch):
-    with neighbour(left_gib=3.0):
+def test_an_update_that_was_planned_small_is_large_again_when_the_neighbor_has_gone(policy, batch):
+    with neighbor(left_gib=3.0):
         short = policy.update(batch, [Imitation()], 1e-5)
         again = policy.update(batch, [Imitation()], 1e-5)
     assert short["token_budget"] < BUDGET and again["token_budget"] <= short["token_budget"]
@@ -85,9 +85,9 @@ def test_an_update_that_was_planned_small_is_large_again_when_the_neighbour_has_
     assert "token_budget" not in alone
 
 
-def test_an_update_waits_until_the_neighbour_goes(policy, batch):
+def test_an_update_waits_until_the_neighbor_goes(policy, batch):
     with (
-        neighbour(left_gib=0.1, seconds=10) as other,
+        neighbor(left_gib=0.1, seconds=10) as other,
         pytest.warns(UserWarning, match="other processes hold .* waiting for them"),
     ):
         metrics = policy.update(batch, [Imitation()], 1e-5)
@@ -100,7 +100,7 @@ def test_an_update_waits_until_the_neighbour_goes(policy, batch):
 def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, batch):
     requests = [Request(prompt, seed=i) for i, prompt in enumerate(batch.prompts)]
     scoring, places = policy.engine.scoring_budget, policy.engine.sampler.slot_budget
-    with neighbour(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
+    with neighbor(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
         policy.logprobs(batch.prompts, batch.completions)
         memory.free_memory(policy.engine.device)
         policy.sample(requests, Sampling(max_tokens=16))
@@ -112,10 +112,10 @@ def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, bat
     assert scoring.current > few[0] and places.current > few[1]
 
 
-def test_a_neighbour_that_stays_ends_the_update_and_moves_nothing(policy, batch, monkeypatch):
+def test_a_neighbor_that_stays_ends_the_update_and_moves_nothing(policy, batch, monkeypatch):
     monkeypatch.setattr(memory, "WAITS_S", (0.5, 0.5))
     before = policy.digest()
-    with neighbour(left_gib=0.1), pytest.raises(TacitError, match="out of GPU memory in"):
+    with neighbor(left_gib=0.1), pytest.raises(TacitError, match="out of GPU memory in"):
         policy.update(batch, [Imitation()], 1e-5)
     assert policy.digest() == before
 
@@ -137,7 +137,7 @@ print((x + 1).sum().item())
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     time.sleep(20)  # it imports torch and takes its first memory
-    with neighbour(left_gib=0.01):
+    with neighbor(left_gib=0.01):
         said, complained = process.communicate("go on\n")
     first, second = said.splitlines()
     print(first, f"({memory.available_and_total(torch.device('cuda'))[0] / GIB:.0f} GiB of room afterwards)")

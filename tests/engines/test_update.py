@@ -44,7 +44,7 @@ def batch(rows) -> Batch:
     prompts, completions = rows
     rng = np.random.default_rng(1)
     column = lambda: [rng.normal(size=len(c)) for c in completions]  # noqa: E731
-    made = replace(Batch.imitation(prompts, completions), advantages=column(), behaviour=column(), sampled=True)
+    made = replace(Batch.imitation(prompts, completions), advantages=column(), behavior=column(), sampled=True)
     return made.with_column("weight", "token", column()).with_column("returns", "row", rng.normal(size=len(prompts)))
 
 
@@ -109,7 +109,7 @@ def test_gradient_does_not_depend_on_the_cut(make_policy, batch, settings) -> No
 def test_metrics(make_policy, batch) -> None:
     policy = make_policy(token_budget=60)
     scores = policy.logprobs(batch.prompts, batch.completions)
-    batch = replace(batch, behaviour=[s + 0.25 for s in scores])
+    batch = replace(batch, behavior=[s + 0.25 for s in scores])
     second = PolicyGradient(scale=2.0)
     metrics = policy.update(batch, [PolicyGradient(), second], 1e-3)
     flat = np.concatenate(batch.advantages)

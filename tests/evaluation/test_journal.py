@@ -10,7 +10,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.core.protocols import Sampling
 from tacit.engines.endpoint.policy import ByteTokens
-from tacit.evaluation.behaviour import behaviour
+from tacit.evaluation.behavior import behavior
 from tacit.evaluation.evaluate import SingleAgent, evaluate, play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel, Rules
@@ -57,7 +57,7 @@ def play(journal=None, policy=None, repeats=2, batch=4, begun=None, observer=NO_
 
 
 def table(played) -> tuple:
-    return score_panel(PANEL, played, RULES).to_json(), behaviour(played, WORLD.alphabet, WORLD.failure)
+    return score_panel(PANEL, played, RULES).to_json(), behavior(played, WORLD.alphabet, WORLD.failure)
 
 
 def answers(policy) -> int:

@@ -50,7 +50,7 @@ def test_names_of_lines_that_end_together_are_pushed_apart(axes):
 def test_a_mean_over_seeds_is_taken_where_all_were_measured():
     mean = mean_series("grpo", [{0: 0.1, 5: 0.3, 10: 0.9}, {0: 0.3, 5: 0.5}], 2)
     assert [(p.x, p.y) for p in mean.points] == [(0, pytest.approx(0.2)), (5, pytest.approx(0.4))]
-    assert [[p.y for p in line] for line in mean.each] == [[0.1, 0.3, 0.9], [0.3, 0.5]] and mean.colour == 2
+    assert [[p.y for p in line] for line in mean.each] == [[0.1, 0.3, 0.9], [0.3, 0.5]] and mean.color == 2
     assert mean_series("none", [], 0).points == []
 
 

@@ -81,18 +81,18 @@ def test_sampled_and_k3_are_still_where_teacher_and_student_agree():
 
 
 def test_k3_by_hand():
-    value, _ = loss_and_gradient(SkillK3(weight=2.0), taught([-1.0], [-0.4], behaviour=[-1.2]))
+    value, _ = loss_and_gradient(SkillK3(weight=2.0), taught([-1.0], [-0.4], behavior=[-1.2]))
     assert value == pytest.approx(2.0 * math.exp(0.2) * (math.exp(0.6) - 1 - 0.6))
 
 
 def test_the_ratio_of_k3_is_part_of_its_gradient_and_neither_factor_overflows():
     """d/dx of e^(x − b) (e^(q − x) − 1 + x − q) = ρ (k3 + 1 − e^(q − x))"""
-    value, gradient = loss_and_gradient(SkillK3(weight=1.0), taught([-1.0], [-0.4], behaviour=[-1.2]))
+    value, gradient = loss_and_gradient(SkillK3(weight=1.0), taught([-1.0], [-0.4], behavior=[-1.2]))
     ratio = math.exp(0.2)
     assert gradient == pytest.approx([value + ratio * (1 - math.exp(0.6))])
-    far, _ = loss_and_gradient(SkillK3(weight=1.0), taught([-500.0], [0.0], behaviour=[-500.0]))
+    far, _ = loss_and_gradient(SkillK3(weight=1.0), taught([-500.0], [0.0], behavior=[-500.0]))
     assert far == pytest.approx(math.exp(20.0) - 1 - 500.0)
-    near, _ = loss_and_gradient(SkillK3(weight=1.0), taught([0.0], [-1.0], behaviour=[-500.0]))
+    near, _ = loss_and_gradient(SkillK3(weight=1.0), taught([0.0], [-1.0], behavior=[-500.0]))
     assert near == pytest.approx(math.exp(10.0) * (math.exp(-1.0) - 1 + 1))
 
 

@@ -39,7 +39,7 @@ LOSSES = [
 ]
 
 
-def view(logprobs, behaviour=None, advantages=None, lengths=None, **more) -> TokenView:
+def view(logprobs, behavior=None, advantages=None, lengths=None, **more) -> TokenView:
     """A whole batch as one micro-batch; lists are per token."""
     logprobs = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
     n = len(logprobs)
@@ -49,7 +49,7 @@ def view(logprobs, behaviour=None, advantages=None, lengths=None, **more) -> Tok
     more.setdefault("total_rows", len(lengths))
     return TokenView(
         logprobs_T=logprobs,
-        behaviour_T=logprobs.detach().clone() if behaviour is None else column(behaviour),
+        behavior_T=logprobs.detach().clone() if behavior is None else column(behavior),
         advantages_T=column(advantages if advantages is not None else [1.0] * n),
         row_T=torch.repeat_interleave(torch.arange(len(lengths)), lengths),
         lengths_R=lengths,
@@ -64,7 +64,7 @@ def loss_and_gradient(term, seen):
 
 
 def of_ratios(ratios, advantages, lengths=None, **more):
-    """Tokens whose ratio to the behaviour policy is given."""
+    """Tokens whose ratio to the behavior policy is given."""
     return view([math.log(r) for r in ratios], [0.0] * len(ratios), advantages, lengths, **more)
 
 
@@ -136,7 +136,7 @@ def test_the_sequence_ratio_has_gspos_own_gradient():
     """The same as differentiating the sequence ratio itself, where advantages are equal within a row."""
     seen = of_ratios([1.2, 0.9, 1.1], [2.0, 2.0, -1.0], lengths=[2, 1])
     _, gradient = loss_and_gradient(ClippedSurrogate(0.2, 0.2, ratio="sequence", over="rows"), seen)
-    ratio_R = (row_sums(seen.logprobs_T - seen.behaviour_T, seen) / seen.lengths_R).exp()
+    ratio_R = (row_sums(seen.logprobs_T - seen.behavior_T, seen) / seen.lengths_R).exp()
     advantages_R = torch.tensor([2.0, -1.0], dtype=torch.float64)
     gain_R = torch.minimum(ratio_R * advantages_R, ratio_R.clamp(0.8, 1.2) * advantages_R)
     (plain,) = torch.autograd.grad(-gain_R.mean(), seen.logprobs_T)
@@ -228,7 +228,7 @@ def random_batch(seed, lengths):
     """Every column a loss may read, for rows of these lengths."""
     rng = np.random.default_rng(seed)
     n = sum(lengths)
-    per_token = {name: rng.normal(size=n) for name in ("logprobs", "behaviour", "advantages", "reference", "entropy")}
+    per_token = {name: rng.normal(size=n) for name in ("logprobs", "behavior", "advantages", "reference", "entropy")}
     per_row = {name: rng.normal(size=len(lengths)) for name in ("returns", "values")}
     return per_token, per_row
 
@@ -243,7 +243,7 @@ def part_of(batch, lengths, rows):
     leaves = (t["logprobs"], t["entropy"], r["values"])
     seen = TokenView(
         logprobs_T=t["logprobs"],
-        behaviour_T=t["behaviour"].detach(),
+        behavior_T=t["behavior"].detach(),
         advantages_T=t["advantages"].detach(),
         row_T=torch.repeat_interleave(torch.arange(len(rows)), sizes),
         lengths_R=sizes,

@@ -16,7 +16,7 @@ def view(logprobs, advantages, lengths, reference=None, total_rows=None) -> Toke
     lengths = torch.tensor(lengths)
     return TokenView(
         logprobs_T=logprobs,
-        behaviour_T=logprobs.detach().clone(),
+        behavior_T=logprobs.detach().clone(),
         advantages_T=torch.tensor(advantages, dtype=torch.float64),
         row_T=torch.repeat_interleave(torch.arange(len(lengths)), lengths),
         lengths_R=lengths,

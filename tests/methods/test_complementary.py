@@ -136,7 +136,7 @@ def test_the_extractor_is_trained_on_what_its_entries_earned():
     for i, entry in enumerate(list(earned)[:4]):
         kept = written[int(entry)]
         assert (
-            kept.completion.tolist() == batch.completions[i].tolist() and kept.logprobs.tolist() == batch.behaviour[i].tolist()
+            kept.completion.tolist() == batch.completions[i].tolist() and kept.logprobs.tolist() == batch.behavior[i].tolist()
         )
 
 

@@ -129,7 +129,7 @@ def test_a_local_policy_samples_from_pinned_weights_while_they_change(rank):
     requests, sampling = [Request(policy.encode_prompt("one two"), 3)], Sampling(1.0, max_tokens=6)
     (first,) = policy.sample(requests, sampling)
     batch = Batch(
-        prompts=[requests[0].prompt], completions=[first.tokens], behaviour=[first.logprobs],
+        prompts=[requests[0].prompt], completions=[first.tokens], behavior=[first.logprobs],
         advantages=[np.full(len(first.tokens), -5.0)], group=np.zeros(1, np.int64), trajectory=np.zeros(1, np.int64),
         step=np.zeros(1, np.int64), temperature=1.0,
     )  # fmt: skip

@@ -183,7 +183,7 @@ def test_looking_at_a_module_runs_none_of_its_code(
     for command in (
         ["modules", "list", place.parent],
         ["modules", "verify", place.parent],
-        ["modules", "pack", place, tmp_path / "heat.tacit", "--replace", "--base-licence", "MIT"],
+        ["modules", "pack", place, tmp_path / "heat.tacit", "--replace", "--base-license", "MIT"],
         ["modules", "install", place.parent, "--out", tmp_path / "out", "--yes"],
         ["modules", "cost", place.parent],
         ["eval", place.parent],
@@ -210,7 +210,7 @@ def test_an_adapter_that_claims_another_rank_is_refused_before_it_is_made(module
     change_manifest(place, files={**module["files"], config.name: hash_file(config)})
     for command in (
         ["modules", "verify", place.parent],
-        ["modules", "pack", place, tmp_path / "heat.tacit", "--base-licence", "MIT"],
+        ["modules", "pack", place, tmp_path / "heat.tacit", "--base-license", "MIT"],
         ["modules", "install", place.parent, "--out", tmp_path / "out"],
         ["eval", place.parent],
         ["play", "--policy", place.parent],

@@ -237,7 +237,7 @@ def test_the_licence_of_the_base_is_found_or_asked_for(modules, tmp_path, capsys
     place.mkdir()
     (place / "config.json").write_text("{}")
     base = Base(str(place))
-    with pytest.raises(TacitError, match="--base-licence NAME"):
+    with pytest.raises(TacitError, match="--base-license NAME"):
         find_license(base, world)
     assert find_license(base, world, "MIT") == "MIT"
     (place / "LICENSE").write_text("\n  Llama 3.2 Community License\nmore\n")

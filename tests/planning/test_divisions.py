@@ -21,7 +21,7 @@ LLAMA_8B = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 
 def test_state_of_a_rank_by_hand():
     """8.03B weights on 4 ranks: 16 bytes of each weight, a quarter of them here"""
     parts = rank_state(SIZES["8B"], DEVICES["h100"], 4, Training())
-    held = sum(parts[name] for name in ("weights", "gradients", "optimiser"))
+    held = sum(parts[name] for name in ("weights", "gradients", "optimizer"))
     assert held == pytest.approx(16 * SIZES["8B"].weights / 4)
 
 

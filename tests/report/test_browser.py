@@ -51,13 +51,13 @@ def test_it_opens_from_disk_without_a_complaint_and_fits(browser, pages, name, w
     assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
 
 
-def test_tokens_have_the_colour_of_their_shift(browser, pages):
+def test_tokens_have_the_color_of_their_shift(browser, pages):
     browser.open(f"{pages['skilled']}#episode=1&step=1")
     tokens = browser.evaluate("[...document.querySelectorAll('.token')].map(t => [t.textContent, t.title, t.style.background])")
     (likelier, first, blue), (hostile, second, orange) = tokens
     assert (likelier, first, second) == ("go", "+0.5000", "\u22120.2500") and hostile.startswith("</script><img")
-    assert "--c0" in blue and "60%" in blue and "--c1" in orange and "30%" in orange, "half the shift, half the colour"
-    assert "full colour: 0.500 nats" in browser.evaluate("document.querySelector('.shifts').textContent")
+    assert "--c0" in blue and "60%" in blue and "--c1" in orange and "30%" in orange, "half the shift, half the color"
+    assert "full color: 0.500 nats" in browser.evaluate("document.querySelector('.shifts').textContent")
     assert "<img" in browser.evaluate("document.querySelector('.text.told pre').textContent") and browser.complaints == []
     browser.open(f"{pages['skilled']}#episode=1&step=2")
     assert browser.evaluate("document.querySelectorAll('.token, .text.told').length") == 0

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from parsed import Page
 from written import HOSTILE
 
-from tacit.evaluation.plots import COLOURS, Arrivals, Point, Series, Spread
+from tacit.evaluation.plots import COLORS, Arrivals, Point, Series, Spread
 from tacit.report.charts import MAX_POINTS, _round, draw_arrivals, draw_chart, draw_spreads, thin_points
 
 
-def line(*values: float, name: str = "a", colour: int = 0) -> Series:
-    return Series(name, [Point(i, y) for i, y in enumerate(values)], colour)
+def line(*values: float, name: str = "a", color: int = 0) -> Series:
+    return Series(name, [Point(i, y) for i, y in enumerate(values)], color)
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_thinning_keeps_the_mean_and_the_end():
     points = [Point(i, float(i)) for i in range(1, 1001)]
     few = thin_points(points)
     assert len(few) <= MAX_POINTS and few[-1].x == 1000 and few[0].y == pytest.approx(3.0)
-    assert "each point is the mean of 5 neighbours" in draw_chart("t", [Series("a", points)])
+    assert "each point is the mean of 5 neighbors" in draw_chart("t", [Series("a", points)])
     assert thin_points(points[:MAX_POINTS]) == points[:MAX_POINTS]
 
 
-def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():
-    charts = [draw_chart(f"t{n}", [line(1, n), line(3, 4, name="b", colour=1)], marks=True) for n in range(2)]
-    assert charts[0] == draw_chart("t0", [line(1, 0), line(3, 4, name="b", colour=1)], marks=True), "the same every time"
+def test_a_chart_has_the_colors_of_the_page_and_nothing_twice():
+    charts = [draw_chart(f"t{n}", [line(1, n), line(3, 4, name="b", color=1)], marks=True) for n in range(2)]
+    assert charts[0] == draw_chart("t0", [line(1, 0), line(3, 4, name="b", color=1)], marks=True), "the same every time"
     html = "".join(charts)
-    assert not any(colour in html for colour in COLOURS) and "font-family" not in html
+    assert not any(color in html for color in COLORS) and "font-family" not in html
     assert "stroke: var(--c0)" in html and "stroke: var(--c1)" in html and "stroke: var(--rule)" in html
     names = re.findall(r' id="([^"]*)"', html)
     assert len(names) == len(set(names)), "ids are the chart's own"
@@ -69,10 +69,10 @@ def test_scales_are_written_with_all_their_digits():
 
 
 def test_several_lines_are_named_and_their_values_are_there_for_the_script():
-    page = Page(draw_chart("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", colour=9)]))
+    page = Page(draw_chart("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", color=9)]))
     assert "grpo" in page.text and "a method with a l…" in page.text
     chart = json.loads(page.all("svg")[0]["data-chart"])
-    assert [(s["name"], s["colour"], s["points"]) for s in chart["series"]] == [
+    assert [(s["name"], s["color"], s["points"]) for s in chart["series"]] == [
         ("grpo", 0, [[0, 0.0], [1, 1.0]]),
         ("a method with a l…", 1, [[0, 1.0], [1, 2.0]]),
     ]

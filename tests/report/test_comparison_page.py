@@ -74,7 +74,7 @@ def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
     assert "compared/runs/countdown/grpo/0/report.html" in elsewhere and "compared/runs/countdown/grpo/1/" in elsewhere
 
 
-def test_thresholds_behaviour_and_settings(place):
+def test_thresholds_behavior_and_settings(place):
     text = Page(render_comparison(place)).text
     assert "≥ 25% ≥ 50%" in text and "10 3 of 3 not reached 0 of 3" in text
     assert "out of steps 100.0% 100.0% 100.0%" in text and "Prompt tokens by turn" in text

@@ -1,4 +1,4 @@
-"""Behaviour: episodes of several worlds are told apart, and each world names its own failures."""
+"""Behavior: episodes of several worlds are told apart, and each world names its own failures."""
 
 from __future__ import annotations
 

@@ -91,6 +91,6 @@ def test_prompts_are_recorded_with_their_history(page):
     assert trained and all("credit" in turn and "reward" in turn for e in trained for turn in e["turns"])
 
 
-def test_behaviour_has_a_column_for_the_beginning_the_end_and_practice(page):
+def test_behavior_has_a_column_for_the_beginning_the_end_and_practice(page):
     assert "evaluation, untrained evaluation after rl 2 training, iteration 2" in page.text
     assert "why episodes failed" in page.text

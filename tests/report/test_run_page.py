@@ -236,7 +236,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
     text = Page(render_run(run)).text
     assert (
         "is damaged" in text
-        and "evaluation after rl 10" not in text.partition("Behaviour")[2]
+        and "evaluation after rl 10" not in text.partition("Behavior")[2]
         and "training, iteration 10" in text
     )
     (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text() + '{"stage": "rl", "st')

@@ -101,11 +101,11 @@ def test_methods_stand_beside_each_other(compared):
 
 
 @pytest.mark.slow
-def test_long_runs_are_drawn_as_means_of_neighbours(compared):
+def test_long_runs_are_drawn_as_means_of_neighbors(compared):
     for seed in (0, 1, 2):
         write_metrics(compared / f"runs/countdown/bipace/{seed}", [clusters(s, s / 1000) for s in range(1, 200)])
     text = render_comparison(compared)
-    assert "each point is the mean of 4 neighbours" in Page(text).text
+    assert "each point is the mean of 4 neighbors" in Page(text).text
     figure = next(svg for svg in Page(text).all("svg") if str(svg["aria-label"]).startswith("Matched pairs"))
     assert [len(line["points"]) for line in json.loads(str(figure["data-chart"]))["series"]] == [50, 3] and MAX_POINTS == 60
 

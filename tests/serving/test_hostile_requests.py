@@ -54,7 +54,7 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/sessions", '{"goal": "x", "family": "heat", "temperature": NaN}', 422, "temperature"),
         ("/sessions", json.dumps({**BEGIN, "temperature": 1e-320}), 422, "too close to 0; use 0"),
         ("/v1/chat/completions", json.dumps({**CHAT, "temperature": 1e-320}), 422, "too close to 0; use 0"),
-        ("/sessions", json.dumps({**BEGIN, "colour": 1}), 422, "colour: Extra inputs"),
+        ("/sessions", json.dumps({**BEGIN, "color": 1}), 422, "color: Extra inputs"),
         ("/sessions", '{"goal": "\\ud800", "family": "heat"}', 422, "goal"),
         ("/sessions", '{"goal": ', 422, "it is not JSON (at character"),
         ("/sessions", b"\xff\xfe\x00", 4, ""),

@@ -176,7 +176,7 @@ def test_credits_of_episodes_that_are_behind_are_those_of_the_policy_that_learns
     calm.policy._ids, calm.policy._words = policy._ids, policy._words
     for n, (batch, *_) in enumerate(policy.updates):
         written_by = max(0, n - 1)
-        assert {float(x) for row in batch.behaviour for x in row} == {-1.0 - written_by}, "as recorded, by the old weights"
+        assert {float(x) for row in batch.behavior for x in row} == {-1.0 - written_by}, "as recorded, by the old weights"
         assert calm.policy.version == n
         again = calm.learn(collected[n])
         assert [c.tokens_T.tolist() for c in again.credits] == [c.tokens_T.tolist() for c in done[n].credits]

@@ -20,12 +20,12 @@ from tacit.cli.terminal import make_console, percent, say, say_pairs, table
 from tacit.companions.dictionary.extraction import Phrase, proposition_4
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.evaluation.behaviour import Behaviour, describe_ending
+from tacit.evaluation.behavior import Behavior, describe_ending
 from tacit.report.dictionary import DictionaryHistory, DictionaryReport, EStep, inspect_dictionary, plot_dictionary
 
 # Terminal output: phrases with their counts, metrics by step, episodes split into phrases.
 
-COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
+COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
            "bright_magenta", "bright_blue", "red")  # fmt: skip
 LEVELS = "▁▂▃▄▅▆▇█"
 ROWS = 12
@@ -37,11 +37,11 @@ GONE = 6
 
 
 def show(console: Console, found: DictionaryReport, top: int, plot: Path | None) -> None:
-    story, colours = found.story, phrase_colours(found.story)
+    story, colors = found.story, phrase_colors(found.story)
     say(console, f"skill dictionary, {story.source}", style="bold")
     say_pairs(console, [*headline(story), *([("plot", str(plot))] if plot else [])])
     console.print()
-    show_phrases(console, story, top, colours)
+    show_phrases(console, story, top, colors)
     if story.steps:
         say(console, "\nDescription length (Eq. 3) and bound (Theorem 3)", style="bold")
         console.print(step_table(story.readings()))
@@ -55,10 +55,10 @@ def show(console: Console, found: DictionaryReport, top: int, plot: Path | None)
             console.print(
                 Text.assemble((ending, "green" if trajectory.success else "red"), f" {trajectory.task.id}  ", (told, "dim"))
             )
-            console.print(Padding(coloured(segments, colours), (0, 0, 0, 5), expand=False))
-    if found.behaviours:
-        say(console, "\nBehaviour", style="bold")
-        console.print(behaviour_table(found.behaviours))
+            console.print(Padding(colored(segments, colors), (0, 0, 0, 5), expand=False))
+    if found.behaviors:
+        say(console, "\nBehavior", style="bold")
+        console.print(behavior_table(found.behaviors))
 
 
 def headline(story: DictionaryHistory) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ def headline(story: DictionaryHistory) -> list[tuple[str, str]]:
     return pairs
 
 
-def show_phrases(console: Console, story: DictionaryHistory, top: int, colours: Mapping[Phrase, str]) -> None:
+def show_phrases(console: Console, story: DictionaryHistory, top: int, colors: Mapping[Phrase, str]) -> None:
     phrases, rates = story.phrases(), [uses for _, uses in story.rates()]
     if phrases:
         left = f", {len(phrases) - top} more not shown" if len(phrases) > top else ""
@@ -87,7 +87,7 @@ def show_phrases(console: Console, story: DictionaryHistory, top: int, colours: 
         for found in phrases[:top]:
             phrase = tuple(found["phrase"])
             life = sparkline([uses.get(phrase) for uses in rates])
-            rows.append((Text(joined(phrase), colours[phrase]), str(found["uses"]), str(found["since"]), life))
+            rows.append((Text(joined(phrase), colors[phrase]), str(found["uses"]), str(found["since"]), life))
         columns = ("phrase", "uses", "since", "uses per success")
         console.print(table("", columns, rows, numbers=("uses", "since")))
     else:
@@ -127,40 +127,40 @@ def step_table(readings: Sequence[EStep]) -> Table:
     return table("", columns, rows, numbers=columns[1:])
 
 
-def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:
+def colored(segments: Sequence[Phrase], colors: Mapping[Phrase, str]) -> Text:
     """`[EXPLORE→TAKE] TRANSPORT …`: each merged phrase has its color; single skills are dim."""
     line = Text("" if segments else "no skill")
     for segment in segments:
         if len(segment) == 1:
             line.append(segment[0], style="dim").append(" ")
         else:
-            line.append(f"[{'→'.join(segment)}]", style=colours[segment]).append(" ")
+            line.append(f"[{'→'.join(segment)}]", style=colors[segment]).append(" ")
     line.rstrip()
     return line
 
 
-def phrase_colours(story: DictionaryHistory) -> dict[Phrase, str]:
+def phrase_colors(story: DictionaryHistory) -> dict[Phrase, str]:
     """The most used phrases get their own colors."""
     used = [tuple(found["phrase"]) for found in story.phrases()]
     others = [phrase for phrase in story.companion.dictionary.merged if phrase not in used]
-    return {phrase: COLOURS[i % len(COLOURS)] for i, phrase in enumerate([*used, *others])}
+    return {phrase: COLORS[i % len(COLORS)] for i, phrase in enumerate([*used, *others])}
 
 
 def joined(phrase: Phrase) -> str:
     return " → ".join(phrase)
 
 
-def behaviour_table(behaviours: Mapping[str, Behaviour]) -> Table:
+def behavior_table(behaviors: Mapping[str, Behavior]) -> Table:
     """One column per set of episodes; kinds missing from a set are zero."""
-    lines = {name: behaviour_lines(found) for name, found in behaviours.items()}
+    lines = {name: behavior_lines(found) for name, found in behaviors.items()}
     labels = {label: text for found in lines.values() for label, text in found.items()}
     rows = []
     for label, other in labels.items():
-        rows.append((label, *(lines[name].get(label) or _none(found, label, other) for name, found in behaviours.items())))
+        rows.append((label, *(lines[name].get(label) or _none(found, label, other) for name, found in behaviors.items())))
     return table("", ("", *lines), rows, numbers=tuple(lines))
 
 
-def behaviour_lines(found: Behaviour) -> dict[str, str]:
+def behavior_lines(found: Behavior) -> dict[str, str]:
     lines = {
         "episodes": str(found.episodes),
         "success": percent(found.successes / found.episodes) if found.episodes else "-",
@@ -179,7 +179,7 @@ def behaviour_lines(found: Behaviour) -> dict[str, str]:
     return lines
 
 
-def _none(found: Behaviour, label: str, other: str) -> str:
+def _none(found: Behavior, label: str, other: str) -> str:
     """Zero in the format of the other set's value; a dash if there are no successes or failures to count."""
     counted = found.episodes - found.successes if label.startswith("failures: ") else found.successes
     return ("0.0%" if other.endswith("%") else "0.00") if counted else "-"

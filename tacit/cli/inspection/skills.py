@@ -78,13 +78,13 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
         if told:
             console.print(Text.assemble(f"{number:>4}  ", (f"told: {told}", "yellow")), soft_wrap=True)
         line = Text(f"{number:>4}  " if not told else "      ")
-        line.append_text(coloured(turn))
+        line.append_text(colored(turn))
         line.append(f"   {turn.get('skill_shift', 0.0):+.2f}", style="dim")
         console.print(line, soft_wrap=True)
     say(console, "\ngreen: the skill makes the token likelier; red: less likely; the number is their sum.", style="dim")
 
 
-def coloured(turn: Mapping[str, Any]) -> Text:
+def colored(turn: Mapping[str, Any]) -> Text:
     """The completion, token by token."""
     tokens = turn.get("shift_by_token")
     if not tokens:
@@ -93,8 +93,8 @@ def coloured(turn: Mapping[str, Any]) -> Text:
     for word, shift in tokens:
         strength = min(1.0, abs(shift) / STRONG)
         weak = round(160 * (1 - strength)) + 60
-        colour = f"rgb({weak},200,{weak})" if shift > 0 else f"rgb(220,{weak},{weak})"
-        made.append(word.replace("\n", "⏎"), style=colour if strength > 0.05 else "dim")
+        color = f"rgb({weak},200,{weak})" if shift > 0 else f"rgb(220,{weak},{weak})"
+        made.append(word.replace("\n", "⏎"), style=color if strength > 0.05 else "dim")
     return made
 
 

@@ -421,7 +421,7 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
     return Batch(
         prompts=[call.prompt for call in calls],
         completions=[call.completion for call in calls],
-        behaviour=[call.logprobs for call in calls],
+        behavior=[call.logprobs for call in calls],
         advantages=[np.full(len(call.completion), a, np.float64) for call, a in zip(calls, advantages, strict=True)],
         group=numbers,
         trajectory=numbers,

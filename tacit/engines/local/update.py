@@ -272,7 +272,7 @@ class Updater:
 
         return TokenView(
             logprobs_T=logprobs_T,
-            behaviour_T=to_device(concat_column([batch.behaviour[r] for r in packed.rows], np.float32), device),
+            behavior_T=to_device(concat_column([batch.behavior[r] for r in packed.rows], np.float32), device),
             advantages_T=to_device(concat_column([batch.advantages[r] for r in packed.rows], np.float32), device),
             row_T=to_device(packed.row_T, device),
             lengths_R=to_device(packed.lengths_R, device),
@@ -313,7 +313,7 @@ class LossMetrics:
             if view.entropy_T is not None and "entropy" not in self.owner:
                 self._count("entropy", view.entropy_T.sum())
             if sampled:
-                gap_T = (view.logprobs_T - view.behaviour_T).abs()
+                gap_T = (view.logprobs_T - view.behavior_T).abs()
                 self._count("behaviour_gap", gap_T.sum())
                 self._count("behaviour_gap_max", gap_T.max())
         return total
@@ -384,7 +384,7 @@ def _column(values: np.ndarray, device: torch.device) -> Tensor:
 
 def _check_columns(batch: Batch) -> None:
     lengths = [len(c) for c in batch.completions]
-    columns = {"behaviour": batch.behaviour, "advantages": batch.advantages, **batch.tokens}
+    columns = {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}
     for name, column in columns.items():
         if [len(c) for c in column] != lengths:
             raise ValueError(f"token column {name!r} does not have one number per completion token of each row")

@@ -179,7 +179,7 @@ def _view(batch: Batch, rows: Sequence[int], logprobs_T: torch.Tensor) -> TokenV
 
     return TokenView(
         logprobs_T=logprobs_T,
-        behaviour_T=per_token(batch.behaviour).float(),
+        behavior_T=per_token(batch.behavior).float(),
         advantages_T=per_token(batch.advantages).float(),
         row_T=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
         lengths_R=torch.tensor(lengths),
@@ -383,7 +383,7 @@ class TinkerPolicy(PolicyBase):
         return connection.base
 
     def begin_stage(self) -> None:
-        """Another adapter takes over the weights, and none of what the optimiser remembers."""
+        """Another adapter takes over the weights, and none of what the optimizer remembers."""
         member, settings = self._member, self.connection.settings
         if not member.version:
             return

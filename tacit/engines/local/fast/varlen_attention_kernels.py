@@ -60,7 +60,7 @@ def varlen_forward_kernel(
     q, k, v, out, logsumexp, blocks, total, q_token, q_head, k_token, k_head, v_token, v_head, scale2,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One program: a block of queries in one head. Neighbouring programs have the heads of one block, which share keys."""
+    """One program: a block of queries in one head. Neighboring programs have the heads of one block, which share keys."""
     head = tl.program_id(0) % HEADS
     first, start_q, queries, start_k, keys = load_block(blocks, tl.program_id(0) // HEADS)
     rows = first + tl.arange(0, BLOCK_Q)

@@ -15,7 +15,7 @@ Places = Callable[[str, Observation], str]  # (action, next observation) -> the 
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class Behavior:
     """Shares and means over episodes without crashes; None if there is nothing to average."""
 
     episodes: int
@@ -45,12 +45,12 @@ class Behaviour:
         return asdict(self)
 
 
-def behaviour(
+def behavior(
     played: Sequence[Trajectory],
     alphabet: Alphabet | None = None,
     failure: Callable[[Trajectory], str] | None = None,
     place: Places | None = None,
-) -> Behaviour:
+) -> Behavior:
     """Statistics of episodes. Skill statistics need the world's alphabet; failure labels and places come from the world."""
     sound = [t for t in played if not t.stop.crashed]
     won, lost = [t for t in sound if t.success], [t for t in sound if not t.success]
@@ -61,7 +61,7 @@ def behaviour(
     operations = {name: count for name, count in kinds.items() if name in operators}
     label = failure or (lambda t: str(t.stop))
     labels = [(t.task.family, label(t)) for t in lost]
-    return Behaviour(
+    return Behavior(
         episodes=len(sound),
         successes=len(won),
         success_length=_mean(len(t) for t in won),
@@ -106,8 +106,8 @@ def describe_episode(trajectory: Trajectory, world: Environment) -> dict[str, An
     return found
 
 
-def behaviour_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behaviour | None:
-    """`behaviour` of episodes with what `describe_episode` said of each; None where it said nothing of one."""
+def behavior_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping[str, Any]]) -> Behavior | None:
+    """`behavior` of episodes with what `describe_episode` said of each; None where it said nothing of one."""
     known = {id(t): own for t, own in zip(played, labels, strict=True)}
     sound = [t for t in played if not t.stop.crashed]
     if not all(isinstance(known[id(t)].get("revisits"), int) if t.success else known[id(t)].get("failure") for t in sound):
@@ -117,7 +117,7 @@ def behaviour_from_labels(played: Sequence[Trajectory], labels: Sequence[Mapping
     kinds, operators = ({str(name) for own in won for name in own.get(key, ())} for key in ("kinds", "operators"))
     kinds |= {name for own in skills.values() for name in own}
     alphabet = Alphabet(tuple(sorted(kinds)), lambda t: skills[id(t)], tuple(operators)) if kinds else None
-    found = behaviour(played, alphabet, lambda t: str(known[id(t)]["failure"]))
+    found = behavior(played, alphabet, lambda t: str(known[id(t)]["failure"]))
     return replace(found, revisits=_mean(own["revisits"] for own in won))
 
 

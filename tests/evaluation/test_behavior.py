@@ -1,4 +1,4 @@
-"""Behaviour statistics by hand."""
+"""Behavior statistics by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skilled import ABC, episode, step
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason, Task, Trajectory
-from tacit.evaluation.behaviour import behaviour, kind, repeated, revisits
+from tacit.evaluation.behavior import behavior, kind, repeated, revisits
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.worlds import get_environment
@@ -17,7 +17,7 @@ from tacit.worlds import get_environment
 
 def test_lengths_invalid_and_repeats():
     refused = replace(episode("AAB"), steps=(step("A"), step("A", effective=False), step("B"), step("A")))
-    found = behaviour([episode("AB-B"), refused, episode("ABCABC", success=False)], ABC)
+    found = behavior([episode("AB-B"), refused, episode("ABCABC", success=False)], ABC)
     assert (found.episodes, found.successes) == (3, 2)
     assert found.success_length == 4 and found.failure_length == 6
     assert found.invalid == 2 / 8, "one does not parse, one is refused; the failure is not asked"
@@ -38,7 +38,7 @@ def test_a_turn_that_did_not_parse_is_that_and_neither_refused_nor_repeated():
     mumbled = replace(step("hm", effective=False), valid=False)
     played = replace(episode("A"), steps=(mumbled, mumbled, step("hm"), mumbled))
     assert repeated(played) == [False] * 4, "nor is an action one that was only mumbled before"
-    found = behaviour([played])
+    found = behavior([played])
     assert (found.unparsed, found.refused, found.repeats, found.all_repeats) == (3 / 4, 0.0, 0.0, 0.0)
     score = score_panel(Panel("p", (played.task,)), [played], Rules(Sampling(), 4))
     assert (score.invalid, score.ineffective) == (3 / 4, 0.0)
@@ -58,7 +58,7 @@ def test_failures_by_the_worlds_own_labels():
     world = get_environment("cooking")
     burned = replace(episode("A", success=False), stop=StopReason.FAILURE, detail="burned")
     late = episode("AB", success=False)
-    found = behaviour([burned, burned, late, burned], None, world.failure)
+    found = behavior([burned, burned, late, burned], None, world.failure)
     assert found.failures == {"burned": 0.75, "timeout": 0.25} and found.per_success == {} == found.without
 
 
@@ -74,7 +74,7 @@ def test_operators_and_resets_of_countdown():
         solved("op(+, 2, 3)", "reset", "op(*, 3, 4)", "op(*, 12, 2)"),
         solved("op(-, 4, 3)", "reset", "reset", "op(*, 2, 3)", "op(*, 6, 4)"),
     ]
-    found = behaviour(played, world.alphabet, world.failure)
+    found = behavior(played, world.alphabet, world.failure)
     assert found.operators == pytest.approx({"OP_ADD": 1 / 8, "OP_MUL": 6 / 8, "OP_SUB": 1 / 8})
     assert found.per_success["RESET"] == 1.0 and found.without["RESET"] == pytest.approx(1 / 3)
     assert found.closings == {"OP_MUL": 3}
@@ -87,7 +87,7 @@ def test_failures_are_counted_by_family():
         return replace(episode("A", success=False, task=task), stop=StopReason.FAILURE, detail=label)
 
     played = [lost("clean", "stuck"), lost("clean", "timeout"), lost("clean", "stuck"), lost("heat", "stuck"), episode("A")]
-    found = behaviour(played, None, lambda t: t.detail)
+    found = behavior(played, None, lambda t: t.detail)
     assert found.failure_counts == {"clean": {"stuck": 2, "timeout": 1}, "heat": {"stuck": 1}}
     assert found.failures == {"stuck": 0.75, "timeout": 0.25}
 
@@ -117,7 +117,7 @@ def test_revisits_of_places_reached_by_direction():
     round_trip = walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-"), ("go north", "-= Yard =-"))
     assert revisits(round_trip, COOKING) == 1
     played = [walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-")), walk(("go east", "-= Hall =-"))]
-    assert behaviour(played, place=COOKING).revisits == 0.5
+    assert behavior(played, place=COOKING).revisits == 0.5
 
 
 def test_a_place_is_the_room_and_not_the_answer_to_the_last_command():
@@ -146,7 +146,7 @@ def test_places_in_a_game_that_is_played():
 
 def test_broken_worlds_say_nothing_and_nothing_is_nothing():
     crashed = replace(episode("A", success=False), stop=StopReason.WORLD_ERROR)
-    found = behaviour([crashed], ABC)
+    found = behavior([crashed], ABC)
     assert found.episodes == 0 and found.success_length is None and found.invalid is None and found.failures == {}
     assert found.to_json()["successes"] == 0
 
