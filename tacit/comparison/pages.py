@@ -89,8 +89,8 @@ def grid_text(grid: Found) -> tuple[list[str], list[list[str]]]:
 
 def csv_text(found: Found) -> str:
     """One line per world and method, all digits."""
-    measures = ("start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area")
-    measures += ("outcome",) if outcome_count(found) > 1 else ()
+    measures = ["start", "final", "peak", "score", "success_length", "invalid", "ineffective", "area"]
+    measures += ["outcome"] if outcome_count(found) > 1 else []
     head = ["world", "method", "panel", "panel_hash", "seeds", "missing"]
     head += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
     for threshold in found["thresholds"]:
