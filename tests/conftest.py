@@ -6,6 +6,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -67,11 +68,14 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def trained_modules(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Adapters for heat and for pick (and pick2). Not to be written to."""
-    place = tmp_path_factory.mktemp("small")
-    with pytest.MonkeyPatch.context() as patch:
+    """Adapters for heat and for pick (and pick2), trained by one test process for all. Not to be written to."""
+    here = tmp_path_factory.getbasetemp()
+    place = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "trained"
+    place.mkdir(exist_ok=True)
+    with (place / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        flock(lock, LOCK_EX)
         patch.setenv("COLUMNS", "160")
-        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TACIT_CACHE", str(place / "cache"))
         return train_both(place)
 
 

@@ -82,6 +82,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_bipace_trains(trained):
     summary = read_summary(trained / "run")
     assert summary["method"] == "bipace" and summary["iterations"] == 2
@@ -95,6 +96,7 @@ def test_bipace_trains(trained):
     assert (said["layer"], said["pooling"], said["epsilon"]) == (-2, "last", 0.1), "what was decided is written down"
 
 
+@pytest.mark.slow
 def test_its_clusters_can_be_looked_at(trained, capsys):
     assert main(["inspect", "clusters", str(trained / "run"), "--all"]) == 0
     shown = capsys.readouterr().out
@@ -205,6 +207,7 @@ def test_a_layer_is_checked_against_the_model_once_it_is_loaded(monkeypatch):
         assert prepare(recipe).resources.open() is policy and asked == expected
 
 
+@pytest.mark.slow
 def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
     run = str(trained / "run")
     for words, reason in [

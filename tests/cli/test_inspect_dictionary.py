@@ -86,6 +86,7 @@ def runs(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_it_learns_a_dictionary_and_resumes_exactly(runs):
     whole, resumed = companion_state(runs / "whole"), companion_state(runs / "resumed")
     assert whole["phrases"] and len(whole["buffer"]) > 4, "the overfitted policy succeeds, and its successes compress"
@@ -101,6 +102,7 @@ def test_it_learns_a_dictionary_and_resumes_exactly(runs):
     assert second["success_buffer"] > first["success_buffer"] > 0 and first["description_length"] > 0
 
 
+@pytest.mark.slow
 def test_rewards_on_record_are_the_shaped_ones(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "whole"), "--json", "--no-plot"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -112,6 +114,7 @@ def test_rewards_on_record_are_the_shaped_ones(runs, capsys):
     assert told["plot"] is None
 
 
+@pytest.mark.slow
 def test_the_whole_view(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "whole")]) == 0
     out = capsys.readouterr().out
@@ -129,6 +132,7 @@ def test_the_whole_view(runs, capsys):
     assert (runs / "whole" / "dictionary.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_same_as_json(runs, capsys, tmp_path):
     plot = tmp_path / "it.png"
     assert main(["inspect", "dictionary", str(runs / "whole"), "--json", "--plot", str(plot)]) == 0
@@ -147,6 +151,7 @@ def test_the_same_as_json(runs, capsys, tmp_path):
     assert uses == sorted(uses, reverse=True) and all(1 <= p["since"] <= 2 for p in told["phrases"])
 
 
+@pytest.mark.slow
 def test_an_earlier_checkpoint(runs, capsys):
     arguments = ["inspect", "dictionary", str(runs / "whole"), "--checkpoint", "rl-000001", "--json", "--no-plot"]
     assert main(arguments) == 0
@@ -154,6 +159,7 @@ def test_an_earlier_checkpoint(runs, capsys):
     assert [step["step"] for step in told["steps"]] == [1] and told["source"] == "checkpoint rl-000001"
 
 
+@pytest.mark.slow
 def test_a_run_without_a_dictionary_is_read_from_its_episodes(runs, capsys):
     """The first iteration of GRPO plays the same episodes as ReuseRL's: the dictionary that is extracted is the same."""
     assert main(["inspect", "dictionary", str(runs / "plain"), "--json", "--no-plot"]) == 0
@@ -164,12 +170,14 @@ def test_a_run_without_a_dictionary_is_read_from_its_episodes(runs, capsys):
     }
 
 
+@pytest.mark.slow
 def test_a_run_of_some_families_is_read_by_its_own_tasks(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "families"), "--json", "--no-plot"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["episodes"] and set(told["behaviour"]) == {"training, iteration 1", "evaluation after rl 1"}
 
 
+@pytest.mark.slow
 def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, tmp_path):
     """Extracted again with the run's own settings: the same phrases, uses and readings as were saved."""
     bare = tmp_path / "bare"
@@ -184,6 +192,7 @@ def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, t
         assert [s[name] for s in again["steps"]] == pytest.approx([s[name] for s in saved["steps"]], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -201,6 +210,7 @@ def test_mistakes(runs, capsys, words, reason):
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_recorded_and_nothing_saved(runs, capsys, tmp_path):
     bare = tmp_path / "bare"
     bare.mkdir()

@@ -33,6 +33,7 @@ def made(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_it_says_how_it_was_made(made):
     about = read_manifest(made)
     assert about["command"] == "tacit prepare base DEST --size tiny-base --steps 4 --rows 8 --share 0.5"
@@ -45,6 +46,7 @@ def test_it_says_how_it_was_made(made):
     assert about["hash"] == hashlib.sha256(json.dumps(about["files"], sort_keys=True).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_nothing_else_is_left(made):
     assert {path.name for path in made.parent.iterdir()} == {"mine"}
     files = {path.name for path in made.iterdir()}

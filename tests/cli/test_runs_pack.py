@@ -47,6 +47,7 @@ def weights(run, step):
     return load_file(run / "checkpoints" / f"rl-{step:06d}" / "policy" / "adapters" / "default" / "adapter_model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_run_continued_from_a_pack_equals_an_uninterrupted_one(runs, tmp_path, capsys):
     shutil.copytree(runs / "half.pack", tmp_path / "half.pack")
     assert main(["train", "--resume", str(tmp_path / "half.pack"), "--iterations", "3"]) == 0
@@ -58,6 +59,7 @@ def test_a_run_continued_from_a_pack_equals_an_uninterrupted_one(runs, tmp_path,
     assert not (tmp_path / "half" / "trajectories").exists()
 
 
+@pytest.mark.slow
 def test_parts_are_small_and_the_manifest_names_the_run(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(portable, "PART_BYTES", 5000)
     manifest = portable.pack_run(runs / "half", tmp_path / "pack")
@@ -68,6 +70,7 @@ def test_parts_are_small_and_the_manifest_names_the_run(runs, tmp_path, monkeypa
     assert before == "" and (run / "settings.json").read_text() == (runs / "half" / "settings.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_compact_pack_keeps_the_weights_and_rounds_the_moments(runs, tmp_path):
     portable.pack_run(runs / "half", tmp_path / "pack", compact=True)
     run, _ = portable.unpack_run(tmp_path / "pack", tmp_path / "run")
@@ -117,6 +120,7 @@ def test_bytes_per_parameter_of_a_compact_pack(tmp_path):
     assert len(packed) / sum(w.numel() for w in weights.values()) < 2.6
 
 
+@pytest.mark.slow
 def test_bad_packs_are_refused_with_the_reason(runs, tmp_path, capsys):
     def refuse(*words: str) -> str:
         assert main(["runs", *words]) == 2
@@ -144,6 +148,7 @@ def test_bad_packs_are_refused_with_the_reason(runs, tmp_path, capsys):
     assert not (tmp_path / "half").exists(), "a refused pack leaves nothing behind"
 
 
+@pytest.mark.slow
 def test_a_pack_of_another_model_is_refused(runs, tmp_path, capsys):
     from tacit.engines.models.bases import fingerprint
 
@@ -161,6 +166,7 @@ def test_a_pack_of_another_model_is_refused(runs, tmp_path, capsys):
     assert "another model" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_unpacking_twice_is_reported(runs, tmp_path, capsys):
     pack = tmp_path / "half.pack"
     shutil.copytree(runs / "half.pack", pack)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "jax"), [("", False), ("import jax; ", True)])
 def test_jax_is_not_woken(tmp_path: Path, first: str, jax: bool) -> None:
     (tmp_path / "jax").mkdir()

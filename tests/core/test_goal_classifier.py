@@ -15,6 +15,7 @@ def test_goals_are_compared_without_their_opening():
     assert normalize_goal("Your task is to boil water.  First") == "boil water. First"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "split", "size"), [("alfworld", "unseen", 200), ("scienceworld", "test", SIZES["test"])])
 def test_families_of_unseen_goals_are_found(world, split, size):
     environment = get_environment(world)

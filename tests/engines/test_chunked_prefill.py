@@ -329,6 +329,7 @@ def test_same_requests_repeat_bit_for_bit(model, tokenizer, monkeypatch):
 WHEN_NOT = ["hidden states", "a CPU", "switched off", "all alike", "too many", "little is written", "padded"]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("why", WHEN_NOT)
 def test_separate_prefill_where_chunked_is_impossible_or_slower(why, model, tokenizer, monkeypatch, chunk_schedules):
     sampler = make_sampler(model, tokenizer, monkeypatch)

@@ -60,6 +60,7 @@ def test_logprobs_and_gradients_agree(make_policy, rows, device, settings) -> No
     assert (error <= 1e-3 * norm + 1e-7).all() if exact else error.norm() < 0.1 * norm.norm()
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("settings", [{}, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_p=0.9), Sampling(temperature=0.0)])
 def test_a_cpu_samples_the_same_tokens(make_policy, rows, settings, sampling) -> None:

@@ -104,6 +104,7 @@ def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
     return completions[0].logprobs.tolist()
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
 @pytest.mark.parametrize("limit", [0, 32 * 32 + 1, 1 << 24])
 def test_samples_what_the_model_does(family, limit, tokenizer, kernels, monkeypatch):
@@ -114,6 +115,7 @@ def test_samples_what_the_model_does(family, limit, tokenizer, kernels, monkeypa
     assert kernels
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
 def test_chunked_prefill_uses_adapters(family, tokenizer, kernels, monkeypatch):
     monkeypatch.setattr(chunked_prefill, "DECODE_STEPS_PER_PREFILL_STEP", 1)  # however short completions are

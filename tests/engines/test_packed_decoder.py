@@ -59,6 +59,7 @@ def check_own_states_and_gradients(model: LanguageModel, kept) -> None:
         torch.testing.assert_close(gradient, found[1][1][name], atol=1e-4, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
 @pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [0, 6, 3], [5, 2], [2, 3], [4]])
 def test_states_and_gradients_are_the_models_own(family: str, kept) -> None:

@@ -89,6 +89,7 @@ def test_both_rules_must_hold(true, handbook, passes):
 
 
 NOTES = "inspect notes tiny --world countdown --members 1 --engine.device cpu --tasks".split()  # noqa: SIM905
+SHORT = [*NOTES[:-1], *("--max-tokens", "8", "--tasks")]
 
 
 def test_one_task_has_no_placebo(capsys):
@@ -100,10 +101,10 @@ def test_one_task_has_no_placebo(capsys):
 
 @pytest.mark.slow
 def test_the_command_prints_the_rule_and_the_verdict(capsys):
-    assert main([*NOTES, "2"]) == 0
+    assert main([*SHORT, "2"]) == 0
     told = capsys.readouterr().out
     assert "AUC, true − empty: not measured" in told and "the gate fails: do not compare note-based methods" in told
-    assert main([*NOTES, "2", "--json"]) == 0
+    assert main([*SHORT, "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["note"] for row in found["results"]] == ["none", "true", "empty", "placebo", "oracle", "handbook"]
     assert found["passes"] is False and found["tasks"] == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from served import served
-from small_modules import train_modules, write_recipe
+from small_modules import Trained
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,11 +15,9 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def modules(cache, tmp_path_factory) -> Path:
+def modules(cache: None, trained_modules: Trained) -> Path:
     """Adapters for heat and for pick (and pick2). Not to be written to."""
-    directory = tmp_path_factory.mktemp("small")
-    assert train_modules(write_recipe(directory), directory / "modules", "--skills", "heat,pick", "--iterations", "0") == 0
-    return directory / "modules"
+    return trained_modules.modules
 
 
 @pytest.fixture(scope="module")

@@ -100,14 +100,14 @@ def test_the_oracle_solves_them_in_a_few_steps():
 
 
 @pytest.mark.slow
-def test_ten_thousand_games_are_solvable_and_none_is_in_two_splits_or_twice_in_one():
+def test_thousands_of_games_are_solvable_and_none_is_in_two_splits_or_twice_in_one():
     seen_before: dict[bytes, str] = {}
-    for task in spread(10_000):
+    for task in spread(3_000):
         play(task)
         digest = hashlib.sha256(content(task).encode()).digest()
         assert digest not in seen_before, (task.id, seen_before[digest])
         seen_before[digest] = task.id
-    assert len(seen_before) >= 10_000
+    assert len(seen_before) >= 3_000
 
 
 @pytest.mark.slow

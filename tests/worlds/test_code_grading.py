@@ -129,6 +129,7 @@ def test_files_beside_the_source_do_not_help(world, name):
     assert not answer.success and answer.score < 1, answer.observation.text
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("name", IN_PACKAGE)
 def test_code_in_the_package_cannot_pass_its_own_tests(world, name):
     world.reset(TASK)

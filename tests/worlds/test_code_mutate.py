@@ -78,12 +78,13 @@ def test_wrong_variable_is_another_of_the_same_function():
 
 
 @pytest.mark.parametrize("source", [SOURCE, textwrap.dedent(inspect.getsource(textwrap))], ids=["box", "textwrap"])
-def test_every_mutation_changes_one_place_and_parses(source):
+def test_a_mutation_changes_one_place_and_parses(source):
     found = find_mutations("box.py", source)
     assert {each.kind for each in found} <= set(KINDS)
-    for each in found:
+    whole = ast.dump(ast.parse(source))
+    for each in found[:: 1 + len(found) // 60]:
         broken = apply_edits(source, [each.edit])
-        assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(source)), each
+        assert ast.dump(ast.parse(broken)) != whole, each
         assert broken[: each.edit.start] + each.edit.before + broken[each.edit.start + len(each.edit.after) :] == source
 
 
