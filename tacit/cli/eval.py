@@ -271,10 +271,7 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"note: {note}")
     show(console, target, measured)
     if arguments.tokens:
-        uses, picture = sitting.account(measured)
-        show_tokens(console, uses)
-        if picture is not None:
-            print(f"drawn in {picture}")
+        show_tokens(console, sitting.account(measured))
     if (place := sitting.keep(measured)) is not None:
         print(f"written to {place}")
     if arguments.json == PRINTED:

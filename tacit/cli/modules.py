@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ def cost(argv: Sequence[str]) -> int:
     )  # fmt: skip
     show(console, costs, arguments.batch)
     if arguments.json:
-        write_json(arguments.json.expanduser(), costs.to_json())
+        write_json(arguments.json.expanduser(), asdict(costs))
         say(console, f"\nwritten to {arguments.json}")
     return 0
 

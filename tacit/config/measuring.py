@@ -22,7 +22,7 @@ from tacit.evaluation.evaluate import play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
 from tacit.evaluation.scores import PanelScore, in_world, score_panel
-from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, plot_tokens, react_contexts, replay_observations
+from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, react_contexts, replay_observations
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver
 from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
@@ -169,15 +169,11 @@ class PanelEvaluation:
         }
         return EvaluationResult(played, score, how, earlier, result)
 
-    def account(self, measured: EvaluationResult) -> tuple[list[TokenUse], Path | None]:
-        """Count the tokens that ReAct would have read on the same episodes; adds them to the result and plots them."""
+    def account(self, measured: EvaluationResult) -> list[TokenUse]:
+        """Count the tokens that ReAct would have read on the same episodes; adds them to the result."""
         uses = _token_uses(self.target, measured.played)
         measured.result["tokens"] = [use.to_json() for use in uses]
-        if self.directory is None:
-            return uses, None
-        picture = (self.directory / _result_name(measured.result)).with_suffix(".tokens.png")
-        plot_tokens(picture, f"{self.target.label}: what is read at each turn", uses)
-        return uses, picture
+        return uses
 
     def keep(self, measured: EvaluationResult) -> Path | None:
         """Save the result next to the episodes, one file per combination of settings."""

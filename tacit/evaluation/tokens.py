@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from tacit.core.world import Wording, World
 from tacit.prompts.history import History
 from tacit.rollout.encoding import encode_action
 from tacit.rollout.replay import iterate_trajectory, render_turns, replay_actions
-from tacit.runs.files import explain_disk_errors
 
 REACT = {"ReAct-1step": 1, "ReAct-full": None}  # past turns in the prompt; None is all
 LISTED, UNLISTED = "with actions", "without actions"
@@ -136,38 +134,3 @@ def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> 
         else:
             actions.append(len(tokenizer.encode_completion(step.completion.text)))
     return np.array(prompts, dtype=np.int64), np.array(actions, dtype=np.int64)
-
-
-def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
-    """Plot mean prompt tokens by turn, one line per context, and the number of episodes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
-
-    figure, (above, below) = pyplot.subplots(
-        2, 1, figsize=(8, 5.5), sharex=True, layout="constrained", height_ratios=[4.0, 1.0]
-    )
-    for use in uses:
-        turns = use.by_turn()
-        above.plot(
-            [t for t, _, _ in turns],
-            [tokens for _, tokens, _ in turns],
-            label=use.context,
-            marker=".",
-            linestyle="--" if use.context.endswith(UNLISTED) else "-",
-        )
-    above.set_ylim(bottom=0)
-    above.set_ylabel("prompt tokens, mean")
-    above.set_title(title)
-    if uses:
-        above.legend()
-        reached = uses[0].by_turn()
-        below.bar([t for t, _, _ in reached], [n for _, _, n in reached], width=0.8, color="tab:gray")
-    below.set_ylabel("episodes")
-    below.set_xlabel("turn")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    with explain_disk_errors(file):
-        figure.savefig(file, dpi=110)
-    pyplot.close(figure)

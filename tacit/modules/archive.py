@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,12 +45,13 @@ def pack(module: Module, file: Path, base_license: str = "") -> str:
     with explain_disk_errors(file):
         try:
             with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(_make_entry(CARD), card)
-                for name in (MANIFEST, *sorted(module.files)):
-                    with (
-                        (module.path / name).open("rb") as read,
-                        archive.open(_make_entry(name), "w", force_zip64=True) as written,
-                    ):
+                for name in (CARD, MANIFEST, *sorted(module.files)):
+                    entry = zipfile.ZipInfo(name, EPOCH)
+                    entry.external_attr = (stat.S_IFREG | 0o644) << 16
+                    if name == CARD:
+                        archive.writestr(entry, card)
+                        continue
+                    with (module.path / name).open("rb") as read, archive.open(entry, "w", force_zip64=True) as written:
                         shutil.copyfileobj(read, written)
             os.replace(temporary, file)
         finally:
@@ -57,34 +59,20 @@ def pack(module: Module, file: Path, base_license: str = "") -> str:
     return hash_file(file)
 
 
-def _make_entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name, EPOCH)
-    entry.external_attr = (stat.S_IFREG | 0o644) << 16
-    return entry
-
-
 def unpack(file: Path, out: Path, max_bytes: int) -> None:
-    """Extract an archive into `out`. Unsafe names, links and compression are errors; hashes are checked with the module."""
+    """Extract an archive into `out`. `extractall` writes no links and no more bytes than an entry declares; hashes are checked
+    with the module."""
     try:
         with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            check_size(sum(entry.file_size for entry in entries), max_bytes, file)
-            for entry in entries:
-                check_name(entry.filename, file)
-                if stat.S_ISLNK(entry.external_attr >> 16):
-                    raise TacitError(
-                        f"{file} contains the link {entry.filename!r}; module archives contain regular files only."
-                    )
-                if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-                    raise TacitError(f"{entry.filename!r} in {file} is compressed or encrypted; module archives are neither.")
-                if (out / entry.filename).exists():
-                    raise TacitError(f"{file} contains {entry.filename!r} twice.")
-                with archive.open(entry) as read, (out / entry.filename).open("xb") as written:
-                    shutil.copyfileobj(read, written)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+            names = archive.namelist()
+            check_size(sum(entry.file_size for entry in archive.infolist()), max_bytes, file)
+            for name in names:
+                check_name(name, file)
+            if len(set(names)) < len(names) or MANIFEST not in names:
+                raise TacitError(f"{file} is not a module archive: it has no {MANIFEST}, or contains a file twice.")
+            archive.extractall(out)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise TacitError(f"{file} is not a module archive, or is damaged: {error}.") from error
-    if not (out / MANIFEST).is_file():
-        raise TacitError(f"{file} is not a module archive: it has no {MANIFEST}.")
 
 
 def check_name(name: str, where: object) -> None:

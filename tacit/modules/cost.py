@@ -1,26 +1,32 @@
 """Cost of modules compared with prompted models (constant context, Table 2): tokens, seconds and memory per episode, network
-traffic and disk space."""
+traffic and disk space. Each agent is measured in its own process, so that memory and connections are its own."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
-import subprocess
+import resource
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tacit.config.agents import open_endpoint, open_target
 from tacit.config.checks import check_model, open_world
+from tacit.config.measuring import PanelEvaluation
 from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.engines.models.bases import checkpoint_directory
-from tacit.evaluation.tokens import LISTED, REACT, UNLISTED
-from tacit.modules.cost_process import CostJob
+from tacit.evaluation.tokens import LISTED, REACT, UNLISTED, react_contexts
 from tacit.modules.module import Base, find_modules
-from tacit.modules.router import find_modules_directory, module_recipe
+from tacit.modules.router import find_modules_directory, module_recipe, open_agent
+from tacit.rollout.episodes import RolloutObserver
+from tacit.training.setup import completion_limit, evaluation_sampling
 
 PANEL = ("split", "tasks", "panel", "repeats", "temperature", "top_p", "top_k", "max_steps")
 
@@ -60,9 +66,6 @@ class Costs:
     rows: Sequence[CostRow]
     disk: Mapping[str, int]  # bytes of the modules, of their base and of the models they are compared with
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def measure_costs(
     path: Path,
@@ -77,7 +80,7 @@ def measure_costs(
     batch: int = 1,
     watch: Callable[[str], None] = lambda name: None,
 ) -> Costs:
-    """Measure each agent in its own process, on the same tasks with the same seeds and limits.
+    """Measure all agents on the same tasks with the same seeds and limits.
 
     `max_tokens` is the limit per turn of a prompted model (0: 512). `watch` is called with the name of each agent.
     """
@@ -92,13 +95,12 @@ def measure_costs(
             check_model(model.name)
     how = LISTED if actions else UNLISTED
     watch("modules")
-    own = _run_job(CostJob(str(path), list(said.items()), base=base, fallback=fallback, batch=batch))
-    rows = [_make_row(path.name, own)]
-    turns = own["turns"] / own["score"]["episodes"]
-    for use in own["uses"]:
+    row, panel, own = _run_job(CostJob(path.name, str(path), said, base=base, fallback=fallback, batch=batch))
+    rows = [row]
+    for use in own:
         if use["context"] in [f"{name} {how}" for name in REACT]:
             tokens = (use["prompt_tokens_per_turn"], use["action_tokens_per_turn"], use["tokens_per_episode"])
-            rows.append(CostRow(f"its turns as {use['context']}", None, None, turns, *tokens))
+            rows.append(CostRow(f"its turns as {use['context']}", None, None, row.steps, *tokens))
     train, shared = recipe.train, dict[tuple[str, ...], Any]()  # the modules' evaluation settings, for prompted models
     shared |= {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families, ("max_tokens",): max_tokens}
     shared |= {("evaluation", name): getattr(train.evaluation, name) for name in PANEL}
@@ -110,11 +112,10 @@ def measure_costs(
             name = f"{model.name}, {react}"
             watch(name)
             endpoint = {**model.endpoint, "concurrency": batch} if model.endpoint else None
-            job = CostJob("" if endpoint else model.name, list(shared.items()), f"{react} {how}", endpoint, batch=batch)
-            result = _run_job(job)
-            if result["score"]["panel_hash"] != own["score"]["panel_hash"]:
-                raise TacitError(f"{name} played panel {result['score']['panel']}, not {own['score']['panel']}.")
-            rows.append(_make_row(name, result, remote=bool(endpoint)))
+            row, other, _ = _run_job(CostJob(name, model.name, shared, f"{react} {how}", endpoint, batch=batch))
+            if other["panel_hash"] != panel["panel_hash"]:
+                raise TacitError(f"{name} played panel {other['panel']}, not {panel['panel']}.")
+            rows.append(row)
     first = next(iter(modules.values()))
     bases = {f"base {first.base.model}": first.base.with_model(base)} if first.adapter else {}
     bases |= {model.name: Base(model.name, train.seed) for model in local}
@@ -122,7 +123,7 @@ def measure_costs(
     for name, own_base in bases.items():
         files = checkpoint_directory(own_base.source(world)).iterdir()
         disk[name] = sum(file.stat().st_size for file in files if file.is_file())
-    return Costs(own["score"]["panel"], own["score"]["panel_hash"], own["score"]["episodes"], rows, disk)
+    return Costs(**panel, rows=rows, disk=disk)
 
 
 def is_local_host(host: str) -> bool:
@@ -132,24 +133,99 @@ def is_local_host(host: str) -> bool:
         return host == "localhost"
 
 
-def _run_job(job: CostJob) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
-        out = Path(directory) / "answer.json"
-        text = json.dumps(asdict(replace(job, out=str(out))))
-        ran = subprocess.run([sys.executable, "-m", "tacit.modules.cost_process"], input=text, text=True, capture_output=True)
-        if not out.is_file():
-            last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
-            raise TacitError(f"measuring {job.target or 'the endpoint'} failed with status {ran.returncode}: {last}.")
-        result = json.loads(out.read_text(encoding="utf-8"))
-    if "error" in result:
-        raise TacitError(result["error"])
-    return result
+@dataclass(frozen=True)
+class CostJob:
+    name: str
+    target: str  # modules or a model
+    said: Overrides
+    react: str = ""  # prompt format, a key of `react_contexts`; empty: the modules' own
+    endpoint: dict[str, Any] | None = None
+    base: str | None = None
+    fallback: str | None = None
+    batch: int = 1
 
 
-def _make_row(name: str, result: Mapping[str, Any], remote: bool = False) -> CostRow:
-    score = result["score"]
-    measured = {key: score[key] for key in ("success", "interval", "steps", "prompt_tokens", "completion_tokens")}
-    measured |= {"tokens": score["episode_prompt_tokens"] + score["episode_completion_tokens"], "hosts": tuple(result["hosts"])}
-    measured |= {"seconds": result["seconds_per_episode"], "seconds_to_load": result["seconds_to_load"]}
-    peaks = {} if remote else {key: result[key] for key in ("peak_bytes", "device_peak_bytes")}
-    return CostRow(name, **measured, **peaks, sent_bytes=result["sent_bytes_per_episode"])
+Measured = tuple[CostRow, dict[str, Any], list[dict[str, Any]]]  # (costs, panel, token use of other prompt formats)
+
+
+def _run_job(job: CostJob) -> Measured:
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        try:
+            found = executor.submit(measure, job).result()
+        except BrokenProcessPool as error:
+            raise TacitError(f"measuring {job.name} failed: its process ended.") from error
+    if isinstance(found, str):
+        raise TacitError(found)
+    return found
+
+
+def record_hosts() -> dict[str, None]:
+    """Every host that this process looks up or connects to from now on."""
+    hosts: dict[str, None] = {}
+
+    def record(event: str, arguments: tuple[Any, ...]) -> None:
+        address = arguments[1] if event == "socket.connect" else arguments[:1] if event == "socket.getaddrinfo" else None
+        if isinstance(address, tuple) and address and address[0]:  # a path is a local socket
+            hosts[address[0].decode() if isinstance(address[0], bytes) else str(address[0])] = None
+
+    sys.addaudithook(record)
+    return hosts
+
+
+class Clock(RolloutObserver):
+    began = ended = 0.0
+
+    def begin(self, already: int) -> None:
+        self.began = time.perf_counter()
+
+    def on_episode_end(self, index: int, trajectory: Any) -> None:
+        self.ended = time.perf_counter()
+
+
+def measure(job: CostJob) -> Measured | str:
+    """Measure one agent in this process. Returns the message of a TacitError, which may not be picklable."""
+    hosts, started, clock, sent = record_hosts(), time.perf_counter(), Clock(), 0
+    try:
+        if not job.react:
+            target: Any = open_agent(job.target, job.said, base=job.base, fallback=job.fallback)
+        else:
+            target = open_endpoint(job.said, **job.endpoint) if job.endpoint else open_target(job.target, job.said)
+            context = react_contexts(target.world.wording(target.recipe.settings.prompt.wording))[job.react]
+            limit = completion_limit(target.recipe.train, context, target.world)
+            target = replace(target, context=context, sampling=evaluation_sampling(target.recipe.train, limit))
+            if (settle := target.settle) is not None:
+
+                def count(trajectory: Any) -> Any:  # bytes, before `settle` puts the server's counts
+                    nonlocal sent
+                    sent += sum(len(step.prompt_tokens) for step in trajectory.steps)
+                    return settle(trajectory)
+
+                target = replace(target, settle=count)
+        loaded = time.perf_counter() - started
+        with tempfile.TemporaryDirectory(prefix="tacit-cost-") as directory:
+            sitting = PanelEvaluation(target, out=Path(directory), fresh=True, said=job.said)
+            measured = sitting.play(job.batch, clock, clock.begin)
+            uses = [] if job.react else [use.to_json() for use in sitting.account(measured)]
+    except TacitError as error:
+        return str(error)
+    score, episodes, torch = measured.score, len(measured.played), sys.modules.get("torch")
+    peaks: dict[str, Any] = {}
+    if not job.endpoint:
+        peaks["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        if torch and torch.cuda.is_available():
+            peaks["device_peak_bytes"] = int(torch.cuda.max_memory_allocated())
+    row = CostRow(
+        job.name,
+        score.success,
+        score.interval,
+        score.steps,
+        score.prompt_tokens,
+        score.completion_tokens,
+        score.episode_prompt_tokens + score.episode_completion_tokens,
+        (clock.ended - clock.began) / episodes,
+        loaded,
+        hosts=tuple(hosts),
+        sent_bytes=sent / episodes if job.endpoint else 0.0,
+        **peaks,
+    )
+    return row, {"panel": score.panel, "panel_hash": score.panel_hash, "episodes": score.episodes}, uses

@@ -9,8 +9,6 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.extraction import Dictionary, Phrase
 from tacit.config.checks import open_world
@@ -21,7 +19,6 @@ from tacit.core.world import Environment
 from tacit.evaluation.behavior import Behavior, behavior
 from tacit.rewards.segmentation import world_alphabet
 from tacit.runs.directory import open_checkpoints, read_settings
-from tacit.runs.files import explain_disk_errors
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import list_recordings, read_trajectories
 from tacit.training.setup import TaskSets
@@ -193,70 +190,3 @@ def inspect_dictionary(
         behaviors[f"evaluation after rl {last}"] = behavior(measured, world.alphabet, world.failure, world.place)
     title = f"{world.name}, {recipe.method}"
     return DictionaryReport(title, story, file.name if file else "", episodes[:shown], behaviors)
-
-
-# A picture of a dictionary's life: which phrases were in it when and how much they were used, and what that saved.
-
-SHOWN = 24  # phrases drawn: those used most over all iterations
-ARROW = " → "
-
-
-def plot_dictionary(file: Path, title: str, story: DictionaryHistory) -> None:
-    """Three pictures over the same iterations: uses of each phrase as a map, bits per success in their parts, the bound."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
-
-    rates, readings, phrases = story.rates(), story.readings(), order_phrases(story)
-    heights = [0.5 + 0.24 * max(3, len(phrases)), 2.2, 1.6]
-    figure, (above, middle, below) = pyplot.subplots(
-        3, 1, figsize=(11, sum(heights) + 1.0), sharex=True, layout="constrained", height_ratios=heights
-    )
-    above.set_title(
-        f"{title}: {'phrases in order of appearance (gray: gone by the end)' if phrases else 'no phrase was merged'}"
-    )
-    if phrases:
-        first, last = rates[0][0], rates[-1][0]
-        map_PS = np.full((len(phrases), last - first + 1), np.nan)  # iterations without a success stay blank
-        for step, uses in rates:
-            map_PS[:, step - first] = [uses.get(phrase, np.nan) for phrase in phrases]
-        edges = np.arange(first, last + 2) - 0.5
-        image = above.pcolormesh(edges, np.arange(len(phrases) + 1), map_PS, cmap="viridis_r", vmin=0)
-        figure.colorbar(image, ax=above, label="uses per success", pad=0.01, aspect=40)
-        above.set_yticks(np.arange(len(phrases)) + 0.5, [ARROW.join(p) for p in phrases], fontsize=7)
-        for label, phrase in zip(above.get_yticklabels(), phrases, strict=True):
-            if phrase not in rates[-1][1]:
-                label.set_color("0.6")  # gone by the end
-        above.invert_yaxis()
-    # Eq. 3 as bars in its two parts; the line is what single skills would take, and the gap between what reuse saves.
-    times, shared = [r.step for r in readings], [r.shared for r in readings]
-    middle.bar(times, shared, width=0.9, color="tab:gray", label="share in the dictionary")
-    middle.bar(times, [r.bits - r.shared for r in readings], 0.9, shared, color="tab:blue", label="segments")
-    marker = "." if len(times) < 30 else None
-    middle.plot(times, [r.single for r in readings], "k--", marker=marker, label="skill by skill")
-    middle.set_ylabel("bits per success")
-    known = [(r.step, r.loss, r.bound) for r in readings if r.bound is not None]
-    if known:
-        steps, losses, bounds = zip(*known, strict=True)
-        marker = "." if len(known) < 30 else None
-        below.plot(steps, bounds, color="tab:red", marker=marker, label="bound (Theorem 3)")
-        below.plot(steps, losses, color="tab:orange", marker=marker, label="loss")
-        below.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="1: no loss is higher")
-    below.set_ylabel("normalised")
-    for axes in (middle, below):
-        if axes.get_legend_handles_labels()[0]:
-            axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend above what it explains
-            axes.legend(fontsize=8, loc="upper center", ncol=3, frameon=False)
-    below.set_xlabel("iteration")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    with explain_disk_errors(file):
-        figure.savefig(file, dpi=110)
-    pyplot.close(figure)
-
-
-def order_phrases(story: DictionaryHistory) -> list[Phrase]:
-    """The phrases used most over all iterations, the first to come first, of equals the first to go."""
-    lives = story.lives()
-    return sorted(list(lives)[:SHOWN], key=lambda p: (min(lives[p]), max(lives[p]), len(lives[p]), p))

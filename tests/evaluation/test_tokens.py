@@ -14,7 +14,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.core.world import Wording
-from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, plot_tokens, react_contexts, replay_observations
+from tacit.evaluation.tokens import TokenUse, count_tokens, join_uses, react_contexts, replay_observations
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
@@ -190,20 +190,3 @@ def test_a_recording_of_another_world_is_refused():
     other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))
     with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*does not replay"):
         replay_observations(replace(trajectory, steps=(other, *rest)), WORLD.make())
-
-
-def test_the_picture_has_a_line_for_each_context_dashed_without_a_list(tmp_path, monkeypatch):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    drawn = []
-    monkeypatch.setattr(pyplot, "close", drawn.append)
-    plot_tokens(tmp_path / "t.png", "tokens", count_tokens(played(BLOCK), react_contexts(WORLD.wording("terse")), Words()))
-    assert {line.get_label(): line.get_linestyle() for line in drawn[0].axes[0].lines} == {
-        "ReAct-1step with actions": "-",
-        "ReAct-1step without actions": "--",
-        "ReAct-full with actions": "-",
-        "ReAct-full without actions": "--",
-    }

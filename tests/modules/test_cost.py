@@ -118,15 +118,15 @@ def test_what_cannot_be_weighed_is_said_before_anybody_plays(modules, capsys, mo
 def test_connections_are_noticed_whoever_makes_them():
     script = """
 import socket, urllib.request
-from tacit.modules.cost_process import Connections
-heard = Connections()
+from tacit.modules.cost import record_hosts
+hosts = record_hosts()
 listener = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(listener.getsockname())
 try:
     urllib.request.urlopen("http://somewhere.invalid/")
 except OSError:
     pass
-print(list(heard.hosts))
+print(list(hosts))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.stdout.strip() == "['127.0.0.1', 'somewhere.invalid']", ran.stderr

@@ -21,7 +21,7 @@ from tacit.companions.dictionary.extraction import Phrase, proposition_4
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.evaluation.behavior import Behavior, describe_ending
-from tacit.report.dictionary import DictionaryHistory, DictionaryReport, EStep, inspect_dictionary, plot_dictionary
+from tacit.report.dictionary import DictionaryHistory, DictionaryReport, EStep, inspect_dictionary
 
 # Terminal output: phrases with their counts, metrics by step, episodes split into phrases.
 
@@ -36,10 +36,10 @@ GONE = 6
 """removed phrases listed"""
 
 
-def show(console: Console, found: DictionaryReport, top: int, plot: Path | None) -> None:
+def show(console: Console, found: DictionaryReport, top: int) -> None:
     story, colors = found.story, phrase_colors(found.story)
     say(console, f"skill dictionary, {story.source}", style="bold")
-    say_pairs(console, [*headline(story), *([("plot", str(plot))] if plot else [])])
+    say_pairs(console, headline(story))
     console.print()
     show_phrases(console, story, top, colors)
     if story.steps:
@@ -201,13 +201,10 @@ def run(argv: Sequence[str]) -> int:
     if arguments.episodes < 0 or arguments.top < 1:
         raise TacitError("--episodes must not be negative, and --top must be at least 1.")
     found = inspect_dictionary(arguments.run, arguments.checkpoint, arguments.iteration, arguments.episodes, arguments.world)
-    plot = None if arguments.no_plot else arguments.plot or arguments.run / "dictionary.png"
-    if plot is not None:
-        plot_dictionary(plot, found.title, found.story)
     if arguments.json:
-        print(json.dumps({**found.to_json(), "plot": str(plot) if plot else None}))
+        print(json.dumps(found.to_json()))
     else:
-        show(make_console(), found, arguments.top, plot)
+        show(make_console(), found, arguments.top)
     return 0
 
 
@@ -219,7 +216,5 @@ def make_parser() -> Parser:
     parser.flag("--iteration", int, "whose episodes to show (default: the last recorded)")
     parser.flag("--episodes", 8, "how many of them, successes first")
     parser.flag("--top", 20, "how many phrases to list")
-    parser.flag("--plot", Path, "where to draw it (default: RUN/dictionary.png)", "FILE")
-    parser.flag("--no-plot", False, "draw nothing")
     parser.flag("--json", False, "print everything as one JSON object instead")
     return parser
