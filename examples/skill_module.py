@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tacit
 from tacit.modules import Agent
-from tacit.modules.training import export_run
+from tacit.modules.export import export_run
 from tacit.worlds import get_environment
 
 if __name__ == "__main__":

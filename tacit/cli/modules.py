@@ -25,6 +25,7 @@ from tacit.modules.archive import pack, pull, push
 from tacit.modules.carrying import PackagedDraft
 from tacit.modules.cost import CostRow, Costs, PromptedModel, is_local_host, measure_costs
 from tacit.modules.drafting.sandbox import truncate_for_display
+from tacit.modules.export import export_run
 from tacit.modules.install import InstallOptions, find_problems, install
 from tacit.modules.logs import find_logs
 from tacit.modules.module import MANIFEST, Module, find_modules, read_module
@@ -35,7 +36,6 @@ from tacit.modules.training import (
     LOGS,
     add_log_defaults,
     describe_log_training,
-    export_run,
     plan_from_logs,
     plan_skill_runs,
     train_modules,

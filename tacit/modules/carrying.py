@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Environment:
         )
     if name not in _worlds:
         from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
-        from tacit.modules.logs import with_draft
+        from tacit.modules.work import with_draft
         from tacit.worlds import get_environment
 
         draft = _drafts[name]

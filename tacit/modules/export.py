@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tacit.config.checks import open_world
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.method import Context
-from tacit.core.protocols import Sampling
-from tacit.core.world import Environment
 from tacit.engines.models.bases import hash_file
 from tacit.evaluation.scores import in_world
 from tacit.modules.carrying import package_draft, register_draft
@@ -24,70 +23,74 @@ from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context
 from tacit.prompts.state_block import StateBlock
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import versions
+from tacit.runs.directory import open_checkpoints, read_settings, versions
 from tacit.runs.files import write_directory, write_json
+from tacit.training.setup import completion_limit, evaluation_sampling
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MAIN_ADAPTER = "default"  # the adapter that a run trains
 
 
-@dataclass(frozen=True)
-class TrainedPolicy:
-    """A run's policy: everything an export needs besides the checkpoint."""
-
-    path: Path
-    world: Environment
-    world_name: str  # as `--world` takes it
-    families: tuple[str, ...]  # empty: all
-    context: Context
-    base: Base
-    sampling: Sampling
-    max_steps: int
-    settings: dict[str, Any]
-    from_logs: Mapping[str, Any] = field(default_factory=dict)  # see `Module.from_logs`
-
-    @property
-    def skill(self) -> str:
-        """The world's name for these families; `unified` for all of them."""
-        served = set(self.families or self.world.families)
-        for skill, families in self.world.skill_families.items():
-            if set(families) == served:
-                return skill
-        return UNIFIED if served == set(self.world.families) else "+".join(self.families)
-
-
-def export_module(trained: TrainedPolicy, checkpoint: Checkpoint, out: Path, skill: str = "") -> Module:
-    """Write `out`/<skill>."""
-    skill = skill or trained.skill
-    policy = checkpoint.path / "policy"
+def export_run(
+    run: Path,
+    checkpoint: str,
+    out: Path,
+    skill: str = "",
+    world: str = "",
+    families: tuple[str, ...] = (),
+    from_logs: Mapping[str, Any] | None = None,
+) -> Module:
+    """Write a checkpoint of a run as `out`/<skill>. `world` chooses one of several worlds. `families` are those that the module
+    serves (default: those that it was trained on). `from_logs` is the manifest's entry of a module that imitated logs."""
+    document = read_settings(run)
+    whole = replace(Recipe.from_json(document), out=run)
+    recipe = whole.alone(world)
+    if whole.tiny is not None and len(whole.places) > 1:
+        raise TacitError(
+            f"{run} trained a model from scratch in several worlds, so its vocabulary covers all of them; a module covers one. "
+            "Start from a saved model (--model tiny-base)."
+        )
+    trained, saved = open_world(recipe.world), find_checkpoint(run, checkpoint)
+    if not trained.playable and from_logs is None:
+        raise TacitError(
+            f"{run} was trained from logs alone, and its families come from them: repeat the command that made it (tacit "
+            "modules train --from …), with --checkpoint for another checkpoint."
+        )
+    families = families or recipe.train.family_names or trained.families
+    if not skill:  # the world's name for these families
+        alike = (name for name, own in trained.skill_families.items() if set(own) == set(families))
+        skill = next(alike, UNIFIED if set(families) == set(trained.families) else "+".join(families))
+    policy = saved.path / "policy"
     manifest = _read_policy_manifest(policy)
     weights = policy / "adapters" / MAIN_ADAPTER if manifest["lora"] else policy / "model"
     if not weights.is_dir():
-        raise TacitError(f"nothing to export: checkpoint {checkpoint.path} has no {weights.relative_to(checkpoint.path)}.")
-    tracker = getattr(trained.context, "tracker", None)
+        raise TacitError(f"nothing to export: checkpoint {saved.path} has no {weights.relative_to(saved.path)}.")
+    reads, base = recipe.settings.context(trained), Base(recipe.model, recipe.train.seed, recipe.tiny)
+    tracker = getattr(reads, "tracker", None)
     draft = package_draft(tracker) if isinstance(tracker, SandboxedDraft) else None
-    world, reads = draft.world_name if draft else trained.world_name, trained.context
-    described = describe_context(reads, trained.world)
+    address = draft.world_name if draft else recipe.world
+    settings = document if len(whole.places) == 1 else recipe.to_json()
+    described = describe_context(reads, trained)
     assert reads.wording is not None, "describe_context refuses contexts without a wording"
     module = Module(
         path=out / skill,
-        world=world,
+        world=address,
         skill=skill,
-        families=trained.families or trained.world.families,
+        families=families,
         tracker=reads.tracker.version if isinstance(reads, StateBlock) and reads.block else None,
         wording=reads.wording.version,
         context=described,
         adapter=manifest["lora"],
-        base=trained.base,
-        fingerprint=trained.base.fingerprint(trained.world),
-        sampling=trained.sampling,
-        max_steps=trained.max_steps,
-        scores=_scores(checkpoint, trained.world.name),
+        base=base,
+        fingerprint=base.fingerprint(trained),
+        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, reads, trained)),
+        max_steps=recipe.train.evaluation.max_steps or trained.max_steps,
+        scores=_scores(saved, trained.name),
         digest=manifest["digest"],
-        run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": {**trained.settings, "world": world}},
+        run={"name": run.name, "checkpoint": saved.path.name, "settings": {**settings, "world": address}},
         code=versions(),
         files={},
-        from_logs=trained.from_logs,
+        from_logs=from_logs or {},
         draft=draft,
     )
     for leftover in out.glob(f".{skill}.*.tmp"):  # from a killed process
@@ -95,6 +98,13 @@ def export_module(trained: TrainedPolicy, checkpoint: Checkpoint, out: Path, ski
     out.mkdir(parents=True, exist_ok=True)
     write_directory(module.path, lambda directory: _write_files(directory, weights, module))
     return module
+
+
+def find_checkpoint(run: Path, name: str) -> Checkpoint:
+    saved = open_checkpoints(run)
+    if not saved.all():
+        raise TacitError(f"nothing to export: {run} has no checkpoint yet.")
+    return saved.find(name)
 
 
 def is_exported(checkpoint: Checkpoint, module: Module) -> bool:

@@ -25,7 +25,7 @@ from tacit.modules.drafting.sandbox import check_source
 from tacit.modules.drafting.sandbox_process import PARTS
 from tacit.modules.drafting.tracker import SandboxedDraft
 from tacit.modules.export import ADAPTER, ADAPTER_CONFIG
-from tacit.modules.module import MANIFEST, Module, find_modules, make_context, read_module
+from tacit.modules.module import MANIFEST, Module, find_modules, read_module
 from tacit.modules.router import module_recipe, open_modules
 from tacit.runs.files import write_directory
 
@@ -82,18 +82,7 @@ def find_problems(module: Module, base: str | None = None) -> list[str]:
         world = open_world(module.world)
     except TacitError as error:
         return [*found, str(error)]
-    checks: tuple[Callable[[], object], ...] = (
-        lambda: module.check_tracker(world),
-        lambda: make_context(module.context, world),
-        lambda: module.check_wording(world),
-        lambda: module.check_base(module.base.with_model(base), world),
-    )
-    for check in checks:
-        try:
-            check()
-        except TacitError as error:
-            found.append(str(error))
-    return found
+    return found + module.find_mismatches(world, base)
 
 
 # Install

@@ -1,4 +1,4 @@
-"""Read logs of recorded episodes, sort them by family, and count them; worlds that are known only from logs.
+"""Read logs of recorded episodes, sort them by family, and count them.
 
 Accepts files (JSON lines, plain or gzipped, in any format of `training/recordings` and `training/transcripts`) and directories.
 """
@@ -14,10 +14,8 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, World
-from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker, read_draft
+from tacit.core.world import Environment
 from tacit.training.recordings import Known, Reading, Recording, read_recordings
-from tacit.worlds import get_environment
 
 ENDINGS = ("*.jsonl", "*.jsonl.gz")
 FEW = 12
@@ -144,69 +142,3 @@ def count_coverage(logs: Logs, families: Iterable[str]) -> list[Coverage]:
 
 def to_jsonl(episodes: Sequence[LoggedEpisode]) -> str:
     return "".join(json.dumps(logged.to_json(), ensure_ascii=False) + "\n" for logged in episodes)
-
-
-# Worlds known only from logs. They have prompts and trackers but no environment to act in.
-#
-#     WORK                                      no tracker; the agent reads previous turns
-#     work_of("mugs_tracker.py", __file__)      with a drafted tracker from a file next to this one
-#     work_of(…, world="alfworld")              an existing world, with the draft as another form of its state block
-#     work_of(rewards=…, world="alfworld")      an existing world and state block, with drafted rewards
-#
-# A draft is never imported; it runs in a sandbox (`drafting/sandbox.py`).
-
-NAME = "tacit.modules.work:WORK"  # as `--world` takes it
-DRAFTED = "drafted"  # form of the drafted state block in a world that has its own tracker
-MAX_STEPS = 50
-
-
-class FullWording(Numbered):
-    asked = "Your task: "
-
-
-class TerseWording(Brief):
-    ends = " >"
-
-    def task(self, task: Task) -> str:
-        return task.goal
-
-
-def _make_no_world() -> World:
-    raise TacitError(
-        "there is no world to act in: these modules were trained from logs alone. Use them in your own program (Agent) or "
-        "serve them (tacit serve)."
-    )
-
-
-WORK = Environment(
-    name="work",
-    summary="work known from logs alone",
-    max_steps=MAX_STEPS,
-    make=_make_no_world,
-    tasks=lambda split, count, seed: (),
-    splits=(),
-    families=(),
-    wordings={"full": FullWording(), "terse": TerseWording()},
-    playable=False,
-)
-
-
-def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str = "", block: str = FULL_BLOCK) -> Environment:
-    """A world with a draft. Draft files written by `tacit modules draft` call this.
-
-    `tracker` and `rewards` are files in the directory of the file `beside`. Without a tracker, the rewards are for the world's
-    own tracker of the form `block`.
-    """
-    directory = Path(beside).parent
-    if not tracker:
-        source, name = read_draft(directory / rewards), Path(rewards).stem
-        return with_draft(RewardedTracker(get_environment(world).tracker_of(block), source, name, world, block))
-    return with_draft(DraftedTracker.read(directory / tracker, directory / rewards if rewards else None, world))
-
-
-def with_draft(drafted: DraftedTracker | RewardedTracker) -> Environment:
-    """The draft's world, with the draft added."""
-    if not drafted.world:
-        return replace(WORK, tracker=drafted)
-    known = get_environment(drafted.world)
-    return replace(known, forms={**known.forms, DRAFTED: drafted}) if known.tracker else replace(known, tracker=drafted)

@@ -153,8 +153,7 @@ class Module:
         """One message per missing, changed or unsafe file, and one if the manifest is not what its own hash says."""
         found = []
         manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
-        expected = manifest.get("sha256")  # older modules have none
-        if expected is not None and (actual := hash_manifest(manifest)) != expected:
+        if (actual := hash_manifest(manifest)) != (expected := manifest.get("sha256")):
             found.append(f"{self.path / MANIFEST} was changed after it was written (sha256 {actual}, but it says {expected})")
         for name, expected in self.files.items():
             file = self.path / name
@@ -173,33 +172,36 @@ class Module:
         if found := self.find_damage():
             raise TacitError(f"{'; '.join(found)}. Export or train the module again.")
 
-    def check_tracker(self, world: Environment) -> None:
+    def find_mismatches(self, world: Environment, base: str | None = None) -> list[str]:
+        """How its tracker, context, wording and base differ from this machine's. `base` overrides the base's path; a full
+        model does not need its base."""
+        found, name, own = [], self.context.get("wording"), self.base.with_model(base)
+        remedy = "Train the module again, or use the version of tacit that has its"
         tracker = world.trackers.get(self.context.get("form", FULL_BLOCK))
         here = tracker.version if tracker is not None else None
         if self.tracker is not None and self.tracker != here:
-            raise TacitError(
+            found.append(
                 f"module {self.path} was trained with tracker {self.tracker!r}, but world {self.world!r} has "
-                f"{f'tracker {here!r}' if here else 'no tracker'} here. Train the module again, or use the version of tacit "
-                "that has its tracker (`code` in its module.json)."
+                f"{f'tracker {here!r}' if here else 'no tracker'} here. {remedy} tracker (`code` in its module.json)."
             )
-
-    def check_wording(self, world: Environment) -> None:
-        """Compare versions. `make_context` reports an unknown wording."""
-        name = self.context["wording"]
-        if name in world.wordings and self.wording != (here := world.wordings[name].version):
-            raise TacitError(
-                f"module {self.path} was trained with version {self.wording!r} of wording {name!r}, but world {self.world!r} "
-                f"has version {here!r} here. Train the module again, or use the version of tacit that has its wording "
-                "(`code` in its module.json)."
-            )
-
-    def check_base(self, base: Base, world: Environment) -> None:
-        """Compare fingerprints. A full model does not need its base."""
-        if self.adapter and self.fingerprint != (here := base.fingerprint(world)):
-            raise TacitError(
-                f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
-                f"{base.model!r} has {here}. Name the right base (--base-model MODEL), or train the module on this one."
-            )
+        try:
+            make_context(self.context, world)  # reports an unknown wording, too
+            if self.wording != (here := world.wordings[name].version):
+                found.append(
+                    f"module {self.path} was trained with version {self.wording!r} of wording {name!r}, but world "
+                    f"{self.world!r} has version {here!r} here. {remedy} wording (`code` in its module.json)."
+                )
+        except TacitError as error:
+            found.append(str(error))
+        try:
+            if self.adapter and self.fingerprint != (here := own.fingerprint(world)):
+                found.append(
+                    f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
+                    f"{own.model!r} has {here}. Name the right base (--base-model MODEL), or train the module on this one."
+                )
+        except TacitError as error:
+            found.append(str(error))
+        return found
 
 
 def hash_manifest(data: Mapping[str, Any]) -> str:
@@ -286,11 +288,10 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
     draft = read_packaged_draft(path, data["draft"]) if "draft" in data else None
     if draft is not None:
         register_draft(draft)
-    same = ("world", "skill", "tracker", "context", "max_steps", "scores", "digest", "run", "code", "files")
+    same = ("world", "skill", "tracker", "wording", "context", "max_steps", "scores", "digest", "run", "code", "files")
     return Module(
         path=path,
         families=tuple(data["families"]),
-        wording=data.get("wording", "1"),  # older modules name no version
         adapter={"adapter": True, "model": False}[data["weights"]],
         base=Base.from_json(data["base"]),
         fingerprint=data["base"]["fingerprint"],

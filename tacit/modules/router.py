@@ -59,11 +59,8 @@ class Router:
         if fallback is not None and fallback not in self.modules:
             raise TacitError(f"fallback {fallback!r} is not one of the modules {self._names()}.")
         for module in self.modules.values():
-            own = self.worlds[module.world]
-            module.check_tracker(own)
-            make_context(module.context, own)
-            module.check_wording(own)
-            module.check_base(module.base.with_model(base), own)
+            if found := module.find_mismatches(self.worlds[module.world], base):
+                raise TacitError(found[0])
 
     @property
     def world(self) -> Environment:
@@ -115,13 +112,20 @@ class Router:
 
     def policy(self, module: Module) -> LocalPolicy:
         """The policy with this module's weights. Earlier return values are the same object and switch too."""
+        from tacit.engines.local.policy import load_policy
+
         if self._policy is not None and module is self._active:
             return self._policy
         module.check_files()
         shape = adapter_shape(module)
         if not module.adapter or self._policy is None or shape != self._shape:
             self._policy = None  # free it first: two models may not fit
-            self._policy = self._open(module, shape)
+            engine, source = replace(self._engine, lora_rank=0), str(module.path)
+            if shape is not None:
+                rank, alpha, targets = shape
+                engine = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
+                source = module.base.with_model(self._base).source(self.worlds[module.world])
+            self._policy = load_policy(source, engine)
             self.loads["models"] += 1
         if module.adapter:
             self._policy.load_adapter(module.path)
@@ -136,15 +140,6 @@ class Router:
     def agent(self, name: str) -> tuple[Context, LocalPolicy]:
         module = self.modules[name]
         return self.context(module), self.policy(module)
-
-    def _open(self, module: Module, shape: Any) -> LocalPolicy:
-        from tacit.engines.local.policy import load_policy
-
-        if not module.adapter:
-            return load_policy(str(module.path), replace(self._engine, lora_rank=0))
-        rank, alpha, targets = shape
-        engine = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
-        return load_policy(module.base.with_model(self._base).source(self.worlds[module.world]), engine)
 
     def _names(self) -> str:
         return ", ".join(f"{name} ({', '.join(module.families)})" for name, module in self.modules.items())

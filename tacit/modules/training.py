@@ -18,8 +18,7 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import Request
 from tacit.core.world import Environment
 from tacit.engines.models.bases import hash_file
-from tacit.modules.export import TrainedPolicy, export_module, is_exported
-from tacit.modules.logs import NAME as WORK_NAME
+from tacit.modules.export import export_run, find_checkpoint, is_exported
 from tacit.modules.logs import (
     Coverage,
     LoggedEpisode,
@@ -30,13 +29,13 @@ from tacit.modules.logs import (
     read_logs,
     to_jsonl,
 )
-from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, read_module
+from tacit.modules.module import MANIFEST, UNIFIED, read_module
+from tacit.modules.work import NAME as WORK_NAME
 from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, open_checkpoints, read_settings
+from tacit.runs.directory import SETTINGS, read_settings
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Known, Reading, read_recordings, task_of_recording, why_not_usable
-from tacit.training.setup import completion_limit, evaluation_sampling
 
 ALL, RUNS = "all", "runs"
 Train = Callable[[Prepared, bool], int]  # (prepared, resume) -> exit code; 0 if the run finished
@@ -113,52 +112,10 @@ def train_modules(
                 return code
         found, target = find_checkpoint(run, checkpoint), out / skill
         if not (target / MANIFEST).is_file() or not is_exported(found, read_module(target)):
-            trained = replace(read_trained_policy(run), families=planned_run.families, from_logs=describe(planned_run, found))
-            module = export_module(trained, found, out, skill)
+            families, from_logs = planned_run.families, describe(planned_run, found)
+            module = export_run(run, found.path.name, out, skill, families=families, from_logs=from_logs)
             say(f"{skill}: {module.run['checkpoint']} exported to {module.path}")
     return 0
-
-
-def export_run(run: Path, checkpoint: str, out: Path, skill: str = "", world: str = "") -> Module:
-    trained = read_trained_policy(run, world)
-    if not trained.world.playable:
-        raise TacitError(
-            f"{run} was trained from logs alone, and its families come from them: repeat the command that made it (tacit "
-            "modules train --from …), with --checkpoint for another checkpoint."
-        )
-    return export_module(trained, find_checkpoint(run, checkpoint), out, skill)
-
-
-def read_trained_policy(run: Path, world_name: str = "") -> TrainedPolicy:
-    """The policy of a run, in one of its worlds."""
-    document = read_settings(run)
-    whole = replace(Recipe.from_json(document), out=run)
-    recipe = whole.alone(world_name)
-    if whole.tiny is not None and len(whole.places) > 1:
-        raise TacitError(
-            f"{run} trained a model from scratch in several worlds, so its vocabulary covers all of them; a module covers one. "
-            "Start from a saved model (--model tiny-base)."
-        )
-    world = open_world(recipe.world)
-    context = recipe.settings.context(world)
-    return TrainedPolicy(
-        path=run,
-        world=world,
-        world_name=recipe.world,
-        families=recipe.train.family_names,
-        context=context,
-        base=Base(recipe.model, recipe.train.seed, recipe.tiny),
-        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world)),
-        max_steps=recipe.train.evaluation.max_steps or world.max_steps,
-        settings=document if len(whole.places) == 1 else recipe.to_json(),
-    )
-
-
-def find_checkpoint(run: Path, name: str) -> Checkpoint:
-    saved = open_checkpoints(run)
-    if not saved.all():
-        raise TacitError(f"nothing to export: {run} has no checkpoint yet.")
-    return saved.find(name)
 
 
 # Modules from logs: episodes are sorted by skill into DIR/logs, and each skill's run imitates its own.

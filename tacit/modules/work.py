@@ -1,5 +1,76 @@
-"""The address under which module manifests and draft files name logged work; the code is in `logs.py`."""
+"""Worlds known only from logs. They have prompts and trackers but no environment to act in.
 
-from tacit.modules.logs import WORK, work_of
+    WORK                                      no tracker; the agent reads previous turns
+    work_of("mugs_tracker.py", __file__)      with a drafted tracker from a file next to this one
+    work_of(…, world="alfworld")              an existing world, with the draft as another form of its state block
+    work_of(rewards=…, world="alfworld")      an existing world and state block, with drafted rewards
 
-__all__ = ["WORK", "work_of"]
+A draft is never imported; it runs in a sandbox (`drafting/sandbox.py`). Manifests and draft files contain this module's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Task
+from tacit.core.world import FULL_BLOCK, Brief, Environment, Numbered, World
+from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker, read_draft
+from tacit.worlds import get_environment
+
+NAME = "tacit.modules.work:WORK"  # as `--world` takes it
+DRAFTED = "drafted"  # form of the drafted state block in a world that has its own tracker
+MAX_STEPS = 50
+
+
+class FullWording(Numbered):
+    asked = "Your task: "
+
+
+class TerseWording(Brief):
+    ends = " >"
+
+    def task(self, task: Task) -> str:
+        return task.goal
+
+
+def _make_no_world() -> World:
+    raise TacitError(
+        "there is no world to act in: these modules were trained from logs alone. Use them in your own program (Agent) or "
+        "serve them (tacit serve)."
+    )
+
+
+WORK = Environment(
+    name="work",
+    summary="work known from logs alone",
+    max_steps=MAX_STEPS,
+    make=_make_no_world,
+    tasks=lambda split, count, seed: (),
+    splits=(),
+    families=(),
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    playable=False,
+)
+
+
+def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str = "", block: str = FULL_BLOCK) -> Environment:
+    """A world with a draft. Draft files written by `tacit modules draft` call this.
+
+    `tracker` and `rewards` are files in the directory of the file `beside`. Without a tracker, the rewards are for the world's
+    own tracker of the form `block`.
+    """
+    directory = Path(beside).parent
+    if not tracker:
+        source, name = read_draft(directory / rewards), Path(rewards).stem
+        return with_draft(RewardedTracker(get_environment(world).tracker_of(block), source, name, world, block))
+    return with_draft(DraftedTracker.read(directory / tracker, directory / rewards if rewards else None, world))
+
+
+def with_draft(drafted: DraftedTracker | RewardedTracker) -> Environment:
+    """The draft's world, with the draft added."""
+    if not drafted.world:
+        return replace(WORK, tracker=drafted)
+    known = get_environment(drafted.world)
+    return replace(known, forms={**known.forms, DRAFTED: drafted}) if known.tracker else replace(known, tracker=drafted)

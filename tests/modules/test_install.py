@@ -143,7 +143,7 @@ def test_links_code_compression_twins_and_giants_are_refused(package, tmp_path, 
 
     link = zipfile.ZipInfo("link.json")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    assert "contains link.json, which its module.json does not list" in refused(capsys, crafted("link", (link, b"/etc/passwd")), out)
+    assert "contains link.json, which its module.json does not" in refused(capsys, crafted("link", (link, b"/etc/passwd")), out)
     packed = zipfile.ZipInfo("bomb.json")
     packed.compress_type = zipfile.ZIP_DEFLATED
     assert "more than the limit" in refused(capsys, crafted("bomb", (packed, b"0" * 10_000_000)), out, "--max-mb", "1")

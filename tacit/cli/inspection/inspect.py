@@ -12,7 +12,7 @@ KINDS = {
     "clusters": "which steps of a group were compared with each other, and with what credit",
     "credit": "how well each estimator's credit agrees with what steps were worth, by Monte Carlo",
     "notes": "whether a policy can use its notes: the gate before comparing methods that are built on them",
-    "skills": "what hindsight taught of an episode, token by token; or whether a policy can read a skill (--probe)",
+    "skills": "what hindsight taught of an episode, token by token",
 }
 
 

@@ -1,41 +1,27 @@
-"""`tacit inspect skills`: an episode with its hindsight skills and every token colored by its shift; with `--probe`, whether
-a policy can read a skill at all."""
+"""`tacit inspect skills`: an episode with its hindsight skills and every token colored by its shift."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.text import Text
 
-from tacit.cli.terminal import (
-    add_checkpoint_flag,
-    add_shared_options,
-    make_console,
-    peek_method,
-    percent,
-    say,
-    say_pairs,
-    table,
-)
+from tacit.cli.terminal import make_console, say, say_pairs
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
-from tacit.core.protocols import Policy
 from tacit.runs.trajectories import find_recording, read_records
 
-SUMMARY_LINE = "Show what hindsight's skills say of each token of an episode, or probe whether a policy reads skills."
+SUMMARY_LINE = "Show what hindsight's skills say of each token of an episode."
 STRONG = 2.0
 """shift with full color"""
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments, said = make_parser(peek_method(argv, "inspect skills")).parse(argv)
-    if arguments.probe:
-        return _probe(arguments, said)
+    arguments, _ = make_parser().parse(argv)
     path = find_recording(Path(arguments.target), arguments.iteration)
     records = [r for r in read_records(path) if any("skills" in turn for turn in r["turns"])]
     if not records:
@@ -52,16 +38,12 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def make_parser(method: str) -> Parser:
-    parser = Parser("inspect skills", SUMMARY_LINE, usage="tacit inspect skills RUN [--iteration N] | MODEL --probe --world W")
-    parser.add_argument("target", metavar="RUN", help="run directory; with --probe also a model")
-    add_checkpoint_flag(parser)
+def make_parser() -> Parser:
+    parser = Parser("inspect skills", SUMMARY_LINE, usage="tacit inspect skills RUN [--iteration N]")
+    parser.add_argument("target", metavar="RUN", help="run directory")
     parser.flag("--iteration", int, "which iteration (default: the last recorded)")
     parser.flag("--episode", int, "which of its episodes, from 1 (default: the largest shifts)")
-    parser.flag("--probe", False, "does a true hint raise the right action, a false one not?")
-    parser.flag("--tasks", 16, "of the probe: tasks an expert plays")
     parser.flag("--json", False, "print it as JSON")
-    add_shared_options(parser, method)
     return parser
 
 
@@ -96,33 +78,3 @@ def colored(turn: Mapping[str, Any]) -> Text:
         color = f"rgb({weak},200,{weak})" if shift > 0 else f"rgb(220,{weak},{weak})"
         made.append(word.replace("\n", "⏎"), style=color if strength > 0.05 else "dim")
     return made
-
-
-def _probe(arguments: Any, said: Any) -> int:
-    from tacit.config.agents import open_target
-    from tacit.evaluation.hints import probe, probe_turns
-
-    if arguments.tasks < 2:
-        raise TacitError(f"--tasks {arguments.tasks} must be at least 2: an irrelevant hint is another task's.")
-    console = make_console()
-    target = open_target(arguments.target, said, arguments.checkpoint)
-    if not hasattr(target.policy, "logprobs"):
-        raise TacitError(f"{target.label} cannot score text, so what a hint does to it cannot be measured.")
-    tasks = target.world.tasks_of("train", arguments.tasks, target.seed)
-    found = probe_turns(target.world, tasks, target.context, target.seed)
-    results = probe(cast(Policy, target.policy), target.context, found, target.seed)
-    if arguments.json:
-        print(json.dumps([asdict(result) for result in results]))
-        return 0
-    counted = f"{pluralize(len(found), 'turn')} of {pluralize(len(tasks), 'task')}"
-    say(console, f"{target.label} in {target.world.name}: {counted}")
-    columns = ("hint", "stands before", "shift of the right action", "raised", "turns")
-    rows = []
-    for result in results:
-        shift = f"{result.shift:+.3f} [{result.interval[0]:+.3f}, {result.interval[1]:+.3f}]"
-        before = "the request" if result.place == "step" else "the history"
-        rows.append((result.kind, before, shift, percent(result.raised), str(result.turns)))
-    console.print()
-    console.print(table("", columns, rows, numbers=columns[2:]))
-    say(console, "\nlog-probability of the whole action, with the hint and without; 95% over tasks.", style="dim")
-    return 0
