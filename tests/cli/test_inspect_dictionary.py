@@ -16,7 +16,7 @@ from tacit.cli.main import main
 from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.world import Alphabet
-from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.behavior import Behavior
 from tacit.report.dictionary import DictionaryHistory, EStep
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
