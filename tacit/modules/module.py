@@ -175,7 +175,7 @@ class Module:
     def find_mismatches(self, world: Environment, base: str | None = None) -> list[str]:
         """How its tracker, context, wording and base differ from this machine's. `base` overrides the base's path; a full
         model does not need its base."""
-        found, name, own = [], self.context.get("wording"), self.base.with_model(base)
+        found, name, own = list[str](), str(self.context.get("wording")), self.base.with_model(base)
         remedy = "Train the module again, or use the version of tacit that has its"
         tracker = world.trackers.get(self.context.get("form", FULL_BLOCK))
         here = tracker.version if tracker is not None else None
