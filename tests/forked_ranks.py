@@ -57,5 +57,5 @@ def forked_ranks() -> Iterator[None]:
         return ForkedLauncher(role) if role.name == "rank" else ProcessLauncher(role)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.engines.sharded.engine.ProcessLauncher", launcher)
+        patch.setattr("tacit.engines.sharded.policy.ProcessLauncher", launcher)
         yield

@@ -1,8 +1,7 @@
 """The batching thread: the one thread that touches the model, and the schedulers it submits requests to.
 
-An engine that batches several adapters has one scheduler per sampling setting for all of them; other weights have their own.
-Requests that arrive while a scheduler decodes join its next batch, so no request waits for a timer. A completion depends only
-on its own request.
+Each module's weights have a scheduler per sampling setting. Requests that arrive while a scheduler decodes join its next batch,
+so no request waits for a timer. A completion depends only on its own request.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from tacit.core.protocols import Request, Sampling, Scheduler
 from tacit.core.types import Completion, HiddenState
@@ -33,22 +32,6 @@ class SchedulerFactory(Protocol):
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> Scheduler: ...
 
 
-class SharedScheduler(Scheduler, Protocol):
-    def submit(self, request: Request, adapter: str | None = None) -> int: ...
-
-
-class SharedEngine(Protocol):
-    def open_shared_scheduler(self, sampling: Sampling) -> SharedScheduler | None: ...
-
-
-@runtime_checkable
-class AdapterPolicy(Protocol):
-    """One of several policies on the same engine."""
-
-    engine: SharedEngine
-    name: str
-
-
 @dataclass(frozen=True, eq=False)
 class PendingRequest:
     policy: SchedulerFactory
@@ -59,33 +42,18 @@ class PendingRequest:
 
 @dataclass(eq=False)
 class _OpenScheduler:
-    owner: SchedulerFactory | SharedEngine
+    policy: SchedulerFactory
     scheduler: Scheduler
     waiting: dict[int, PendingRequest] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class _Route:
-    """How one policy's requests are submitted."""
-
-    policy: SchedulerFactory
-    opened: _OpenScheduler
-    submit: Callable[[Request], int]
-
-
 class SchedulerPool:
-    """The open schedulers. For the batching thread only.
-
-    If a shared scheduler fails, its requests are retried with one scheduler per adapter, so that only those of the faulty
-    weights are lost.
-    """
+    """The open schedulers, one per policy and sampling setting. For the batching thread only."""
 
     def __init__(self, deliver: Callable[[Answers], None], watch: Callable[[int], None]) -> None:
         """`watch` gets the number of running requests before each step of a scheduler."""
         self._deliver, self._watch = deliver, watch
         self._schedulers: dict[tuple[int, Sampling], _OpenScheduler] = {}
-        self._routes: dict[tuple[int, Sampling], _Route] = {}
-        self._faulty: set[int] = set()  # ids of policies whose scheduler failed; each gets its own until one succeeds
 
     def __len__(self) -> int:
         return len(self._schedulers)
@@ -97,84 +65,42 @@ class SchedulerPool:
     def submit(self, pending: PendingRequest) -> None:
         try:
             key = (id(pending.policy), pending.sampling)
-            if (route := self._routes.get(key)) is None:
-                route = self._routes[key] = self._find_route(pending.policy, pending.sampling)
-            route.opened.waiting[route.submit(pending.request)] = pending
+            if key not in self._schedulers:
+                self._schedulers[key] = _OpenScheduler(pending.policy, pending.policy.open_scheduler(pending.sampling))
+            opened = self._schedulers[key]
+            opened.waiting[opened.scheduler.submit(pending.request)] = pending
         except Exception as error:
             self._deliver([(pending.answer, None, error)])
 
     def step(self) -> None:
-        """Run each busy scheduler until it finishes something."""
-        for opened in [opened for opened in self._schedulers.values() if opened.waiting]:
-            self._step(opened)
-        # Close idle schedulers that have no route, and all but the newest of the others.
-        routed = {id(route.opened) for route in self._routes.values()}
-        idle = [opened for opened in self._schedulers.values() if not opened.waiting]
-        kept = [opened for opened in idle if id(opened) in routed][-MAX_IDLE_SCHEDULERS:]
-        for opened in idle:
-            if opened not in kept:
-                self._drop(opened)
+        """Run each busy scheduler until it finishes something, then close all but the newest idle ones."""
+        for key, opened in [(key, opened) for key, opened in self._schedulers.items() if opened.waiting]:
+            self._watch(len(opened.waiting))
+            try:
+                finished = opened.scheduler.wait()
+            except Exception as error:  # only this scheduler's requests are affected
+                self._drop(key, error)
+            else:
+                self._deliver([(opened.waiting.pop(number).answer, completion, None) for number, completion in finished])
+        for key in [key for key, opened in self._schedulers.items() if not opened.waiting][:-MAX_IDLE_SCHEDULERS]:
+            self._drop(key)
 
     def close(self) -> None:
-        for opened in list(self._schedulers.values()):
-            self._drop(opened)
+        for key in list(self._schedulers):
+            self._drop(key)
 
     def release(self, policy: SchedulerFactory) -> None:
-        """Close the schedulers of weights that are about to be unloaded. Other policies' requests start again elsewhere."""
+        """Close the schedulers of weights that are about to be unloaded."""
         removed = gone("the module was removed while it was generating; begin a new session.")
-        for opened in list(self._schedulers.values()):
-            waiting = list(opened.waiting.values())
-            if opened.owner is policy or any(pending.policy is policy for pending in waiting):
-                self._drop(opened)
-                self._deliver([(pending.answer, None, removed) for pending in waiting if pending.policy is policy])
-                for pending in (pending for pending in waiting if pending.policy is not policy):
-                    self.submit(pending)
-        self._faulty.discard(id(policy))
-        self._routes = {key: route for key, route in self._routes.items() if route.policy is not policy}
+        for key in [key for key, opened in self._schedulers.items() if opened.policy is policy]:
+            self._drop(key, removed)
 
-    def _find_route(self, policy: SchedulerFactory, sampling: Sampling) -> _Route:
-        if isinstance(policy, AdapterPolicy) and id(policy) not in self._faulty:
-            opened = self._schedulers.get((id(policy.engine), sampling))
-            if opened is None and (shared := policy.engine.open_shared_scheduler(sampling)) is not None:
-                opened = self._schedulers[id(policy.engine), sampling] = _OpenScheduler(policy.engine, shared)
-            if opened is not None:
-                return _Route(policy, opened, partial(cast(SharedScheduler, opened.scheduler).submit, adapter=policy.name))
-        return self._own_route(policy, sampling)
-
-    def _own_route(self, policy: SchedulerFactory, sampling: Sampling) -> _Route:
-        opened = self._schedulers.get((id(policy), sampling))
-        if opened is None:
-            opened = self._schedulers[id(policy), sampling] = _OpenScheduler(policy, policy.open_scheduler(sampling))
-        return _Route(policy, opened, opened.scheduler.submit)
-
-    def _step(self, opened: _OpenScheduler) -> None:
-        self._watch(len(opened.waiting))
-        try:
-            finished = opened.scheduler.wait()
-        except Exception as error:  # only this scheduler's requests are affected
-            lost = list(opened.waiting.values())
-            opened.waiting.clear()
-            self._drop(opened)
-            several = len({id(pending.policy) for pending in lost}) > 1
-            if not several:
-                self._faulty.update(id(pending.policy) for pending in lost)
-                self._deliver([(pending.answer, None, error) for pending in lost])
-            for pending in lost if several else ():  # once more, each with a scheduler of its own weights
-                try:
-                    route = self._own_route(pending.policy, pending.sampling)
-                    route.opened.waiting[route.submit(pending.request)] = pending
-                except Exception as own_error:
-                    self._deliver([(pending.answer, None, own_error)])
-            return
-        if id(opened.owner) in self._faulty:
-            self._faulty.discard(id(opened.owner))
-            self._routes = {key: route for key, route in self._routes.items() if route.policy is not opened.owner}
-        self._deliver([(opened.waiting.pop(request_id).answer, completion, None) for request_id, completion in finished])
-
-    def _drop(self, opened: _OpenScheduler) -> None:
+    def _drop(self, key: tuple[int, Sampling], error: Exception | None = None) -> None:
+        """`error`: the answer to its requests."""
+        opened = self._schedulers.pop(key)
         opened.scheduler.close()
-        self._schedulers = {key: other for key, other in self._schedulers.items() if other is not opened}
-        self._routes = {key: route for key, route in self._routes.items() if route.opened is not opened}
+        if error is not None and opened.waiting:
+            self._deliver([(pending.answer, None, error) for pending in opened.waiting.values()])
 
 
 # Worker threads for slow calls and for code of others. They are daemons, so they block neither the event loop nor the end of

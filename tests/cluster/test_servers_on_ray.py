@@ -22,7 +22,7 @@ def test_actors_are_servers(tmp_path: Path) -> None:
         truth = one.sample(asked, Sampling(max_tokens=12))
         for kill in (False, True):
             if kill:
-                many.engine.servers._servers[0]._started.stop()
+                many.engine.servers._servers[0].started.stop()
                 with pytest.warns(UserWarning, match="server 0 .Ray actor .* was lost"):
                     done = many.sample(asked, Sampling(max_tokens=12))
             else:

@@ -291,19 +291,18 @@ def test_prefix_cache_is_off(why, tokenizer, monkeypatch, prefill_cached, reques
 
 def test_find_cached_prefix():
     rows = Slots(1)
-    jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, None, request_id) for request_id in range(3)]
+    jobs = [EngineRequest(request_id, np.arange(10) + 100 * request_id, 0, 4, request_id) for request_id in range(3)]
     rows.assign(jobs)
     rows._tokens_SM[1, :4], rows._lengths_S[1] = [7, 8, 9, 6], 4
-    asked = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, None, 1)
+    asked = EngineRequest(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, 1)
     assert rows.find_cached_prefix(asked) is None, "it is under way"
     rows.active_S[1] = False
     assert rows.find_cached_prefix(asked) == CachedPrefix(1, 13), "nobody has read the last token"
-    assert rows.find_cached_prefix(EngineRequest(5, asked.prompt[:13], 0, 4, None, 1)) == CachedPrefix(1, 12), (
+    assert rows.find_cached_prefix(EngineRequest(5, asked.prompt[:13], 0, 4, 1)) == CachedPrefix(1, 12), (
         "the last token of a prompt is read anew"
     )
-    assert rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4, "another adapter", 1)) is None
     assert (
-        rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4, None, 2)) is None
+        rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4, 2)) is None
         and rows.find_cached_prefix(EngineRequest(5, asked.prompt, 0, 4)) is None
     )
     rows.active_S[:] = False
@@ -317,7 +316,7 @@ def test_find_cached_prefix():
     assert places.tolist() == [0, 1, 2, 3]
     rows.episodes_S[:] = -1
     rows.active_S[1] = False
-    assert rows.find_cached_prefix(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, (
+    assert rows.find_cached_prefix(EngineRequest(9, np.append(asked.prompt, 1), 0, 4, 1)) is None, (
         "who was under way then had other weights too"
     )
 

@@ -20,12 +20,13 @@ from tacit.core.protocols import ModelSource
 from tacit.engines import SHARDED
 from tacit.engines.local.model import load_pretrained
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.sharded import engine
+from tacit.engines.sharded import policy
 from tacit.engines.sharded import server as handing_over
 from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.launch import WorkerLost
 from tacit.engines.sharded.policy import load_policy
-from tacit.engines.sharded.rank import WeightSender
-from tacit.engines.sharded.server import DirectTransfer, Replica, Server, ServerDied, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.rank import Rank
+from tacit.engines.sharded.server import DirectTransfer, Replica, Server, TransferredWeights, WeightTransfer
 from tacit.engines.sharded.servers import ServerPool
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.testing.plain import small_checkpoint
@@ -88,9 +89,9 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path, ranks: None) ->
 
 def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was given GPUs 2 and 5 must not have its servers on 0 and 1, which are others'."""
-    assert engine.gpu_names(2) == ["0", "1"]
+    assert policy.gpu_names(2) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
-    assert engine.gpu_names(2) == ["2", "GPU-5"]
+    assert policy.gpu_names(2) == ["2", "GPU-5"]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +107,8 @@ class _OneRank:
 
     def ask(self, what: str, *arguments: Any) -> list[Any]:
         assert what == "write_weights"
-        rank = WeightSender()
-        rank.number, rank.dtype = 0, torch.float32
+        rank = Rank(0, "")
+        rank.dtype = torch.float32
         rank.members = {"default": type("Member", (), {"whole": lambda *_, **__: iter([("w", torch.zeros(3))])})()}
         arguments[1].with_suffix(".unfinished").mkdir()  # nothing can be written there
         return [rank.write_weights(*arguments), ""]
@@ -153,8 +154,8 @@ def test_what_a_lost_server_said_last_is_told() -> None:
     servers = object.__new__(ServerPool)
     servers._servers, servers.restarted, servers._transfer = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last words: CUDA out of memory"):
-        servers._restart_on_death(MagicMock(side_effect=ServerDied(server, "it left with exit code 1")))
-    assert servers.restarted == 1 and server.arrive.call_count == 1
+        servers._restart_on_death(MagicMock(side_effect=WorkerLost(server, "it left with exit code 1")))
+    assert servers.restarted == 1 and server.open.call_count == 1
 
 
 def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,13 +173,13 @@ def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.M
         meanwhile()
 
     direct.send(SimpleNamespace(number=0, is_connected=False, ask=ask), "default", 1)  # type: ignore[arg-type]
-    assert asked == ["stage_weights", "open_weight_channel", "connect_weight_channel", "send_weights"]
+    assert asked == ["stage_weights", "open_weight_channel", "send_weights", "send_weights"]
 
 
 def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a cluster whose machines do not share the directory."""
     server = Server(0, MagicMock(), MagicMock(), 1.0, 1.0)
-    monkeypatch.setattr(server, "_send", lambda *_: None)
+    monkeypatch.setattr(server, "_tell", lambda *_: None)
     monkeypatch.setattr(
         server, "_hear", lambda *_: (False, (None, "FileNotFoundError: No such file or directory: /x/default-1"))
     )

@@ -29,10 +29,10 @@ from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines import get_engine
-from tacit.engines.sharded.engine import start_ranks
-from tacit.engines.sharded.group import RankGroup, _Rank
+from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.launch import Worker
 from tacit.engines.sharded.messages import Channel
-from tacit.engines.sharded.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.policy import ShardedPolicy, load_policy, start_ranks
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.engines.sharded.shards import read_layout
 from tacit.losses.distillation import Divergence
@@ -463,12 +463,14 @@ def test_a_rank_whose_machine_is_gone_is_not_waited_for_until_the_limit(monkeypa
     here, there = Pipe()
     gone = SimpleNamespace(name="Ray actor 1", exit_reason=lambda: "its machine died", last_output=str, stop=lambda: None)
     ranks = object.__new__(RankGroup)
-    ranks.size, ranks.closed, ranks._ranks = 1, "", [_Rank(0, gone, Channel(here))]
+    rank = Worker(0, SimpleNamespace(role=SimpleNamespace(name="rank")))  # type: ignore[arg-type]
+    rank._started, rank._channel = gone, Channel(here)
+    ranks.size, ranks.closed, ranks._ranks = 1, "", [rank]
     monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
     looks = iter([[], []])
     monkeypatch.setattr("tacit.engines.sharded.group.wait", lambda *_, **__: next(looks))
     with pytest.raises(TacitError, match=r"rank 0 of 1 \(Ray actor 1\) was lost in 'update': its machine died"):
-        ranks._answers("update", time.monotonic() + 1800.0, "timeout_s")
+        ranks._ask("update", (), time.monotonic() + 1800.0, "timeout_s")
     there.close()
 
 

@@ -86,8 +86,8 @@ def test_partial_copy_is_not_taken_for_complete(tokenizer, monkeypatch):
     weight = model.model.layers[0].self_attn.k_proj.weight
     first = weight.data
 
-    def interrupted(self, adapter=None):
-        refresh(self, adapter)
+    def interrupted(self):
+        refresh(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,133 +71,24 @@ def test_what_comes_in_meanwhile_is_one_batch() -> None:
     within(work)
 
 
-class Both:
-    """Two adapters over one engine, which writes with both at once and says who was to write."""
-
-    def __init__(self) -> None:
-        self.echo, self.asked = Echo(), 0
-
-    def open_shared_scheduler(self, sampling: Sampling) -> Both:
-        self.asked += 1
-        self._scheduler, self._adapters = self.echo.open_scheduler(sampling), {}
-        return self
-
-    def submit(self, request: Request, adapter: str | None = None) -> int:
-        request_id = self._scheduler.submit(request)
-        self._adapters[request_id] = adapter
-        return request_id
-
-    def wait(self) -> list[tuple[int, Completion]]:
-        return [
-            (request_id, replace(done, text=f"{self._adapters[request_id]} {done.text}"))
-            for request_id, done in self._scheduler.wait()
-        ]
-
-    def close(self) -> None:
-        self._scheduler.close()
-
-
-class Adapter(Echo):
-    """One of them; it may have a scheduler of its own, which is not asked for."""
-
-    def __init__(self, engine: Both, name: str) -> None:
-        super().__init__()
-        self.engine, self.name = engine, name
-
-
-async def begun(batching: BatchingThread) -> tuple[Both, Adapter, Adapter, asyncio.Task[Completion]]:
-    """Two adapters of an engine that is held in the middle of the first one's request 0, so that others gather."""
-    engine = Both()
-    one, two = Adapter(engine, "one"), Adapter(engine, "two")
-    engine.echo.held.clear()
-    first = asyncio.create_task(batching.sample(one, Sampling(), request(0)))
-    while not engine.echo.batches:
-        await asyncio.sleep(0.01)
-    return engine, one, two, first
-
-
-def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
-    async def work(batching: BatchingThread) -> None:
-        engine, one, two, first = await begun(batching)
-        rest = [asyncio.create_task(batching.sample((one, two)[i % 2], Sampling(), request(i))) for i in range(1, 20)]
-        await asyncio.sleep(0.05)
-        engine.echo.held.set()
-        expected = [f"{('one', 'two')[i % 2]} {i}" for i in range(20)]
-        assert [(await answer).text for answer in (first, *rest)] == expected
-        assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.schedulers == two.schedulers == 0
-        await batching.call(lambda: batching.release(one))
-        assert (await batching.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
-
-    within(work)
-
-
-def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
-    async def work(batching: BatchingThread) -> None:
-        engine, one, two, first = await begun(batching)
-        rest = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1), (one, 2), (two, 3))]
-        answers = asyncio.gather(*rest, return_exceptions=True)
-        await asyncio.sleep(0.05)
-        engine.echo.held.set()
-        assert (await first).text == "one 0"
-        kept, broken, also, lost = await answers
-        assert (kept.text, also.text) == ("1", "2") and isinstance(broken, RuntimeError) and isinstance(lost, RuntimeError)
-        assert (one.schedulers, two.schedulers) == (1, 1)
-        assert (await batching.sample(two, Sampling(), request(4))).text
-
-    within(work)
-
-
-def test_who_was_parted_is_written_together_again_but_for_the_one_at_fault() -> None:
-    async def work(batching: BatchingThread) -> None:
-        engine, one, two, first = await begun(batching)
-        rest = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
-        answers = asyncio.gather(first, *rest, return_exceptions=True)
-        await asyncio.sleep(0.05)
-        engine.echo.held.set()
-        assert isinstance((await answers)[2], RuntimeError)
-        assert (await batching.sample(one, Sampling(), request(5))).text == "one 5", "by the shared scheduler"
-        with pytest.raises(RuntimeError):
-            await batching.sample(two, Sampling(), request(-2))
-        assert engine.echo.batches[-1] == 1 and engine.asked == 2, "two has its own scheduler while it breaks it"
-        assert (await batching.sample(two, Sampling(), request(6))).text == "6"
-        assert (await batching.sample(two, Sampling(), request(7))).text == "two 7", "and none any more once it did not"
-        assert await batching.call(lambda: len(batching._pool)) == 1
-
-    within(work)
-
-
-def test_parted_under_a_load_that_never_ends_they_come_together_again() -> None:
-    async def work(batching: BatchingThread) -> None:
-        engine, one, two, first = await begun(batching)
-        rest = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
-        answers = asyncio.gather(first, *rest, return_exceptions=True)
-        await asyncio.sleep(0.05)
-        one.held.clear()  # its own scheduler stays busy
-        engine.echo.held.set()
-        while not one.batches:
-            await asyncio.sleep(0.01)
-        joined = asyncio.create_task(batching.sample(one, Sampling(), request(5)))
-        await asyncio.sleep(0.05)
-        one.held.set()
-        assert (await joined).text == "one 5" and (await answers)[1].text == "1"
-
-    within(work)
-
-
 def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_else() -> None:
     async def work(batching: BatchingThread) -> None:
-        engine, one, two, first = await begun(batching)
-        alone = Echo()
-        asked = [batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2), (alone, 3))]
-        answers = asyncio.gather(*asked, return_exceptions=True)
+        one, two = Echo(), Echo()
+        one.held.clear()
+        first = asyncio.create_task(batching.sample(one, Sampling(), request(0)))
+        while not one.batches:
+            await asyncio.sleep(0.01)
+        answers = asyncio.gather(
+            *(batching.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2))), return_exceptions=True
+        )
         await asyncio.sleep(0.05)
-        calls = asyncio.gather(*(batching.call(lambda maker=maker: batching.release(maker)) for maker in (one, alone)))
+        released = asyncio.create_task(batching.call(lambda: batching.release(one)))
         await asyncio.sleep(0.05)
-        engine.echo.held.set()
-        lost, kept, also_lost = await asyncio.wait_for(answers, 10)
-        assert kept.text == "two 2" and (await first).text == "one 0"
-        assert all(isinstance(error, RequestError) and error.status == 410 for error in (lost, also_lost))
-        await calls
+        one.held.set()
+        lost, kept = await asyncio.wait_for(answers, 10)
+        assert kept.text == "2" and (await first).text == "0"
+        assert isinstance(lost, RequestError) and lost.status == 410
+        await released
 
     within(work)
 

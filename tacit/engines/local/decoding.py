@@ -36,9 +36,7 @@ class PrefillBatch:
 
     slots_N: np.ndarray
     prompts: Sequence[np.ndarray]
-    """distinct prompts, sorted by adapter and length"""
-    adapters: Sequence[str | None]
-    """the LoRA adapter of each prompt; None: the active one"""
+    """distinct prompts, sorted by length"""
     source_N: np.ndarray
     """the prompt of each request, ascending"""
     uniform_N: np.ndarray

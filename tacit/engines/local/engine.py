@@ -136,8 +136,6 @@ class LocalEngine:
         """Remove an adapter and its state. Views of it must not be used afterwards."""
         if self.adapters is None or name not in self.members or name == MAIN:
             raise TacitError(f"cannot remove adapter {name!r}: it does not exist, or is the policy's first adapter.")
-        if self.sampler is not None:
-            self.sampler.forget_adapter(name)
         self.adapters.remove(name)
         del self.members[name]
         self._digests = {key: entry for key, entry in self._digests.items() if key[0] not in (None, name)}
@@ -153,15 +151,6 @@ class LocalEngine:
         if stale and is_nearly_full(self.device):
             empty_cache(self.device)
         self._phase = phase
-
-    def open_shared_scheduler(self, sampling: Sampling) -> LocalScheduler | None:
-        """A scheduler whose requests each name their adapter; all adapters decode in one batch. None if the model has no
-        adapters, or is too large for a copy per adapter."""
-        if self.adapters is None or not self.get_sampler().can_mix_adapters:
-            return None
-        return self.get_sampler().open_scheduler(
-            sampling, version=lambda: sum(member.version for member in self.members.values())
-        )
 
     def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> LocalScheduler:
         return self.get_sampler().open_scheduler(sampling, hidden, partial(self._begin_sampling, name))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby, islice, takewhile
 from typing import Any, Literal
@@ -82,10 +82,9 @@ class LocalScheduler:
         self._pending: deque[Callable[[], None]] = deque()
         """launched prefills and decodes, in order; calling one waits for its results and records them"""
 
-    def submit(self, request: Request, adapter: str | None = None) -> int:
-        """`adapter`: the LoRA adapter that samples this request, for a scheduler shared by several."""
+    def submit(self, request: Request) -> int:
         request_id, self._submitted = self._submitted, self._submitted + 1
-        self.waiting.append(self._sampler.make_request(request_id, request, self._sampling, adapter))
+        self.waiting.append(self._sampler.make_request(request_id, request, self._sampling))
         return request_id
 
     @torch.inference_mode()
@@ -137,8 +136,7 @@ class LocalScheduler:
         if version != self._version:
             self.requeue_all()
             self._version = version
-        requests = (*self.waiting, *self._slots.active_requests)
-        self._sampler.refresh_weights({request.adapter for request in requests})
+        self._sampler.refresh_weights()
         if self._batch is not None and not self._sampler.is_current(self._batch.decoder):
             self.release()
         if self._batch is not None and self._batch.weights_version != self._weights_seen:
@@ -204,19 +202,19 @@ class LocalScheduler:
         batch = self._batch
         assert batch is not None
         if requests[0].request_id in prefixes:
-            requests = sorted(requests, key=lambda r: (r.adapter or "", _num_uncached(r, prefixes), r.request_id))
+            requests = sorted(requests, key=lambda r: (_num_uncached(r, prefixes), r.request_id))
             distinct, source_N = requests, np.arange(len(requests))
             cached_N = np.array([prefixes[request.request_id].tokens for request in requests])
         else:
-            requests = sorted(requests, key=lambda r: (r.adapter or "", len(r.prompt), r.prompt.tobytes()))
-            # the first request of each (adapter, prompt), and for every request the index of its own
-            groups = [list(same) for _, same in groupby(requests, key=lambda r: (r.adapter, r.prompt.tobytes()))]
+            requests = sorted(requests, key=lambda r: (len(r.prompt), r.prompt.tobytes()))
+            # the first request of each prompt, and for every request the index of its own
+            groups = [list(same) for _, same in groupby(requests, key=lambda r: r.prompt.tobytes())]
             distinct, source_N = [same[0] for same in groups], np.repeat(np.arange(len(groups)), list(map(len, groups)))
             cached_N = None
-        prompts, adapters = [request.prompt for request in distinct], [request.adapter for request in distinct]
+        prompts = [request.prompt for request in distinct]
         slots_N, uniform_N = self._slots.assign(requests, prefixes=[prefixes.get(request.request_id) for request in requests])
         max_length = max(request.max_length for request in requests) + batch.steps_per_sync
-        prefill_batch = PrefillBatch(slots_N, prompts, adapters, source_N, uniform_N, max_length, cached_N)
+        prefill_batch = PrefillBatch(slots_N, prompts, source_N, uniform_N, max_length, cached_N)
         result = batch.prefill(prefill_batch, occupied, self._sampling, self._hidden)
         self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if cached_N is None else int(cached_N.sum()))
         self._pending.append(partial(self._record_prefill, slots_N, result))
@@ -238,8 +236,6 @@ class LocalScheduler:
         """Not where half of the tokens are duplicates: a prefill computes identical prompts once."""
         sizes = self._chunk_sizes(max(len(self._slots), self._slots.num_active + len(requests)))
         lengths = [_num_uncached(request, prefixes) for request in requests]
-        if any(request.adapter is not None for request in requests):
-            return False
         if not self._chunked.has_capacity(lengths, sizes, self._max_prefill_steps):
             return False
         distinct = {request.prompt.tobytes(): length for request, length in zip(requests, lengths, strict=True)}
@@ -483,26 +479,15 @@ class LocalSampler:
         finally:
             self.lock.release()
 
-    @property
-    def can_mix_adapters(self) -> bool:
-        """whether one scheduler can batch requests of several adapters"""
-        with self.lock:
-            self.refresh_weights()
-            return self._llama is not None and self._llama.can_mix_adapters
-
-    def refresh_weights(self, adapters: Collection[str | None] = (None,)) -> None:
-        """Copy the current weights of these adapters where they have changed; None: the active adapter."""
+    def refresh_weights(self) -> None:
+        """Copy the current weights where they have changed."""
         if self._try_llama:
             try:
                 if self._llama is None:
                     self._llama = LlamaDecoder(self._base, prefill_tokens=self._prefill_tokens)
-                for name in adapters:
-                    self._llama.refresh(self._stale, name)
-                    self._stale = False
+                self._llama.refresh(self._stale)
             except UnsupportedModule:  # another adapter may be supported, so the next call tries again
                 self._drop_llama()
-                if any(name is not None for name in adapters):  # the generic decoder only knows the active adapter
-                    raise
         self._stale = False
 
     def _drop_llama(self) -> None:
@@ -510,14 +495,6 @@ class LocalSampler:
         if self._llama is not None:
             self._llama.spare = None
         self._llama = None
-
-    def forget_adapter(self, adapter: str) -> None:
-        """Free the copies of an adapter that is about to be removed."""
-        with self.lock:
-            for scheduler in self._schedulers:
-                scheduler.release()
-            if self._llama is not None:
-                self._llama.forget_adapter(adapter)
 
     def select_decoder(self, max_length: int) -> Decoder:
         """The Llama decoder where model and length allow it, else the generic one."""
@@ -529,7 +506,7 @@ class LocalSampler:
         """Whether the decoder has the weights of the last `refresh_weights`."""
         return decoder is self._llama or decoder is self._generic
 
-    def make_request(self, request_id: int, request: Request, sampling: Sampling, adapter: str | None = None) -> EngineRequest:
+    def make_request(self, request_id: int, request: Request, sampling: Sampling) -> EngineRequest:
         """Check a request and resolve its limits."""
         max_new_tokens = sampling.max_tokens if request.max_tokens is None else request.max_tokens
         prompt = np.array(request.prompt, dtype=np.int64)  # a copy: cached prefixes are compared with it later
@@ -549,7 +526,7 @@ class LocalSampler:
             )
         if request.episode is not None and not 0 <= request.episode < 1 << 63:
             raise TacitError(f"request {request_id}: episode must be a non-negative 64-bit integer, got {request.episode}.")
-        return EngineRequest(request_id, prompt, request.seed, max_new_tokens, adapter, request.episode)
+        return EngineRequest(request_id, prompt, request.seed, max_new_tokens, request.episode)
 
     def _resolve(self, hidden: HiddenState | None) -> HiddenState | None:
         """Count the layer from 0 (embeddings) to the number of layers (after the last one and the final norm)."""

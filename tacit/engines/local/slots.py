@@ -134,8 +134,6 @@ class EngineRequest:
     prompt: np.ndarray
     seed: int
     max_new_tokens: int
-    adapter: str | None = None
-    """LoRA adapter to sample with; None: the active one"""
     episode: int | None = None
     """the episode this request is a turn of, if any"""
 
@@ -227,11 +225,10 @@ class Slots:
         return bool((self.episodes_S >= 0).any())
 
     def find_previous_turns(self, request: EngineRequest) -> list[int]:
-        """Slots of finished sequences of the same episode and adapter."""
+        """Slots of finished sequences of the same episode."""
         if request.episode is None:
             return []
-        found: list[int] = np.flatnonzero(~self.active_S & (self.episodes_S == request.episode)).tolist()
-        return [slot for slot in found if self.requests[slot].adapter == request.adapter]
+        return np.flatnonzero(~self.active_S & (self.episodes_S == request.episode)).tolist()
 
     def find_cached_prefix(self, request: EngineRequest) -> CachedPrefix | None:
         """The prompt's prefix in the KV cache, if the previous turn is still there and covers at least half of the prompt. The

@@ -6,56 +6,38 @@ stopped.
 
 from __future__ import annotations
 
-import secrets
-import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
 from tacit.core.errors import EngineLost, TacitError
-from tacit.engines.sharded.launch import LaunchedProcess, Launcher
-from tacit.engines.sharded.messages import Channel, ConnectionLost, accept_channel, serialize
+from tacit.engines.sharded.launch import POLL_S, Launcher, Worker, WorkerLost, await_connections, stop_workers
+from tacit.engines.sharded.messages import serialize
 
-POLL_S = 1.0
-"""between checks that awaited processes are alive"""
 GRACE_S = 20.0
 """for the other ranks to answer once one has failed; an error on all ranks arrives from all at once"""
 REMEDY = "Go on from the last checkpoint: `tacit train --resume RUN`; where there is no run yet, give the same command again."
 
 
-@dataclass
-class _Rank:
-    number: int
-    started: LaunchedProcess
-    channel: Channel | None = None
-
-
 class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
-        self._launcher = launcher  # owns the ranks' logs
         self.asking = threading.RLock()
         """held while the ranks are asked: hidden states may be requested during an update"""
-        key = secrets.token_bytes(32)
-        self._ranks: list[_Rank] = []
-        self._end = weakref.finalize(self, _end, self._ranks)
+        self._ranks = [Worker(number, launcher) for number in range(ranks)]
+        self._end = weakref.finalize(self, stop_workers, self._ranks)
         deadline = time.monotonic() + start_timeout_s
         try:
-            with socket.create_server((launcher.host, 0), backlog=ranks) as listener:
-                address = (launcher.host, listener.getsockname()[1])
-                for number in range(ranks):
-                    self._ranks.append(_Rank(number, launcher.start(number, address, key)))
-                # Wait for each rank to connect.
-                while missing := [rank for rank in self._ranks if rank.channel is None]:
-                    self._check_alive(missing, "starting")
-                    if time.monotonic() > deadline:
-                        self._fail_late(missing, "starting", "start_timeout_s")
-                    if (called := accept_channel(listener, key, POLL_S, max(0.1, deadline - time.monotonic()))) is not None:
-                        self._ranks[called[0]].channel = called[1]
+            for rank in self._ranks:
+                rank.launch()
+            try:
+                if late := await_connections(self._ranks, deadline):
+                    self._fail_late(late, "starting", "start_timeout_s")
+            except WorkerLost as lost:
+                self._fail_lost(lost, "starting")
             place = self._ask("open_store", (), deadline, "start_timeout_s")[0]
             self._ask("join", (ranks, place, device, timeout_s), deadline, "start_timeout_s")
         except BaseException:
@@ -73,12 +55,10 @@ class RankGroup:
         message = serialize((what, arguments))
         try:
             for rank in self._ranks:
-                try:
-                    self._channel(rank).limit(max(0.1, deadline - time.monotonic()))
-                    self._channel(rank).send(message)
-                except ConnectionLost as error:
-                    self._fail_lost(rank, what, error)
+                rank.send(message, deadline - time.monotonic())
             return self._answers(what, deadline, setting)
+        except WorkerLost as lost:
+            self._fail_lost(lost, what)
         except (TacitError, ValueError):
             raise
         except BaseException:  # Ctrl-C: pending answers would be mistaken for those to the next call
@@ -92,16 +72,13 @@ class RankGroup:
     def _answers(self, what: str, deadline: float, setting: str) -> list[Any]:
         answers: dict[int, Any] = {}
         failures: dict[int, tuple[BaseException | None, str]] = {}
-        pending = {self._channel(rank).connection: rank for rank in self._ranks}
+        pending: dict[Any, Worker] = {rank.channel.connection: rank for rank in self._ranks}
         while pending:
             heard = wait(list(pending), timeout=max(0.0, min(POLL_S, deadline - time.monotonic())))
             for connection in heard:
-                rank = pending[connection]  # type: ignore[index]
-                try:
-                    fine, answer = self._channel(rank).receive()
-                except ConnectionLost as error:
-                    self._fail_lost(rank, what, error)
-                del pending[connection]  # type: ignore[arg-type]
+                rank = pending[connection]
+                fine, answer = rank.receive()
+                del pending[connection]
                 if fine:
                     answers[rank.number] = answer
                 else:
@@ -109,7 +86,8 @@ class RankGroup:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
             late = time.monotonic() > deadline
             if pending and (late or not (heard or failures)):  # a lost machine closes no connection
-                self._check_alive(list(pending.values()), what)
+                for rank in pending.values():
+                    rank.check_alive()
             if pending and late:
                 if failures:
                     break
@@ -132,40 +110,14 @@ class RankGroup:
         ended.settings = error.settings if isinstance(error, EngineLost) else {}
         raise ended from error
 
-    def _check_alive(self, ranks: list[_Rank], what: str) -> None:
-        for rank in ranks:
-            if rank.started.exit_reason() is not None:
-                self._fail_lost(rank, what, None)
-
-    def _fail_lost(self, rank: _Rank, what: str, error: BaseException | None) -> NoReturn:
-        how = poll_until(rank.started.exit_reason) or f"its connection broke ({type(error).__name__}: {error})"
-        words = rank.started.last_output()
-        said = f" Its last words: {words}" if words else ""
-        why = f"rank {rank.number} of {self.size} ({rank.started.name}) was lost in {what!r}: {how}."
+    def _fail_lost(self, lost: WorkerLost, what: str) -> NoReturn:
+        rank, words = lost.worker, lost.worker.last_output()
+        why = f"rank {rank.number} of {self.size} ({rank.started.name}) was lost in {what!r}: {lost}."
         self.close(why)
-        raise EngineLost(f"{why}{said} All ranks have been ended. {REMEDY}") from error
+        raise EngineLost(f"{why}{words} All ranks have been ended. {REMEDY}") from lost
 
-    def _fail_late(self, ranks: list[_Rank], what: str, setting: str) -> NoReturn:
-        names = " and ".join(f"rank {rank.number} ({rank.started.name})" for rank in ranks)
+    def _fail_late(self, ranks: Sequence[Worker], what: str, setting: str) -> NoReturn:
+        names = " and ".join(map(str, ranks))
         why = f"waited in {what!r} for {names} of {self.size}, until the limit of --engine.{setting}."
         self.close(why)
         raise EngineLost(f"{why} All ranks have been ended. Give them longer, or see what they wait for. {REMEDY}")
-
-    def _channel(self, rank: _Rank) -> Channel:
-        assert rank.channel is not None
-        return rank.channel
-
-
-def poll_until(ask: Callable[[], str | None], limit_s: float = 2.0) -> str | None:
-    """Poll for up to `limit_s`: a connection closes a moment before its process has exited."""
-    deadline = time.monotonic() + limit_s
-    while (found := ask()) is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
-
-
-def _end(ranks: list[_Rank]) -> None:
-    for rank in ranks:
-        if rank.channel is not None:
-            rank.channel.close()
-        rank.started.stop()

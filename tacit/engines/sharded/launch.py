@@ -1,14 +1,18 @@
-"""Starting ranks and servers, as processes of this machine or as Ray actors; either way they call the driver and serve it."""
+"""Ranks and servers as the driver sees them: processes of this machine or Ray actors, which call the driver and serve it."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,8 +22,13 @@ from typing import Any, Protocol
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.platform import import_path, join_cluster
+from tacit.engines.sharded.messages import Channel, ConnectionLost, accept_channel
 from tacit.engines.sharded.settings import ShardedSettings
 
+POLL_S = 1.0
+"""between checks that awaited processes are alive"""
+EXIT_S = 2.0
+"""for a process to exit: its connection closes a moment before"""
 QUOTED_CHARACTERS = 600
 """characters of a process's own output that are quoted when it is lost"""
 
@@ -172,3 +181,98 @@ class _Actor:
     def stop(self) -> None:
         if self._ray.is_initialized():
             self._ray.kill(self._actor)
+
+
+class WorkerLost(Exception):
+    """A rank or server exited, broke its connection or did not answer in time; the message says how."""
+
+    def __init__(self, worker: Any, how: str):
+        super().__init__(how)
+        self.worker = worker
+
+
+class Worker:
+    """The driver's side of one rank or server: its process and its channel."""
+
+    def __init__(self, number: int, launcher: Launcher):
+        self.number, self._launcher = number, launcher  # which owns the logs
+        self._started: LaunchedProcess | None = None
+        self._channel: Channel | None = None
+
+    def __str__(self) -> str:
+        return f"{self._launcher.role.name} {self.number} ({self._started.name if self._started else 'not started'})"
+
+    @property
+    def started(self) -> LaunchedProcess:
+        assert self._started is not None
+        return self._started
+
+    @property
+    def channel(self) -> Channel:
+        assert self._channel is not None
+        return self._channel
+
+    def launch(self) -> None:
+        """Start its process. `await_connections` waits for it, so that several can start at once."""
+        host, self._key, self._channel = self._launcher.host, secrets.token_bytes(32), None
+        self._listener = socket.create_server((host, 0), backlog=1)
+        self._started = self._launcher.start(self.number, (host, self._listener.getsockname()[1]), self._key)
+
+    def send(self, message: bytes, limit_s: float) -> None:
+        try:
+            self.channel.limit(max(0.1, limit_s))
+            self.channel.send(message)
+        except ConnectionLost as error:
+            raise self._broken(error) from error
+
+    def receive(self) -> Any:
+        """Its next message. Call only if there is one."""
+        try:
+            return self.channel.receive()
+        except ConnectionLost as error:
+            raise self._broken(error) from error
+
+    def check_alive(self) -> None:
+        if (how := self.started.exit_reason()) is not None:
+            raise WorkerLost(self, how)
+
+    def exit_reason(self) -> str | None:
+        """Of a process that may be about to exit."""
+        deadline = time.monotonic() + EXIT_S
+        while (found := self.started.exit_reason()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    def last_output(self) -> str:
+        words = self._started.last_output() if self._started else ""
+        return f" Its last words: {words}" if words else ""
+
+    def stop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._started is not None:
+            self._started.stop()
+
+    def _broken(self, error: BaseException) -> WorkerLost:
+        return WorkerLost(self, self.exit_reason() or f"its connection broke ({type(error).__name__}: {error})")
+
+
+def await_connections(workers: Sequence[Worker], deadline: float) -> list[Worker]:
+    """Wait until all of these have connected. Returns those that have not in time."""
+    while missing := [worker for worker in workers if worker._channel is None]:
+        for worker in missing:
+            worker.check_alive()
+        if time.monotonic() > deadline:
+            return missing
+        calling = select.select([worker._listener for worker in missing], [], [], POLL_S)[0]
+        for worker in missing:
+            if worker._listener in calling:
+                worker._channel = accept_channel(worker._listener, worker._key, max(0.1, deadline - time.monotonic()))
+                if worker._channel is not None:
+                    worker._listener.close()
+    return []
+
+
+def stop_workers(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.stop()

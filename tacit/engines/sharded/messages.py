@@ -48,20 +48,6 @@ class Channel:
         self.connection = connection
 
     @classmethod
-    def accept(cls, taken: socket.socket, key: bytes, limit_s: float) -> Channel:
-        """The driver's end, of an accepted socket."""
-        taken.setblocking(True)
-        channel = cls(Connection(taken.detach()))
-        channel.limit(limit_s)
-        try:
-            deliver_challenge(channel.connection, key)
-            answer_challenge(channel.connection, key)
-        except BaseException:
-            channel.close()
-            raise
-        return channel
-
-    @classmethod
     def to(cls, address: tuple[str, int], key: bytes, limit_s: float) -> Channel:
         """The end of a rank or server."""
         channel = cls(Connection(socket.create_connection(address, timeout=limit_s).detach()))
@@ -92,21 +78,28 @@ class Channel:
     def send(self, message: bytes) -> None:
         self.connection.send_bytes(message)
 
-    def receive(self, loads: Callable[[bytes], Any] = pickle.loads) -> Any:
-        return loads(self.connection.recv_bytes())
+    def receive(self) -> Any:
+        return pickle.loads(self.connection.recv_bytes())
 
     def close(self) -> None:
         self.connection.close()
 
 
-def accept_channel(listener: socket.socket, key: bytes, look_s: float, limit_s: float) -> tuple[int, Channel] | None:
-    """(number, channel) of a process that connects within `look_s`; None if none does or it lacks the key."""
-    listener.settimeout(look_s)
+def accept_channel(listener: socket.socket, key: bytes, limit_s: float) -> Channel | None:
+    """The driver's end of a connection that has been made; None if whoever made it lacks the key."""
+    taken = listener.accept()[0]
+    taken.setblocking(True)
+    channel = Channel(Connection(taken.detach()))
     try:
-        channel = Channel.accept(listener.accept()[0], key, limit_s)
-        return channel.receive(), channel
-    except (AuthenticationError, *ConnectionLost):
-        return None
+        channel.limit(limit_s)
+        deliver_challenge(channel.connection, key)
+        answer_challenge(channel.connection, key)
+        return channel
+    except BaseException as error:
+        channel.close()
+        if isinstance(error, (AuthenticationError, *ConnectionLost)):
+            return None
+        raise
 
 
 def read_arguments() -> tuple[int, tuple[str, int], bytes]:
@@ -115,10 +108,10 @@ def read_arguments() -> tuple[int, tuple[str, int], bytes]:
     return given["number"], tuple(given["address"]), bytes.fromhex(given["key"])
 
 
-def run_call(own: Any, what: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """(True, result) of the method, or (False, (an error the driver may raise or None, its description))."""
+def run_call(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    """(True, result), or (False, (an error the driver may raise or None, its description))."""
     try:
-        return True, getattr(own, what)(*arguments)
+        return True, call(*arguments)
     except (TacitError, ValueError) as error:
         if isinstance(error, NonFiniteLoss):
             error.batch = None  # the driver has it

@@ -1,8 +1,10 @@
-"""One rank: what the driver can ask of it. Every rank is asked the same, and does its part."""
+"""A rank process: it runs the driver's calls until the connection closes. Every rank is asked the same, and does its part."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -26,7 +28,17 @@ from tacit.engines.local.model import enable_determinism, resolve_device
 from tacit.engines.local.packing import input_lengths, plan_padded_batches
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.tokenizer import make_codec
-from tacit.engines.sharded.messages import SENDER, TensorChannel
+from tacit.engines.sharded.messages import (
+    CONNECT_TIMEOUT_S,
+    SENDER,
+    Channel,
+    ConnectionLost,
+    TensorChannel,
+    describe_error,
+    read_arguments,
+    run_call,
+    serialize,
+)
 from tacit.engines.sharded.policy import check_room
 from tacit.engines.sharded.rank_training import (
     RigidBudget,
@@ -43,97 +55,23 @@ TensorSpecs = list[tuple[str, tuple[int, ...], str]]
 """name, shape and number format of the tensors that come, in their order"""
 
 
-class WeightSender:
-    """Hands weights over to servers: as a file, or tensor by tensor. What is given directly is kept in the first rank's host
-    memory until the next version: a restarted server takes the version that the others have, though the ranks learned on."""
-
-    number: int
-    host: str
-    device: torch.device
-    dtype: torch.dtype
-    members: dict[str, Any]
-
-    def __init__(self) -> None:
-        self._stores: dict[int, Any] = {}
-        self._channels: dict[int, TensorChannel] = {}
-        self._staged: dict[str, dict[str, torch.Tensor]] = {}
-
-    def weights(self, name: str) -> bytes | None:
-        """What a member trains, value head apart, whole and as passes use it; from the first rank."""
-        found = dict(self._whole(name))
-        return None if self.number else as_bytes(found)
-
-    def write_weights(self, name: str, path: Path) -> str:
-        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole. Returns what went
-        wrong."""
-        written, unfinished = self.weights(name), path.with_suffix(".unfinished")
-        try:
-            if written is not None:
-                unfinished.write_bytes(written)
-                unfinished.rename(path)
-            return ""
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            return str(error)
-
-    def leave_room(self) -> None:
-        """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
-        if is_nearly_full(self.device):
-            empty_cache(self.device)
-
-    def stage_weights(self, name: str) -> TensorSpecs | None:
-        """Have `weights` at hand on the first rank, to be given. Returns what will come."""
-        self._staged.pop(name, None)  # room for the next
-        kept = dict(self._whole(name))
-        if self.number:
-            return None
-        self._staged[name] = kept
-        return [(own, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for own, tensor in kept.items()]
-
-    def open_weight_channel(self, server: int) -> tuple[str, int] | None:
-        """Where a server can meet the first rank."""
-        if self.number:
-            return None
-        self._channels.pop(server, None)
-        self._stores[server] = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
-        return self.host, self._stores[server].port
-
-    def connect_weight_channel(self, server: int) -> str:
-        """Returns what went wrong; that concerns the server, and the ranks go on."""
-        return self.send_weights("", server)
-
-    def send_weights(self, name: str, server: int) -> str:
-        """Without a name: connect. Returns what went wrong."""
-        if self.number:
-            return ""
-        try:
-            if not name:
-                self._channels[server] = TensorChannel(self._stores[server], SENDER, self.device)
-            for tensor in self._staged[name].values() if name else ():
-                self._channels[server].send(tensor)
-            return ""
-        except RuntimeError as error:  # all that torch's groups raise
-            self._channels.pop(server, None)
-            return str(error).strip().splitlines()[0]
-
-    def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
-            if not self.number and not own.startswith("value_head."):
-                yield own, whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
-
-
 RowResults = list[tuple[int, Any]]
 """(row, what was asked of it), of the rows that this rank computed"""
 
 
-class Rank(WeightSender):
+class Rank:
+    """Weights go to servers as a file, or tensor by tensor. Those given directly are kept in the first rank's host memory until
+    the next version: a restarted server takes the version that the others have, though the ranks learned on."""
+
     def __init__(self, number: int, host: str):
         """`host`: the address of the machine it is on"""
-        super().__init__()
         self.number, self.host = number, host
         self.sharded: Any = None
         self.adapters: LoraAdapters | None = None
         self.members: dict[str, ShardMember] = {}
+        self._stores: dict[int, Any] = {}
+        self._channels: dict[int, TensorChannel] = {}
+        self._staged: dict[str, dict[str, torch.Tensor]] = {}
 
     def open_store(self) -> tuple[str, int] | None:
         """Where the ranks meet: at the first of them."""
@@ -360,3 +298,88 @@ class Rank(WeightSender):
                 answers.append((part, found))
         sharded.reshard()
         return answers
+
+    # Weights for the driver and the servers.
+
+    def weights(self, name: str) -> bytes | None:
+        """What a member trains, value head apart, whole and as passes use it; from the first rank."""
+        found = dict(self._whole(name))
+        return None if self.number else as_bytes(found)
+
+    def write_weights(self, name: str, path: Path) -> str:
+        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole. Returns what went
+        wrong."""
+        written, unfinished = self.weights(name), path.with_suffix(".unfinished")
+        try:
+            if written is not None:
+                unfinished.write_bytes(written)
+                unfinished.rename(path)
+            return ""
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            return str(error)
+
+    def leave_room(self) -> None:
+        """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
+        if is_nearly_full(self.device):
+            empty_cache(self.device)
+
+    def stage_weights(self, name: str) -> TensorSpecs | None:
+        """Have `weights` at hand on the first rank, to be given. Returns what will come."""
+        self._staged.pop(name, None)  # room for the next
+        kept = dict(self._whole(name))
+        if self.number:
+            return None
+        self._staged[name] = kept
+        return [(own, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for own, tensor in kept.items()]
+
+    def open_weight_channel(self, server: int) -> tuple[str, int] | None:
+        """Where a server can meet the first rank."""
+        if self.number:
+            return None
+        self._channels.pop(server, None)
+        self._stores[server] = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
+        return self.host, self._stores[server].port
+
+    def send_weights(self, name: str, server: int) -> str:
+        """Without a name: connect. Returns what went wrong; that concerns the server, and the ranks go on."""
+        if self.number:
+            return ""
+        try:
+            if not name:
+                self._channels[server] = TensorChannel(self._stores[server], SENDER, self.device)
+            for tensor in self._staged[name].values() if name else ():
+                self._channels[server].send(tensor)
+            return ""
+        except RuntimeError as error:  # all that torch's groups raise
+            self._channels.pop(server, None)
+            return str(error).strip().splitlines()[0]
+
+    def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
+            if not self.number and not own.startswith("value_head."):
+                yield own, whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
+
+
+def serve(number: int, address: tuple[str, int], key: bytes) -> None:
+    channel = Channel.to(address, key, CONNECT_TIMEOUT_S)
+    own = Rank(number, channel.own_host)
+    while True:
+        try:
+            what, arguments = channel.receive()
+        except ConnectionLost:
+            break  # the driver has closed, or is gone
+        except Exception as error:  # a loss of a module that cannot be imported here
+            answer: Any = (False, (None, f"it cannot read what it was sent: {describe_error(error)}"))
+        else:
+            answer = run_call(getattr(own, what), arguments)
+        try:
+            channel.send(serialize(answer))
+        except ConnectionLost:
+            break
+    sys.stdout.flush()
+    os._exit(0)  # without a farewell to other ranks, who may be gone
+
+
+if __name__ == "__main__":
+    serve(*read_arguments())

@@ -1,60 +1,35 @@
-"""The driver's side of one sampling server. No wait is without a limit; whoever is gone, or late, has died."""
+"""The driver's side of one sampling server, and how weights get there from the ranks. No wait is without a limit."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load as from_bytes
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request, Sampling, Scheduler
-from tacit.core.types import Completion, HiddenState
+from tacit.core.protocols import Sampling
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import export
 from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.sharded.group import POLL_S, RankGroup, poll_until
-from tacit.engines.sharded.launch import LaunchedProcess, Launcher
-from tacit.engines.sharded.messages import (
-    Channel,
-    ConnectionLost,
-    SampleRequest,
-    SampleResult,
-    ServerConfig,
-    accept_channel,
-    serialize,
-)
+from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.launch import POLL_S, Launcher, Worker, WorkerLost, await_connections
+from tacit.engines.sharded.messages import SampleRequest, SampleResult, ServerConfig, serialize
 
 Newest = Callable[[str], int]
 """the version of a member's weights on the ranks"""
-
-
-class Samplers(Protocol):
-    """Samples with the weights that the ranks train; every completion carries their version."""
-
-    @property
-    def written_tokens(self) -> int: ...
-
-    def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None
-    ) -> list[Completion]: ...
-
-    def open_scheduler(self, name: str, sampling: Sampling, hidden: HiddenState | None) -> Scheduler: ...
 
 
 class Replica(LocalEngine):
@@ -111,7 +86,7 @@ class DirectTransfer:
         with self._ranks.asking:
             if not server.is_connected:
                 place = self._ranks.ask("open_weight_channel", server.number)[0]
-                meet = partial(self._ranks.ask, "connect_weight_channel", server.number)
+                meet = partial(self._ranks.ask, "send_weights", "", server.number)
                 server.ask("connect_weight_channel", place, meanwhile=lambda: meet()[0])
                 server.is_connected = True
             send = partial(self._ranks.ask, "send_weights", member, server.number)
@@ -236,18 +211,12 @@ GREEDY = Sampling(temperature=0.0, max_tokens=1)
 MEMORY_HINT = "that it has memory for what it is given: --engine.server-memory"
 
 
-class ServerDied(Exception):
-    """A server exited or did not answer in time; the message says how."""
+class Server(Worker):
+    """One sampling server. Whoever is gone, or late, is lost."""
 
-    def __init__(self, server: Server, how: str):
-        super().__init__(how)
-        self.server = server
-
-
-class Server:
     def __init__(self, number: int, launcher: Launcher, opening: ServerConfig, start_timeout_s: float, timeout_s: float):
-        self.number, self._launcher, self._opening = number, launcher, opening
-        self.start_timeout_s, self.timeout_s = start_timeout_s, timeout_s
+        super().__init__(number, launcher)
+        self._opening, self.start_timeout_s, self.timeout_s = opening, start_timeout_s, timeout_s
         self.under_way: dict[int, SampleRequest] = {}
         self.finished: list[SampleResult] = []
         """results not fetched yet"""
@@ -257,34 +226,19 @@ class Server:
         """time of its last message or of the last work sent to it"""
         self.is_connected = False
         """to rank 0, for direct weight transfer"""
-        self._channel: Channel | None = None
-        self._started: LaunchedProcess | None = None
-
-    def __str__(self) -> str:
-        return f"server {self.number} ({self._started.name if self._started else 'not started'})"
 
     def launch(self) -> None:
-        """Start its process. `arrive` waits for it, so that several can start at once."""
-        self._key, self._deadline = secrets.token_bytes(32), time.monotonic() + self.start_timeout_s
-        self._listener = socket.create_server((self._launcher.host, 0), backlog=1)
-        self.is_connected = False
-        self._started = self._launcher.start(self.number, (self._launcher.host, self._listener.getsockname()[1]), self._key)
+        self.is_connected, self.deadline = False, time.monotonic() + self.start_timeout_s
+        super().launch()
 
-    def arrive(self) -> None:
-        """Wait until it has loaded the model."""
-        with closing(self._listener):
-            while (
-                called := accept_channel(self._listener, self._key, POLL_S, max(0.1, self._deadline - time.monotonic()))
-            ) is None:
-                if (how := self._process.exit_reason()) is not None:
-                    raise ServerDied(self, how)
-                if time.monotonic() > self._deadline:
-                    raise ServerDied(self, "it was waited for until the limit of --engine.start_timeout_s")
-        self._channel = called[1]
+    def open(self) -> None:
+        """Wait until it has connected and loaded the model."""
+        if await_connections([self], self.deadline):
+            raise WorkerLost(self, "it was waited for until the limit of --engine.start_timeout_s")
         try:
-            self._ask("open", self._opening, limit_s=self._deadline - time.monotonic(), setting="start_timeout_s")
+            self.ask("open", self._opening, limit_s=self.deadline - time.monotonic(), setting="start_timeout_s")
         except TacitError as error:  # no vLLM there, no memory for the model
-            raise ServerDied(self, str(error)) from error
+            raise WorkerLost(self, str(error)) from error
 
     def load_weights(self, handed: TransferredWeights, probes: Sequence[np.ndarray]) -> None:
         """Have it load weights, then check with the probes that they are the ranks'."""
@@ -315,100 +269,64 @@ class Server:
 
     def add(self, orders: Sequence[SampleRequest]) -> None:
         self.under_way |= {order.request_id: order for order in orders}
-        self._send("add", list(orders))
+        self._tell("add", list(orders))
 
     def forget(self, request_ids: Sequence[int]) -> None:
         mine = [request_id for request_id in request_ids if self.under_way.pop(request_id, None) is not None]
         if mine:
-            self._send("forget", mine)
+            self._tell("forget", mine)
 
-    @property
-    def connection(self) -> Any:
-        return self._open_channel.connection
-
-    def receive(self) -> None:
-        """Handle its next message. Call only if there is one."""
-        try:
-            kind, told = self._open_channel.receive()
-        except ConnectionLost as error:
-            raise self._died(error) from error
-        self._handle_results(kind, told)
-
-    def check_alive(self) -> None:
-        if self._process.exit_reason() is not None:
-            raise self._died(None)
-        if self.under_way and time.monotonic() > self._heard + self.timeout_s:
-            raise ServerDied(self, f"{len(self.under_way)} completions were waited for, until the limit of --engine.timeout_s")
-
-    def stop(self) -> None:
-        """Kill it. Running requests are kept, to be sent again."""
-        self.under_way = {request_id: order for request_id, order in self.under_way.items() if request_id >= 0}
-        if self._channel is not None:
-            self._channel.close()
-        if self._started is not None:
-            self._started.stop()
-
-    def last_output(self) -> str:
-        words = self._started.last_output() if self._started else ""
-        return f" Its last words: {words}" if words else ""
-
-    def ask(self, what: str, *arguments: Any, meanwhile: Callable[[], str] | None = None) -> None:
-        """Call `what` on the server and wait. `meanwhile` runs after sending and returns an error text, or an empty one."""
-        self._ask(what, *arguments, limit_s=self.timeout_s, meanwhile=meanwhile)
-
-    def _ask(
-        self, what: str, *arguments: Any, limit_s: float, setting: str = "timeout_s", meanwhile: Callable[[], str] | None = None
+    def ask(
+        self,
+        what: str,
+        *arguments: Any,
+        limit_s: float = 0.0,
+        setting: str = "timeout_s",
+        meanwhile: Callable[[], str] | None = None,
     ) -> None:
-        self._send(what, *arguments)
+        """Call `what` on the server and wait, `timeout_s` unless `limit_s` says otherwise. `meanwhile` runs after sending and
+        returns an error text, or an empty one."""
+        self._tell(what, *arguments)
         if meanwhile is not None and (wrong := meanwhile()):
-            raise ServerDied(self, poll_until(self._process.exit_reason) or f"it was not to be reached in {what!r}: {wrong}")
-        deadline = time.monotonic() + limit_s
+            raise WorkerLost(self, self.exit_reason() or f"it was not to be reached in {what!r}: {wrong}")
+        deadline = time.monotonic() + (limit_s or self.timeout_s)
         while (said := self._hear(deadline, repr(what), setting)) is None:
             pass
         fine, answer = said
         if not fine:
             raise TacitError(f"{self} failed in {what!r}: {answer[1]}") from answer[0]
 
-    def _send(self, what: str, *arguments: Any) -> None:
-        self._heard = time.monotonic()
-        try:
-            self._open_channel.limit(self.timeout_s)
-            self._open_channel.send(serialize((what, arguments)))
-        except ConnectionLost as error:
-            raise self._died(error) from error
+    def check_under_way(self) -> None:
+        """Whether it is alive, and writes what it was asked for in time."""
+        self.check_alive()
+        if self.under_way and time.monotonic() > self._heard + self.timeout_s:
+            raise WorkerLost(self, f"{len(self.under_way)} completions were waited for, until the limit of --engine.timeout_s")
 
-    def _hear(self, deadline: float, what: str, setting: str) -> Any:
-        """Wait for its next message: None for completions, else its answer."""
-        while not wait([self.connection], timeout=POLL_S):
-            if self._process.exit_reason() is not None:
-                raise self._died(None)
-            if time.monotonic() > deadline:
-                raise ServerDied(self, f"it was waited for in {what}, until the limit of --engine.{setting}")
-        try:
-            kind, told = self._open_channel.receive()
-        except ConnectionLost as error:
-            raise self._died(error) from error
-        return told if kind == "answer" else self._handle_results(kind, told)
+    def stop(self) -> None:
+        """Kill it. Running requests are kept, to be sent again."""
+        self.under_way = {request_id: order for request_id, order in self.under_way.items() if request_id >= 0}
+        super().stop()
 
-    def _handle_results(self, kind: str, told: Any) -> None:
-        assert kind == "written", kind
+    def handle_next(self) -> Any:
+        """Handle its next message, which is there: None for completions, else its answer."""
+        kind, told = self.receive()
+        if kind == "answer":
+            return told
         self._heard = time.monotonic()
         mine = [delivery for delivery in told if self.under_way.pop(delivery.request_id, None) is not None]
         self.finished += mine
         if any(delivery.request_id >= 0 for delivery in mine):
             self.deaths = 0
+        return None
 
-    def _died(self, error: BaseException | None) -> ServerDied:
-        return ServerDied(
-            self, poll_until(self._process.exit_reason) or f"its connection broke ({type(error).__name__}: {error})"
-        )
+    def _tell(self, what: str, *arguments: Any) -> None:
+        self._heard = time.monotonic()
+        self.send(serialize((what, arguments)), self.timeout_s)
 
-    @property
-    def _process(self) -> LaunchedProcess:
-        assert self._started is not None
-        return self._started
-
-    @property
-    def _open_channel(self) -> Channel:
-        assert self._channel is not None
-        return self._channel
+    def _hear(self, deadline: float, what: str, setting: str) -> Any:
+        """Wait for its next message."""
+        while not wait([self.channel.connection], timeout=POLL_S):
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise WorkerLost(self, f"it was waited for in {what}, until the limit of --engine.{setting}")
+        return self.handle_next()

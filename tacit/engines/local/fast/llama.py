@@ -33,7 +33,7 @@ from tacit.engines.local.fast.compiled import MIN_TOKENS_TO_COMPILE, CompiledSam
 from tacit.engines.local.fast.decode_attention import PromptChunk
 from tacit.engines.local.fast.kv_cache import AttentionMetadata, AttentionShape, KeyValueCache, RopeAndStore, attend_last_token
 from tacit.engines.local.fast.lora_step import has_lora_decode, lora_decode
-from tacit.engines.local.fast.projections import FAMILY, FusedLinear, Groups, UnsupportedModule
+from tacit.engines.local.fast.projections import FAMILY, FusedLinear, UnsupportedModule
 from tacit.engines.local.fast.varlen_attention import (
     LAUNCHES,
     SequenceLayout,
@@ -44,8 +44,6 @@ from tacit.engines.local.fast.varlen_attention import (
 from tacit.engines.local.packing import ragged_arange, to_device
 from tacit.engines.local.pooling import attention_padded, attention_varlen, pool_padded, pool_varlen
 
-MULTI_ADAPTER_LIMIT = 1 << 22
-"""most weights of a model that is copied for every adapter, so that sequences of several adapters decode in one batch"""
 QKV_TABLE_LIMIT = 1024
 """largest vocabulary for which the first layer's q, k and v are precomputed for every token after each weight update"""
 
@@ -250,15 +248,14 @@ class LlamaForward:
         self._unfused = [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
         """modules with parameters that are not part of a projection"""
         self._rope = self._make_rope(256)
-        self._groups: Groups = ((None, None),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
         self._step_ops: type[SamplerOps] = CompiledSamplerOps if compiles else SamplerOps
         self._cpu_step: CpuDecodeStep | None = None
         self._cpu_step_allowed: bool | None = None
         self._lora_step_allowed: bool | None = None
         """whether the weights in use allow the fast steps; None: not checked since they changed"""
-        self._first_qkv: dict[str | None, Tensor] = {}
-        """by adapter: the first layer's q, k and v of every token, before RoPE"""
+        self._first_qkv_VF: Tensor | None = None
+        """the first layer's q, k and v of every token, before RoPE; None: not computed since the weights changed"""
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -283,39 +280,17 @@ class LlamaForward:
     def vocabulary(self) -> int:
         return self.head.weight.shape[0]
 
-    @property
-    def can_mix_adapters(self) -> bool:
-        """whether sequences with different adapters can be computed together"""
-        small = sum(projection.weight.numel() for projection in self._projections) <= MULTI_ADAPTER_LIMIT
-        return small and all(projection.merges_lora for projection in self._projections)
-
-    def use_adapters(self, groups: Groups) -> None:
-        """From now on, these rows use these adapters."""
-        if groups != self._groups:
-            self._groups, self._cpu_step_allowed, self._lora_step_allowed = groups, None, None
-            indexed = [(name, None if rows is None else torch.tensor(rows)) for name, rows in groups]
-            for projection in self._projections:
-                projection.use_adapters(indexed)
-
-    def refresh(self, adapter: str | None = None) -> None:
-        """Copy changed weights, with the named adapter; None: the active one."""
-        self._cpu_step_allowed = self._lora_step_allowed = None
-        self._first_qkv.pop(adapter, None)
+    def refresh(self) -> None:
+        """Copy changed weights, with the active adapter."""
+        self._cpu_step_allowed = self._lora_step_allowed = self._first_qkv_VF = None
         for projection in self._projections:
-            projection.refresh(adapter)
+            projection.refresh()
         for layer in self._layers:
             layer.refresh()
 
-    def forget_adapter(self, adapter: str) -> None:
-        """Free the copies of an adapter. It must not be in use."""
-        self.use_adapters(((None, None),))
-        self._first_qkv.pop(adapter, None)
-        for projection in self._projections:
-            projection.forget_adapter(adapter)
-
-    def source_parameters(self, adapter: str | None = None) -> list[Tensor]:
+    def source_parameters(self) -> list[Tensor]:
         """Every parameter that is read or copied: as long as these are unchanged, so is everything here."""
-        modules = self._unfused + [m for projection in self._projections for m in projection.source_modules(adapter)]
+        modules = self._unfused + [m for projection in self._projections for m in projection.source_modules()]
         return [t for module in modules for t in module._parameters.values() if t is not None]
 
     def addresses(self) -> tuple[Any, ...]:
@@ -494,14 +469,13 @@ class LlamaForward:
         large vocabulary, most of which would never be read."""
         if len(self._embed.weight) > QKV_TABLE_LIMIT:
             return None
-        adapter = self._groups[0][0]
-        if adapter not in self._first_qkv:
+        if self._first_qkv_VF is None:
             first, norm = self._layers[0], self._layers[0].input_norm
             # by the same operations as in a step
             h_VD, epsilon = self._embed.weight, torch.tensor(norm.variance_epsilon)
             normed_VD = _rms_norm(h_VD, norm.weight, epsilon, h_VD.new_empty(len(h_VD), 1), torch.empty_like(h_VD))
-            self._first_qkv[adapter] = first.qkv(normed_VD)
-        return self._first_qkv[adapter]
+            self._first_qkv_VF = first.qkv(normed_VD)
+        return self._first_qkv_VF
 
     def final_norm(self, h: Tensor) -> Tensor:
         return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)

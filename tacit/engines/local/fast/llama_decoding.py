@@ -26,7 +26,6 @@ from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkSchedule,
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, PromptStates
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts
-from tacit.engines.local.fast.projections import Groups
 from tacit.engines.local.packing import next_power_of_two, ragged_arange, to_device
 
 STEPS_PER_SYNC = 4
@@ -38,8 +37,8 @@ TRIAL_TOKENS, TOLERANCE = 192, 0.1
 
 
 class Prefiller:
-    """Prefills prompts into the KV cache of one decode batch: padded, packed without padding, or behind a cached prefix. All
-    prompts of a call use the same adapter. Replays a CUDA graph where one is recorded."""
+    """Prefills prompts into the KV cache of one decode batch: padded, packed without padding, or behind a cached prefix.
+    Replays a CUDA graph where one is recorded."""
 
     def __init__(self, forward: LlamaForward, cache: KeyValueCache, varlen: bool, graphs: PrefillGraphs) -> None:
         self._forward, self._cache, self._varlen, self._graphs = forward, cache, varlen, graphs
@@ -50,7 +49,6 @@ class Prefiller:
         slots_N: np.ndarray,
         source_N: np.ndarray,
         cached_N: np.ndarray | None,
-        may_record: bool,
         hidden: HiddenState | None,
     ) -> PromptStates:
         """Logits and hidden states of each prompt. Its keys and values go to the slots of all requests that share it;
@@ -69,7 +67,7 @@ class Prefiller:
         kv_index = np.repeat(starts_N, lengths[source_N]) + positions
         shared = len(source_N) > len(prompts)
         found = None
-        if may_record and not shared:
+        if not shared:
             found = self._graphs.run(forward, cache, suffixes, kv_index, spare, hidden, prefixes)
         if found is not None:
             return found
@@ -109,9 +107,9 @@ def can_extend_prefix(forward: LlamaForward) -> bool:
     prompt, cached = np.arange(TRIAL_TOKENS - 1) % forward.vocabulary, TRIAL_TOKENS // 2
     first = np.zeros(1, dtype=np.int64)
     with torch.inference_mode():
-        whole, _ = prefiller.prefill([prompt], first, first, None, False, None)
-        prefiller.prefill([prompt[:cached]], first + 1, first, None, False, None)
-        in_two, _ = prefiller.prefill([prompt], first + 1, first, first + cached, False, None)
+        whole, _ = prefiller.prefill([prompt], first, first, None, None)
+        prefiller.prefill([prompt[:cached]], first + 1, first, None, None)
+        in_two, _ = prefiller.prefill([prompt], first + 1, first, first + cached, None)
     if bool((in_two - whole).norm() <= TOLERANCE * whole.norm()):
         return True
     why = "continuing from a cached prefix gives different logits on this device"
@@ -119,20 +117,15 @@ def can_extend_prefix(forward: LlamaForward) -> bool:
     return False
 
 
-def split_prefill(lengths_N: np.ndarray, adapters: Sequence[str | None], budget: int, padded: bool) -> list[tuple[int, int]]:
-    """Cut prompts, sorted by adapter and length, into runs (start, end) of one adapter and at most `budget` tokens; a single
-    prompt may exceed it."""
+def split_prefill(lengths_N: np.ndarray, budget: int, padded: bool) -> list[tuple[int, int]]:
+    """Cut prompts, sorted by length, into runs (start, end) of at most `budget` tokens; a single prompt may exceed it."""
     runs, start = [], 0
     for end in range(1, len(lengths_N) + 1):
         size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
-        if end == len(lengths_N) or size > budget or adapters[end] != adapters[start]:
+        if end == len(lengths_N) or size > budget:
             runs.append((start, end))
             start = end
     return runs
-
-
-TensorVersions = tuple[list[int], list[int]]
-"""address and version counter of each tensor"""
 
 
 class LlamaDecoder:
@@ -164,8 +157,8 @@ class LlamaDecoder:
         self.weights_version = 0
         """how often weights were copied"""
         self.spare: LlamaDecodeBatch | None = None
-        self._versions: dict[str | None, TensorVersions] = {}
-        self._sources: dict[str | None, list[Tensor]] = {}
+        self._versions: tuple[list[int], list[int]] | None = None
+        """address and version counter of each source tensor"""
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
@@ -189,36 +182,21 @@ class LlamaDecoder:
         self.extend_rope(TRIAL_TOKENS)
         return can_extend_prefix(self.forward)
 
-    @property
-    def can_mix_adapters(self) -> bool:
-        """whether one decode batch can hold sequences of several adapters"""
-        return not (self.fixed_shapes or self.varlen or self.max_length) and self.forward.can_mix_adapters
-
-    def refresh(self, force: bool = False, adapter: str | None = None) -> None:
-        """Copy what changed of an adapter (None: the active one). In-place updates are noticed by the version counters of
-        parameters as well, so a learner that does not announce them cannot make the sampler use old weights."""
-        if force:
-            self._versions.clear()
-            self._sources.clear()
-        sources = self._sources.get(adapter) or self.forward.source_parameters(adapter)
-        if adapter is not None:  # the active adapter may change unannounced, so its sources are not kept
-            self._sources[adapter] = sources
+    def refresh(self, force: bool = False) -> None:
+        """Copy what changed. In-place updates are noticed by the version counters of parameters as well, so a learner that
+        does not announce them cannot make the sampler use old weights."""
+        sources = self.forward.source_parameters()
         try:
             changed = [t._version for t in sources]
         except RuntimeError:  # inference tensors have no version counter
             changed = [0 if t.is_inference() else t._version for t in sources]
         versions = [t.data_ptr() for t in sources], changed
-        if versions != self._versions.get(adapter):
-            self._versions.pop(adapter, None)  # set again when all is copied: an interrupt may come in between
+        if force or versions != self._versions:
+            self._versions = None  # set again when all is copied: an interrupt may come in between
             self.weights_version += 1
-            self.forward.refresh(adapter)
+            self.forward.refresh()
             self._check_addresses()
-            self._versions[adapter] = versions
-
-    def forget_adapter(self, adapter: str) -> None:
-        self._versions.pop(adapter, None)
-        self._sources.pop(adapter, None)
-        self.forward.forget_adapter(adapter)
+            self._versions = versions
 
     def extend_rope(self, length: int) -> None:
         if length > self.forward.rope_length:
@@ -276,9 +254,6 @@ class LlamaDecodeBatch(DecodeBatch):
         self._graph_epoch = decoder.graph_epoch
         self._used = 0
         """no slot has anything in the cache beyond this position"""
-        self._adapters: list[str | None] = []
-        """by slot"""
-        self._groups: Groups = ()
         self._chunk_buffers: dict[int, ChunkBuffer] = {}
         """by chunk size"""
 
@@ -296,17 +271,15 @@ class LlamaDecodeBatch(DecodeBatch):
         self._resize(max(occupied, int(slots_N.max()) + 1), batch.max_length, occupied)
         self._drop_stale_graphs()
         self._used = max(self._used, int(lengths_N.max()))
-        self._set_adapters(slots_N, [batch.adapters[source] for source in source_N], occupied)
         logits: list[Tensor] = []
         pooled: list[Tensor] = []
         cached_N = np.zeros_like(lengths_N) if batch.cached_N is None else batch.cached_N
-        for start, end in split_prefill(lengths_N - cached_N, batch.adapters, decoder.prefill_tokens, not decoder.varlen):
-            decoder.forward.use_adapters(((batch.adapters[start], None),))
+        for start, end in split_prefill(lengths_N - cached_N, decoder.prefill_tokens, not decoder.varlen):
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
-            prompts, slots, may_record = batch.prompts[start:end], slots_N[first:last], batch.adapters[start] is None
+            prompts, slots = batch.prompts[start:end], slots_N[first:last]
             cached = None if batch.cached_N is None else cached_N[start:end]
-            found, states = self._prefiller.prefill(prompts, slots, local_N, cached, may_record, hidden)
+            found, states = self._prefiller.prefill(prompts, slots, local_N, cached, hidden)
             index = to_device(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
@@ -316,14 +289,12 @@ class LlamaDecodeBatch(DecodeBatch):
         return result
 
     def chunk_sizes(self, slots: int) -> tuple[int, ...]:
-        supported = self.decoder.supports_chunked_prefill and self._groups == ((None, None),)
-        return chunk_sizes(self.decoder.pad_slots(slots)) if supported else ()
+        return chunk_sizes(self.decoder.pad_slots(slots)) if self.decoder.supports_chunked_prefill else ()
 
     def reserve(self, assignment: SlotAssignment, max_length: int, occupied: int) -> None:
         slots_N = assignment.slots_N
         self._resize(max(occupied, int(slots_N.max()) + 1), max_length, occupied)
         self._used = max(self._used, int(assignment.positions_N.max()))
-        self._set_adapters(slots_N, [None] * len(slots_N), occupied)
         self._assign(assignment)
 
     def decode(
@@ -333,7 +304,6 @@ class LlamaDecodeBatch(DecodeBatch):
         self._drop_stale_graphs()
         slots, steps = noise_BK.shape
         width, capacity = decoder.pad_slots(slots), cache.capacity
-        decoder.forward.use_adapters(self._groups)
         state.load_noise(noise_BK)
         buffers: list[ChunkBuffer | None] = [None] * steps
         if chunks is not None:
@@ -363,27 +333,10 @@ class LlamaDecodeBatch(DecodeBatch):
         if len(to):
             self.cache.copy_slots(to, source, self._used)
         self._state.compact(order)
-        self._adapters = [self._adapters[slot] for slot in order]
-        self._group_by_adapter()
 
     def _assign(self, assignment: SlotAssignment) -> None:
         tokens_N = to_device(assignment.tokens_N, self.decoder.device)
         self._state.assign(assignment.slots_N, tokens_N, assignment.positions_N)
-
-    def _set_adapters(self, slots_N: np.ndarray, adapters: Sequence[str | None], occupied: int) -> None:
-        kept = self._adapters[:occupied]
-        self._adapters = [*kept, *[adapters[0]] * (int(slots_N.max()) + 1 - len(kept))]
-        for slot, name in zip(slots_N, adapters, strict=True):
-            self._adapters[slot] = name
-        self._group_by_adapter()
-
-    def _group_by_adapter(self) -> None:
-        """Slots of one adapter are computed together."""
-        slots_of: dict[str | None, list[int]] = {}
-        for slot, name in enumerate(self._adapters):
-            slots_of.setdefault(name, []).append(slot)
-        several = len(slots_of) > 1
-        self._groups = tuple((name, tuple(slots) if several else None) for name, slots in slots_of.items())
 
     def _drop_stale_graphs(self) -> None:
         """Drop CUDA graphs that read weights which have moved since."""

@@ -5,7 +5,7 @@
 `FusedLinear` is the sampler's version, over copies of the weights; `fused_linear` is differentiable, for training. LoRA is not
 merged into the weights: in bfloat16 a merge would round most of an adapter away. The exception are small float32 matrices on a
 CPU (`_wants_input_major`). On a GPU A is stacked below the weights, x is multiplied once, [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ,
-which needs a copy of single matrices; above `STACK_LORA_LIMIT` y and a stay two products (capacity.py counts the copies).
+which needs a copy of single matrices; above `STACK_LORA_LIMIT` y and a stay two products.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from torch.nn.functional import linear, pad
 
 from tacit.engines.local.memory import is_out_of_memory
 
-Groups = tuple[tuple[str | None, tuple[int, ...] | None], ...]
-"""(adapter, rows that use it); adapter None: the active one; rows None: all"""
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 """model types that the Llama forward pass supports"""
 Adapter = tuple[Tensor, Tensor, float]
@@ -43,164 +41,103 @@ class UnsupportedModule(Exception):
 
 
 class FusedLinear:
-    """Linear modules with the same input as one matrix, with the active or a named adapter. `refresh` copies changed weights,
-    in place where shapes allow."""
+    """Linear modules with the same input as one matrix, with the active adapter. `refresh` copies changed weights, in place
+    where shapes allow."""
 
     def __init__(self, modules: Sequence[nn.Module], order: Tensor | None = None) -> None:
         """`order` permutes the output features."""
-        self._modules = tuple(modules)
-        self._order = order
-        self._has_lora = any(type(module) is not nn.Linear for module in modules)
-        self._by_adapter: dict[str | None, _FusedWeights] = {}
+        self._modules, self._order = tuple(modules), order
+        self.weight = self.transposed = self._stacked = torch.empty(0)
+        """`_stacked`: the weight, with A below it on a GPU"""
+        self.bias: Tensor | None = None
+        self._stacked_bias: Tensor | None = None
+        self._lora_A: Tensor | None = None
+        self._lora_B: Tensor | None = None
         self._sources: tuple[Any, list[nn.Module]] = None, []
-        """(adapter and LoRA state it was found for, modules with the parameters)"""
+        """(LoRA state it was found for, modules with the parameters)"""
         self.refresh()
-        self._in_use: list[_FusedWeights] = [self._by_adapter[None]]
-        self._rows: list[Tensor] = []
-        """of each of several adapters in use"""
 
-    def use_adapters(self, groups: Sequence[tuple[str | None, Tensor | None]]) -> None:
-        """From now on, these rows of the input use these adapters."""
-        groups = groups if self._has_lora else [(None, None)]
-        self._in_use = [self._by_adapter[name] for name, _ in groups]
-        self._rows = [rows for _, rows in groups if rows is not None]
+    @property
+    def _is_stacked(self) -> bool:
+        return len(self._stacked) > len(self.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if len(self._in_use) == 1:
-            return self._in_use[0](x)
-        y = x.new_empty(len(x), len(self.weight))
-        for weights, rows in zip(self._in_use, self._rows, strict=True):
-            y[rows] = weights(x[rows])
-        return y
+        return self.project_from(0, x)
+
+    def project_from(self, start: int, x: Tensor) -> Tensor:
+        """The product without its first `start` output features."""
+        bias, lora_B = self._stacked_bias, self._lora_B
+        y = linear(x, self._stacked[start:], None if bias is None else bias[start:])
+        if lora_B is None or self._lora_A is None:
+            return y
+        lora_B = lora_B[start:]
+        if not self._is_stacked:
+            return _add_lora_product(y, linear(x, self._lora_A), lora_B)
+        y, a = y.split(lora_B.shape, dim=-1)
+        return _add_lora_product(y, a, lora_B)
 
     def to_float32(self, x: Tensor) -> Tensor:
         """The product with x [rows, features], in float32."""
-        weights = self._in_use[0]
-        return linear_float32(x, weights.weight) if self.is_plain and weights.bias is None else self(x).float()
+        return linear_float32(x, self.weight) if self.is_plain and self.bias is None else self(x).float()
 
     def add_to(self, h: Tensor, x: Tensor) -> Tensor:
         """h += y in place; one operation without bias and adapter. Returns h."""
-        if len(self._in_use) == 1:
-            self._in_use[0].add_to(h, x)
+        if self.bias is not None or self._lora_A is not None:
+            h += self(x)  # adding in parts would round a small adapter away: h is larger than y
         else:
-            for weights, rows in zip(self._in_use, self._rows, strict=True):
-                part = h[rows]
-                weights.add_to(part, x[rows])
-                h[rows] = part
+            h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
         return h
 
     @property
     def is_plain(self) -> bool:
-        """whether all rows use one matrix without a separate adapter, as `write_plain_to` and `add_plain_to` need"""
-        return len(self._in_use) == 1 and self._in_use[0].lora_A is None
+        """whether it is one matrix without a separate adapter, as `write_plain_to` and `add_plain_to` need"""
+        return self._lora_A is None
 
     def write_plain_to(self, y: Tensor, x: Tensor) -> None:
         """y = x Wᵀ + b into existing memory, both [rows, features]; ignores adapters."""
-        weights = self._in_use[0]
-        if weights.bias is None:
-            torch.mm(x, weights.transposed, out=y)
+        if self.bias is None:
+            torch.mm(x, self.transposed, out=y)
         else:
-            torch.addmm(weights.bias, x, weights.transposed, out=y)
+            torch.addmm(self.bias, x, self.transposed, out=y)
 
     def add_plain_to(self, h: Tensor, x: Tensor) -> None:
         """h += x Wᵀ + b in place; ignores adapters."""
-        weights = self._in_use[0]
-        h.addmm_(x, weights.transposed)
-        if weights.bias is not None:
-            h.add_(weights.bias)
+        h.addmm_(x, self.transposed)
+        if self.bias is not None:
+            h.add_(self.bias)
 
     @property
     def lora_rank(self) -> int:
-        """0: no adapter, or rows use different ones"""
-        lora_A = self._in_use[0].lora_A
-        return len(lora_A) if len(self._in_use) == 1 and lora_A is not None else 0
+        """0: no adapter"""
+        return 0 if self._lora_A is None else len(self._lora_A)
 
     def project_with_lora_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[y, a] for x [rows, features] with a = x Aᵀ, and B, which the caller has yet to apply. Needs `lora_rank` > 0."""
-        weights = self._in_use[0]
-        assert weights.lora_A is not None and weights.lora_B is not None
-        if weights.is_stacked:
-            return linear(x, weights.stacked, weights.stacked_bias), weights.lora_B
-        product = x.new_empty(len(x), sum(weights.lora_B.shape))
-        y, a = product.split(weights.lora_B.shape, dim=1)
+        assert self._lora_A is not None and self._lora_B is not None
+        if self._is_stacked:
+            return linear(x, self._stacked, self._stacked_bias), self._lora_B
+        product = x.new_empty(len(x), sum(self._lora_B.shape))
+        y, a = product.split(self._lora_B.shape, dim=1)
         self.write_plain_to(y, x)
-        torch.mm(x, weights.lora_A.t(), out=a)
-        return product, weights.lora_B
-
-    def project_from(self, start: int, x: Tensor) -> Tensor:
-        """The product without its first `start` output features; all rows must use one adapter."""
-        (weights,) = self._in_use
-        bias, lora_B = weights.stacked_bias, weights.lora_B
-        y = linear(x, weights.stacked[start:], None if bias is None else bias[start:])
-        return weights.add_lora(y, x, None if lora_B is None else lora_B[start:])
-
-    @property
-    def weight(self) -> Tensor:
-        return self._by_adapter[None].weight
-
-    @property
-    def merges_lora(self) -> bool:
-        return _wants_input_major([parts_of(module)[0] for module in self._modules])
+        torch.mm(x, self._lora_A.t(), out=a)
+        return product, self._lora_B
 
     def tensors(self) -> list[Tensor]:
-        weights = self._by_adapter[None]
-        return [t for t in (weights.weight, weights.bias, weights.lora_A, weights.lora_B) if t is not None]
+        return [t for t in (self.weight, self.bias, self._lora_A, self._lora_B) if t is not None]
 
-    def source_modules(self, adapter: str | None = None) -> list[nn.Module]:
+    def source_modules(self) -> list[nn.Module]:
         """The layers whose parameters were copied. Called before every round of sampling, so the answer is kept as long as
         what `parts_of` depends on is unchanged."""
         lora: list[Any] = [module for module in self._modules if type(module) is not nn.Linear]
-        key = (adapter, [(m.disable_adapters, tuple(m.merged_adapters), tuple(m.active_adapters)) for m in lora])
+        key = [(m.disable_adapters, tuple(m.merged_adapters), tuple(m.active_adapters)) for m in lora]
         if self._sources[0] != key:
-            self._sources = key, [source for module in self._modules for source in _source_modules(module, adapter)]
+            self._sources = key, [source for module in self._modules for source in _source_modules(module)]
         return self._sources[1]
 
-    def refresh(self, adapter: str | None = None) -> None:
-        """Copy the weights, with the named adapter; None: the active one."""
-        if not self._has_lora:
-            adapter = None
+    def refresh(self) -> None:
+        """Copy the weights, with the active adapter."""
         self._sources = None, []
-        weights = self._by_adapter.setdefault(adapter, _FusedWeights())
-        weights.load([parts_of(module, adapter) for module in self._modules], self._order)
-
-    def forget_adapter(self, adapter: str) -> None:
-        self._by_adapter.pop(adapter, None)
-
-
-class _FusedWeights:
-    """The matrices of a `FusedLinear` with one adapter."""
-
-    def __init__(self) -> None:
-        self.weight = self.transposed = self.stacked = torch.empty(0)
-        """`stacked`: the weight, with A below it on a GPU"""
-        self.bias: Tensor | None = None
-        self.stacked_bias: Tensor | None = None
-        self.lora_A: Tensor | None = None
-        self.lora_B: Tensor | None = None
-
-    @property
-    def is_stacked(self) -> bool:
-        return len(self.stacked) > len(self.weight)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.add_lora(linear(x, self.stacked, self.stacked_bias), x, self.lora_B)
-
-    def add_lora(self, y: Tensor, x: Tensor, lora_B: Tensor | None) -> Tensor:
-        """Add the adapter to y = x · stackedᵀ, or to those of its features that `lora_B` has."""
-        if lora_B is None or self.lora_A is None:
-            return y
-        if not self.is_stacked:
-            return _add_lora_product(y, linear(x, self.lora_A), lora_B)
-        y, a = y.split(lora_B.shape, dim=-1)
-        return _add_lora_product(y, a, lora_B)
-
-    def add_to(self, h: Tensor, x: Tensor) -> None:
-        if self.bias is not None or self.lora_A is not None:
-            h += self(x)  # adding in parts would round a small adapter away: h is larger than y
-        else:
-            h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
-
-    def load(self, parts: Sequence[Parts], order: Tensor | None) -> None:
+        parts, order = [parts_of(module) for module in self._modules], self._order
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
         if input_major:  # W + s·B·A
@@ -215,20 +152,20 @@ class _FusedWeights:
         stacks = on_gpu and (not single or weights[0].numel() < STACK_LORA_LIMIT)
         below = [lora_A] if stacks and lora_A is not None else []
         if single and not below:
-            self.stacked, self.stacked_bias = weights[0], biases[0]
+            self._stacked, self._stacked_bias = weights[0], biases[0]
         else:
             rows = weights if order is None else [torch.cat(weights)[order]]
-            self.stacked = _copy_into(self.stacked, torch.cat([*rows, *below]), input_major)
+            self._stacked = _copy_into(self._stacked, torch.cat([*rows, *below]), input_major)
             if any(b is not None for b in biases):
                 filled = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
                 zeros = [a.new_zeros(len(a)) for a in below]
                 bias = torch.cat([filled if order is None else filled[order], *zeros])
-                self.stacked_bias = _copy_into(self.stacked_bias, bias)
+                self._stacked_bias = _copy_into(self._stacked_bias, bias)
         features = sum(map(len, weights))
-        self.weight, self.bias = self.stacked[:features], None if self.stacked_bias is None else self.stacked_bias[:features]
+        self.weight, self.bias = self._stacked[:features], None if self._stacked_bias is None else self._stacked_bias[:features]
         self.transposed = self.weight.t()
-        self.lora_A = self.stacked[features:] if below else None if lora_A is None else _copy_into(self.lora_A, lora_A)
-        self.lora_B = None if lora_B is None else _copy_into(self.lora_B, lora_B, input_major=on_gpu)
+        self._lora_A = self._stacked[features:] if below else None if lora_A is None else _copy_into(self._lora_A, lora_A)
+        self._lora_B = None if lora_B is None else _copy_into(self._lora_B, lora_B, input_major=on_gpu)
 
 
 def _add_lora_product(y: Tensor, a: Tensor, lora_B: Tensor) -> Tensor:
@@ -275,44 +212,36 @@ def _copy_into(old: Tensor | None, new: Tensor, input_major: bool = False) -> Te
     return old.copy_(new)
 
 
-def parts_of(module: Any, adapter: str | None = None) -> Parts:
-    """Weight, bias and adapters of a linear module, with the named adapter; None: those that are active."""
+def parts_of(module: Any) -> Parts:
+    """Weight, bias and active adapters of a linear module."""
     if type(module) is nn.Linear:
         return module.weight, module.bias, []
     if type(module) is not _lora_linear():
         raise UnsupportedModule(f"{type(module).__name__} is not a plain or LoRA linear layer")
-    base, merged = module.base_layer, module.merged
+    base = module.base_layer
     if type(base) is not nn.Linear:
         raise UnsupportedModule(f"the base layer of a LoRA layer is {type(base).__name__}, not a plain linear layer")
-    if module.disable_adapters and adapter is None:
-        if merged:
-            raise UnsupportedModule("a merged adapter is disabled")
-        return base.weight, base.bias, []
+    if module.merged and module.disable_adapters:
+        raise UnsupportedModule("a merged adapter is disabled")
     adapters: list[Adapter] = []
-    if merged and adapter is not None:
-        raise UnsupportedModule("an adapter is merged into the weights")
-    if not merged:
-        all_A, all_B = module.lora_A, module.lora_B
-        for name in module.active_adapters if adapter is None else (adapter,):
-            if name not in all_A:
-                if adapter is not None:  # all adapters of an engine have the same layers: this one was removed
-                    raise UnsupportedModule(f"adapter {name!r} does not exist any more")
-                continue
-            lora_A, lora_B = all_A[name], all_B[name]
-            if not isinstance(lora_A, nn.Linear) or not isinstance(lora_B, nn.Linear):
-                raise UnsupportedModule(f"adapter {name!r} is not a pair of linear layers")
-            if name in module.lora_variant or lora_B.bias is not None:
-                raise UnsupportedModule(f"adapter {name!r} is a LoRA variant")
-            adapters.append((lora_A.weight, lora_B.weight, module.scaling[name]))
+    for name in () if module.merged or module.disable_adapters else module.active_adapters:
+        if name not in module.lora_A:
+            continue
+        lora_A, lora_B = module.lora_A[name], module.lora_B[name]
+        if not isinstance(lora_A, nn.Linear) or not isinstance(lora_B, nn.Linear):
+            raise UnsupportedModule(f"adapter {name!r} is not a pair of linear layers")
+        if name in module.lora_variant or lora_B.bias is not None:
+            raise UnsupportedModule(f"adapter {name!r} is a LoRA variant")
+        adapters.append((lora_A.weight, lora_B.weight, module.scaling[name]))
     return base.weight, base.bias, adapters
 
 
-def _source_modules(module: Any, adapter: str | None = None) -> list[nn.Module]:
+def _source_modules(module: Any) -> list[nn.Module]:
     """The plain layers whose parameters `parts_of` returns."""
-    _, _, adapters = parts_of(module, adapter)
+    _, _, adapters = parts_of(module)
     if type(module) is nn.Linear:
         return [module]
-    names = [name for name in (module.active_adapters if adapter is None else (adapter,)) if name in module.lora_A]
+    names = [name for name in module.active_adapters if name in module.lora_A]
     return [module.base_layer, *(part[name] for name in names if adapters for part in (module.lora_A, module.lora_B))]
 
 
