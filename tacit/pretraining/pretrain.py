@@ -118,8 +118,8 @@ def check_destination(destination: Path) -> None:
 
 def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
     """Make the tokenizer and corpus, pretrain, measure reading, and pack the base. Return the reading scores."""
-    from tacit.engines.local.language_modelling import PretrainingTrainer
     from tacit.engines.local.policy import load_policy
+    from tacit.engines.local.update import PretrainingTrainer
     from tacit.engines.models.tiny import tiny_checkpoint
 
     settings, episodes, began = plan.settings, plan.episodes, time.monotonic()

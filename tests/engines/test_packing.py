@@ -29,9 +29,8 @@ def test_the_docstring_example() -> None:
     assert packed.input_ids.tolist() == [[5, 6, 7, 8], [1, 0, 0, 0]]
     assert packed.positions_T.tolist() == [2, 3, 4]
     assert packed.targets_T.tolist() == [8, 9, 2]
-    assert packed.row_T.tolist() == [0, 0, 1]
     assert packed.lengths_R.tolist() == [2, 1]
-    assert packed.prompt_ends_R.tolist() == [2, 4]
+    assert packed.last_R.tolist() == [2, 0]
 
 
 def test_the_last_token_is_predicted_but_not_read() -> None:

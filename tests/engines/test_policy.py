@@ -304,7 +304,7 @@ def test_chat_templates_are_used(make_policy) -> None:
     chat = TextCodec(tokenizer, 256)
     assert policy.decode(chat.encode_prompt("hello")) == "[user] hello[me]"
     texts = ["hello", "", "op(*, 3, 17)"]
-    for codec in (policy.codec, chat):
+    for codec in (policy, chat):
         together = codec.encode_prompts(texts)
         assert [t.tolist() for t in together] == [codec.encode_prompt(text).tolist() for text in texts]
     assert chat.encode_prompts([]) == []

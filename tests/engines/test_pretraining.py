@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.engines.local.language_modelling import PARTS, PretrainingTrainer
+from tacit.engines.local.update import PARTS, PretrainingTrainer
 
 LR, DECAY = 3e-3, 0.05
 

@@ -178,7 +178,7 @@ def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.M
 
 def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a cluster whose machines do not share the directory."""
-    server = Server(0, MagicMock(), MagicMock(), 1.0, 1.0)
+    server = Server(0, MagicMock(role=SimpleNamespace(name="server")), MagicMock(), 1.0, 1.0)
     monkeypatch.setattr(server, "_tell", lambda *_: None)
     monkeypatch.setattr(
         server, "_hear", lambda *_: (False, (None, "FileNotFoundError: No such file or directory: /x/default-1"))

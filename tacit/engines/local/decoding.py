@@ -22,7 +22,6 @@ from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import HiddenState
-from tacit.engines.local.fast.chunked_prefill import ChunkSchedule, SlotAssignment
 from tacit.engines.local.packing import to_device
 from tacit.engines.local.sampling import can_use_kernel, launch_sampling_kernel, sample_tokens
 
@@ -45,6 +44,33 @@ class PrefillBatch:
     """tokens of the longest request, prompt and completion"""
     cached_N: np.ndarray | None = None
     """tokens of each prompt that its slot's KV cache already holds; no two requests share a prompt then"""
+
+
+@dataclass(frozen=True, eq=False)
+class SlotAssignment:
+    """Where slots continue: the token each reads next, and its position."""
+
+    slots_N: np.ndarray
+    tokens_N: np.ndarray
+    positions_N: np.ndarray
+
+    @staticmethod
+    def at_last_token(slots: Sequence[int] | np.ndarray, prompts: Sequence[np.ndarray]) -> SlotAssignment:
+        """Each slot continues at the last token of its prompt."""
+        tokens_N, positions_N = [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts]
+        return SlotAssignment(*(np.array(numbers, dtype=np.int64) for numbers in (slots, tokens_N, positions_N)))
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkSchedule:
+    """The prompt chunks of the next few decode steps."""
+
+    size: int
+    """prompt tokens per step"""
+    packed_KX: np.ndarray
+    """per step: tokens, positions and block descriptions, in the layout of `ChunkBuffer` (fast/chunked_prefill.py)"""
+    completed: SlotAssignment
+    """slots whose prompts are cached up to the last token after these steps"""
 
 
 PendingPrefill = Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray | None]]

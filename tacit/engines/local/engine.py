@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling, Scorer
 from tacit.core.types import Completion, HiddenState
@@ -227,33 +226,10 @@ class LocalEngine:
         return self._digests[name, masters][1]
 
 
-class PolicyBase:
-    """The part of a policy that needs only its codec and its scorer; shared by the local, sharded and Tinker engines."""
+class PolicyBase(TextCodec):
+    """The part of a policy that needs only its tokenizer and its scorer; shared by the local, sharded and Tinker engines."""
 
-    codec: TextCodec
     _scorer: Scorer
-
-    @property
-    def context_limit(self) -> int:
-        return self.codec.context_limit
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        return self.codec.encode_prompt(text)
-
-    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return self.codec.encode_prompts(texts)
-
-    def encode_completion(self, text: str) -> np.ndarray:
-        return self.codec.encode_completion(text)
-
-    def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self.codec.encode_chat(chat)
-
-    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        return self.codec.encode_answer(chat, answer)
-
-    def decode(self, tokens: np.ndarray) -> str:
-        return self.codec.decode(tokens)
 
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0

@@ -38,27 +38,35 @@ def plan_padded_batches(lengths: Sequence[int] | np.ndarray, token_budget: int) 
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedBatch:
+class MicroBatch:
+    """Rows for one forward pass. Completion tokens are flat (_T), row by row."""
+
+    rows: np.ndarray
+    """[R] rows of the whole batch"""
+    targets_T: np.ndarray
+    lengths_R: np.ndarray
+    """completion tokens per row"""
+
+    @property
+    def first_R(self) -> np.ndarray:
+        """each row's first target, as an index into T; the last prompt token predicts it"""
+        return np.cumsum(self.lengths_R) - self.lengths_R
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedBatch(MicroBatch):
     """A right-padded micro-batch. The causal mask hides the padding, so no attention mask is needed.
 
     prompt [5 6 7], completion [8 9]:  inputs  5 6 7 8      (9 is predicted, never an input)
                                        targets . . 8 9      at positions 2 and 3
     """
 
-    rows: np.ndarray
-    """[R] rows of the whole batch"""
     input_ids: np.ndarray
     """[R, S]"""
     positions_T: np.ndarray
     """where each completion token is predicted, as an index into the flattened [R·S]"""
-    targets_T: np.ndarray
-    row_T: np.ndarray
-    lengths_R: np.ndarray
-    """completion tokens per row"""
-    first_R: np.ndarray
-    """each row's first target, as an index into T; the last prompt token predicts it"""
-    prompt_ends_R: np.ndarray
-    """the last prompt token of each row, as an index into the flattened [R·S]"""
+    last_R: np.ndarray
+    """column of each row's last prompt token"""
 
     @property
     def num_tokens(self) -> int:
@@ -96,19 +104,9 @@ def make_padded_batch(
         input_ids[i, : prompt_R[i]] = prompts[r]
         if lengths_R[i] > 1:
             input_ids[i, prompt_R[i] : prompt_R[i] + lengths_R[i] - 1] = completions[r][:-1]
-    row_T = np.repeat(np.arange(len(rows)), lengths_R)
-    within_T = ragged_arange(lengths_R)
-    prompt_ends_R = np.arange(len(rows)) * width + prompt_R - 1
-    return PaddedBatch(
-        rows=rows,
-        input_ids=input_ids,
-        positions_T=prompt_ends_R[row_T] + within_T,
-        targets_T=concat_column([completions[r] for r in rows], np.int64),
-        row_T=row_T,
-        lengths_R=lengths_R,
-        first_R=np.cumsum(lengths_R) - lengths_R,
-        prompt_ends_R=prompt_ends_R,
-    )
+    positions_T = np.repeat(np.arange(len(rows)) * width + prompt_R - 1, lengths_R) + ragged_arange(lengths_R)
+    targets_T = concat_column([completions[r] for r in rows], np.int64)
+    return PaddedBatch(rows, targets_T, lengths_R, input_ids, positions_T, prompt_R - 1)
 
 
 def concat_column(column: Sequence[np.ndarray], dtype: type) -> np.ndarray:
@@ -125,22 +123,22 @@ def ragged_arange(lengths: np.ndarray) -> np.ndarray:
 class AttentionPlan:
     """One causal attention call over flat tokens: `queries` [B, Q] attend to `keys` [B, K], both token indices, padded.
 
-    Query i of row b sees keys up to `diagonal[b] + i`; without `diagonal`, up to i. `outputs` are the unpadded positions of the
-    flattened [B·Q], in order.
+    Query i of row b sees keys up to `diagonal[b] + i`; without `diagonal`, up to i.
     """
 
     queries: np.ndarray
     keys: np.ndarray
     diagonal: np.ndarray | None
-    outputs: np.ndarray
-    queries_in_order: bool
-    """the rectangle is the tokens in order, so no gather is needed"""
-    keys_in_order: bool
-    outputs_in_order: bool
     query_lengths: np.ndarray
     """[B] queries of each row without padding"""
     key_lengths: np.ndarray
     """[B] keys of each row without padding"""
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """The unpadded positions of the flattened [B·Q], in order."""
+        starts = np.arange(len(self.queries)) * self.queries.shape[1]
+        return np.repeat(starts, self.query_lengths) + ragged_arange(self.query_lengths)
 
     @property
     def flat_keys(self) -> np.ndarray:
@@ -149,10 +147,9 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class PackedBatch:
+class PackedBatch(MicroBatch):
     """A packed (varlen) micro-batch: flat tokens without padding. Rows that share a prompt store it once."""
 
-    rows: np.ndarray
     tokens_N: np.ndarray
     positions_N: np.ndarray
     lower_attention: tuple[AttentionPlan, ...]
@@ -161,11 +158,6 @@ class PackedBatch:
     """of the top layer, which runs only at `source_T`"""
     source_T: np.ndarray
     """index of the token that predicts each completion token"""
-    targets_T: np.ndarray
-    row_T: np.ndarray
-    lengths_R: np.ndarray
-    first_R: np.ndarray
-    """each row's first target, as an index into T; the last prompt token predicts it"""
 
     @property
     def num_tokens(self) -> int:
@@ -193,7 +185,7 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
         starts_R = np.cumsum(total_R) - total_R
         keys = _padded_ranges(starts_R, total_R)
         positions_N = ragged_arange(total_R)
-        inner: tuple[AttentionPlan, ...] = (_plan_attention(keys, keys, None, total_R, total_R),)
+        inner: tuple[AttentionPlan, ...] = (AttentionPlan(keys, keys, None, total_R, total_R),)
         tails_start_R = starts_R + prompt_R
     else:
         parts = [*heads, *tails]
@@ -204,27 +196,23 @@ def make_packed_batch(prompts: Sequence[np.ndarray], completions: Sequence[np.nd
         prompt_keys = _padded_ranges(starts_U, sizes_U)
         keys = _concat_ranges(starts_U[of_R], prompt_R, tails_start_R, tails_R)
         positions_N = np.concatenate([ragged_arange(sizes_U), np.repeat(prompt_R, tails_R) + ragged_arange(tails_R)])
-        inner = (_plan_attention(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
+        inner = (AttentionPlan(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
         if tails_R.any():
-            inner = (
-                *inner,
-                _plan_attention(_padded_ranges(tails_start_R, tails_R), keys, prompt_R, tails_R, prompt_R + tails_R),
-            )
+            tails_keys = _padded_ranges(tails_start_R, tails_R)
+            inner = (*inner, AttentionPlan(tails_keys, keys, prompt_R, tails_R, prompt_R + tails_R))
         starts_R = starts_U[of_R]
     first_R = np.cumsum(lengths_R) - lengths_R
-    top = _plan_attention(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
+    top = AttentionPlan(_padded_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
     sources = _concat_ranges(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
     return PackedBatch(
         rows=rows,
+        targets_T=concat_column([completions[r] for r in rows], np.int64),
+        lengths_R=lengths_R,
         tokens_N=np.concatenate(parts),
         positions_N=positions_N,
         lower_attention=inner,
         top_attention=top,
         source_T=sources.ravel()[top.outputs],
-        targets_T=concat_column([completions[r] for r in rows], np.int64),
-        row_T=np.repeat(np.arange(len(rows)), lengths_R),
-        lengths_R=lengths_R,
-        first_R=first_R,
     )
 
 
@@ -258,16 +246,7 @@ def plan_packed_batches(
     ]
 
 
-def _plan_attention(
-    queries: np.ndarray, keys: np.ndarray, diagonal: np.ndarray | None, lengths: np.ndarray, key_lengths: np.ndarray
-) -> AttentionPlan:
-    """`lengths` and `key_lengths`: queries and keys of each row without padding."""
-    outputs = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + ragged_arange(lengths)
-    in_order = _is_arange(queries), _is_arange(keys), len(outputs) == queries.size
-    return AttentionPlan(queries, keys, diagonal, outputs, *in_order, lengths, key_lengths)
-
-
-def _is_arange(index: np.ndarray) -> bool:
+def is_arange(index: np.ndarray) -> bool:
     return index.size > 0 and bool((index.ravel() == np.arange(index.size)).all())
 
 

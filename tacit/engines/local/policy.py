@@ -63,7 +63,8 @@ class LocalPolicy(PolicyBase):
     """
 
     def __init__(self, engine: LocalEngine, name: str = MAIN):
-        self.engine, self.name, self.codec = engine, name, engine.codec
+        super().__init__(engine.tokenizer, engine.codec.context_limit)
+        self.engine, self.name = engine, name
         self._member = engine.member(name)
         self._scorer: ModelScorer = engine.scorer(name)
         self._pinned: LocalSampler | None = None

@@ -22,9 +22,17 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, HiddenState
-from tacit.engines.local.decoding import DecodeBatch, Decoder, GenericDecoder, PendingPrefill, PendingTokens, PrefillBatch
+from tacit.engines.local.decoding import (
+    DecodeBatch,
+    Decoder,
+    GenericDecoder,
+    PendingPrefill,
+    PendingTokens,
+    PrefillBatch,
+    SlotAssignment,
+)
 from tacit.engines.local.fast import chunked_prefill
-from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill, SlotAssignment
+from tacit.engines.local.fast.chunked_prefill import ChunkedPrefill
 from tacit.engines.local.fast.kernels import fast_paths, is_fast_enabled
 from tacit.engines.local.fast.llama_decoding import LlamaDecoder
 from tacit.engines.local.fast.projections import FAMILY, UnsupportedModule

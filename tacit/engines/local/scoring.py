@@ -191,9 +191,8 @@ class ModelScorer:
             return states
         for rows in plan_padded_batches(lengths, self.token_budget):
             packed = make_padded_batch(prompts, no_completions, rows, self.codec.pad)
-            ends_R = to_device(packed.prompt_ends_R, self.model.device)
             by_layer = self.model.all_hidden_states(to_device(packed.input_ids, self.model.device))
-            last_R = ends_R.remainder(packed.input_ids.shape[1])
+            last_R = to_device(packed.last_R, self.model.device)
             for (layer, pooling), states_ND in states.items():
                 depth = layer % (self.model.layers + 1)
                 weights = partial(last_token_attention, self.model.hf, depth, by_layer[depth - 1], last_R + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,12 @@ class StopConditions:
     """
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
-        self._decode, self._decode_all = _find_decoders(tokenizer)
+        # Without special tokens. The backend tokenizer is used directly where the wrapper would change nothing: half the time.
+        own = getattr(tokenizer, "backend_tokenizer", None)
+        is_plain = own is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True)
+        decode = self._decode = partial((own if is_plain else tokenizer).decode, skip_special_tokens=True)
+        in_batch = partial(own.decode_batch, skip_special_tokens=True) if is_plain else lambda texts: list(map(decode, texts))
+        self._decode_all: Callable[[list[list[int]]], list[str]] = in_batch
         self._stop = tuple(stop)
         self._last_characters = {text[-1] for text in stop}
         self._is_end_V = np.zeros(vocabulary, dtype=bool)
@@ -64,16 +69,6 @@ class StopConditions:
             text = self._decode([token, token])
             may = self._may_complete[token] = any(c in self._last_characters or c == "\ufffd" for c in text)
         return may
-
-
-def _find_decoders(tokenizer: Any) -> tuple[Callable[[list[int]], str], Callable[[list[list[int]]], list[str]]]:
-    """Functions that decode one and several completions, without special tokens. The backend tokenizer is used directly where
-    the wrapper would change nothing: it takes half the time."""
-    own = getattr(tokenizer, "backend_tokenizer", None)
-    if own is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True):
-        return partial(own.decode, skip_special_tokens=True), partial(own.decode_batch, skip_special_tokens=True)
-    decode = partial(tokenizer.decode, skip_special_tokens=True)
-    return decode, lambda completions: [decode(tokens) for tokens in completions]
 
 
 def find_end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -157,8 +152,7 @@ class FinishedSequence:
     hidden_D: np.ndarray | None
 
 
-@dataclass(frozen=True)
-class CachedPrefix:
+class CachedPrefix(NamedTuple):
     """The first `tokens` tokens of a prompt are in the KV cache of this slot, left there by the episode's previous turn."""
 
     slot: int

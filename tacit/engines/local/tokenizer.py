@@ -106,7 +106,7 @@ class ChatTemplate:
             raise TacitError(f"this model's chat template refuses the conversation: {type(error).__name__}: {error}") from error
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class TextCodec:
     """Text to tokens and back. A prompt is one user message under the chat template if the tokenizer has one, else plain text;
     or a whole conversation.

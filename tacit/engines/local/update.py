@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, OutOfGPUMemory, TacitError
@@ -36,6 +37,9 @@ from tacit.engines.local.scoring import (
 )
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tokenizer import TextCodec
+
+if TYPE_CHECKING:
+    from tacit.engines.local.policy import LocalPolicy
 
 
 class MasterWeights:
@@ -59,16 +63,7 @@ class MasterWeights:
             name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.live.items()
         }
         self.split = any(self.master[name] is not p for name, p in self.live.items())
-        matrices = [p for p in self.master.values() if p.ndim > 1]
-        vectors = [p for p in self.master.values() if p.ndim <= 1]
-        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=0.0,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        self.optimizer = make_adamw(self.master.values(), settings.betas, settings.weight_decay)
         self.clip_norm = settings.clip_norm
         self.steps = 0
 
@@ -114,9 +109,7 @@ class MasterWeights:
 
     def gradient_norm(self) -> Tensor:
         gradients = [p.grad for p in self.master.values() if p.grad is not None]
-        if not gradients:
-            return torch.zeros(())
-        return torch.nn.utils.get_total_norm(gradients)
+        return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
 
     def step(self, lr: float, norm: float) -> None:
         """Clip by the global norm, take an AdamW step, copy into the model. `allocate_moments` has reserved the memory; an out
@@ -148,6 +141,15 @@ class MasterWeights:
     def zero_grad(self) -> None:
         for p in (*self.live.values(), *self.master.values()):
             p.grad = None
+
+
+def make_adamw(parameters: Iterable[nn.Parameter], betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
+    """Vectors (norms, biases) have no weight decay."""
+    parameters = list(parameters)
+    matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    used = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(used, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
 
 
 def dither_noise(name: str, shape: torch.Size, device: torch.device) -> Tensor:
@@ -184,8 +186,14 @@ class Updater:
         only the gradient is computed.
 
         On out of memory the whole gradient is computed again with half the token budget, and the budget stays there."""
-        rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
-        _check_columns(batch)
+        sizes = [len(completion) for completion in batch.completions]
+        for name, column in {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}.items():
+            if [len(numbers) for numbers in column] != sizes:
+                raise ValueError(f"token column {name!r} does not have one number per completion token of each row")
+        for name, values in batch.rows.items():
+            if len(values) != len(batch):
+                raise ValueError(f"row column {name!r} has {len(values)} entries for {len(batch)} rows")
+        rows = np.flatnonzero(sizes)
         lengths = input_lengths(batch.prompts, batch.completions, self.codec.context_limit)[rows]
         needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
         if "values" in needs and self.value_head is None:
@@ -267,34 +275,47 @@ class Updater:
                 teacher_TD = self.model.forward_hidden(taught)
             compare_teacher = partial(compare_with_teacher, self.model, hidden_TD, teacher_TD, batch.temperature)
 
-        def per_token(column: Sequence[np.ndarray]) -> Tensor:
-            return _column(np.concatenate([column[r] for r in packed.rows]), device)
+        computed = {"entropy_T": entropy_T, "values_R": values_R, "logits_TV": logits_TV, "beside_teacher": compare_teacher}
+        return make_view(batch, packed.rows, packed.lengths_R, total_rows, logprobs_T, **computed)
 
-        return TokenView(
-            logprobs_T=logprobs_T,
-            behavior_T=to_device(concat_column([batch.behavior[r] for r in packed.rows], np.float32), device),
-            advantages_T=to_device(concat_column([batch.advantages[r] for r in packed.rows], np.float32), device),
-            row_T=to_device(packed.row_T, device),
-            lengths_R=to_device(packed.lengths_R, device),
-            total_tokens=batch.total_tokens,
-            total_rows=total_rows,
-            tokens={name: per_token(column) for name, column in batch.tokens.items()},
-            rows={name: _column(np.asarray(column)[packed.rows], device) for name, column in batch.rows.items()},
-            entropy_T=entropy_T,
-            values_R=values_R,
-            logits_TV=logits_TV,
-            beside_teacher=compare_teacher,
-        )
+
+def make_view(
+    batch: Batch, rows: Sequence[int] | np.ndarray, lengths_R: np.ndarray, total_rows: int, logprobs_T: Tensor, **computed: Any
+) -> TokenView:
+    """What the loss terms see of these rows. `lengths_R`: their completion tokens."""
+    device = logprobs_T.device
+
+    def to_tensor(values: np.ndarray) -> Tensor:
+        kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
+        return to_device(values.astype(kind, copy=False), device)
+
+    return TokenView(
+        logprobs_T=logprobs_T,
+        behavior_T=to_device(concat_column([batch.behavior[r] for r in rows], np.float32), device),
+        advantages_T=to_device(concat_column([batch.advantages[r] for r in rows], np.float32), device),
+        row_T=to_device(np.repeat(np.arange(len(rows)), lengths_R), device),
+        lengths_R=to_device(lengths_R, device),
+        total_tokens=batch.total_tokens,
+        total_rows=total_rows,
+        tokens={name: to_tensor(np.concatenate([column[r] for r in rows])) for name, column in batch.tokens.items()},
+        rows={name: to_tensor(np.asarray(column)[rows]) for name, column in batch.rows.items()},
+        **computed,
+    )
 
 
 class LossMetrics:
     """Sums losses and statistics over micro-batches on the device and reads them back once, at the end."""
 
     def __init__(self, losses: Sequence[LossTerm], total_tokens: int):
-        self.losses, self.names, self.total_tokens = losses, _names(losses), total_tokens
-        self.sums: dict[str, Tensor] = {}
-        self.peaks: dict[str, Tensor] = {}
-        self.parts: dict[str, Tensor] = {}
+        self.losses, self.total_tokens = losses, total_tokens
+        self.names: list[str] = []
+        """a term's own `name`, or `clipped_surrogate` for `ClippedSurrogate`"""
+        for loss in losses:
+            given = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
+            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", given).lower()
+            self.names.append(name if name not in self.names else f"{name}_{len(self.names)}")
+        self.totals: dict[str, Tensor] = {}
+        """`part:` of the loss by term, `sum:` and `max:` of statistics"""
         self.owner: dict[str, str] = {}
 
     def add(self, view: TokenView, sampled: bool) -> Tensor:
@@ -303,7 +324,7 @@ class LossMetrics:
         for name, term in zip(self.names, self.losses, strict=True):
             value, statistics = term(view)
             total = total + value
-            self.parts[name] = self.parts.get(name, 0.0) + value.detach()
+            self._count(f"part:{name}", value)
             for key, number in statistics.items():
                 # Where two terms report the same key, the second prefixes its own name.
                 mine = self.owner.setdefault(key, name) == name
@@ -320,24 +341,28 @@ class LossMetrics:
 
     def read(self, norm: Tensor) -> dict[str, float]:
         """All sums, maxima and the gradient norm, in one transfer from the device."""
-        columns = {f"sum:{k}": v for k, v in self.sums.items()} | {f"max:{k}": v for k, v in self.peaks.items()}
-        columns |= {f"part:{k}": v for k, v in self.parts.items()} | {"norm": norm}
+        columns = self.totals | {"norm": norm}
         numbers = torch.stack([v.detach().to(norm.device, torch.float64).reshape(()) for v in columns.values()]).tolist()
         return dict(zip(columns, numbers, strict=True))
 
     def metrics(self, read: Mapping[str, float]) -> dict[str, float]:
-        metrics = {"loss": sum(read[f"part:{name}"] for name in self.parts), "grad_norm": read["norm"]}
-        if len(self.parts) > 1:
-            metrics |= {f"loss/{name}": read[f"part:{name}"] for name in self.parts}
-        metrics |= {key: read[f"sum:{key}"] / self.total_tokens for key in self.sums}
-        return metrics | {key: read[f"max:{key}"] for key in self.peaks}
+        parts, sums, peaks = (
+            {key.removeprefix(kind): read[key] for key in self.totals if key.startswith(kind)}
+            for kind in ("part:", "sum:", "max:")
+        )
+        metrics = {"loss": sum(parts.values()), "grad_norm": read["norm"]}
+        if len(parts) > 1:
+            metrics |= {f"loss/{name}": part for name, part in parts.items()}
+        return metrics | {key: total / self.total_tokens for key, total in sums.items()} | peaks
 
     def _count(self, key: str, number: Any) -> None:
         number = torch.as_tensor(number).detach()
-        if key.endswith("_max"):
-            self.peaks[key] = torch.maximum(self.peaks[key], number) if key in self.peaks else number
+        if not key.startswith("part:"):
+            key = f"max:{key}" if key.endswith("_max") else f"sum:{key}"
+        if key not in self.totals:
+            self.totals[key] = number
         else:
-            self.sums[key] = self.sums[key] + number if key in self.sums else number
+            self.totals[key] = torch.maximum(self.totals[key], number) if key.startswith("max:") else self.totals[key] + number
 
 
 @contextmanager
@@ -367,32 +392,6 @@ def training_mode(model: LanguageModel, settings: EngineSettings, dropout: bool,
             module.training = False
 
 
-def _names(losses: Sequence[LossTerm]) -> list[str]:
-    """Metric names: a term's own `name`, or `clipped_surrogate` for `ClippedSurrogate`."""
-    names: list[str] = []
-    for loss in losses:
-        given = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", given).lower()
-        names.append(name if name not in names else f"{name}_{len(names)}")
-    return names
-
-
-def _column(values: np.ndarray, device: torch.device) -> Tensor:
-    kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
-    return to_device(values.astype(kind, copy=False), device)
-
-
-def _check_columns(batch: Batch) -> None:
-    lengths = [len(c) for c in batch.completions]
-    columns = {"behavior": batch.behavior, "advantages": batch.advantages, **batch.tokens}
-    for name, column in columns.items():
-        if [len(c) for c in column] != lengths:
-            raise ValueError(f"token column {name!r} does not have one number per completion token of each row")
-    for name, values in batch.rows.items():
-        if len(values) != len(batch):
-            raise ValueError(f"row column {name!r} has {len(values)} entries for {len(batch)} rows")
-
-
 # Planning the token budget before the first update, instead of finding it by failing.
 #
 # Two forward passes, one with twice the tokens, measure what autograd saves:
@@ -416,7 +415,7 @@ def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]
     """The token budget's limit, or less if that does not fit. Caches are freed before it is lowered. Never below PROBE_TOKENS:
     the update itself retries with less if it must."""
     model, budget = updater.model, updater.budget.limit
-    rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
+    rows = np.flatnonzero([len(completion) for completion in batch.completions])
     if not len(rows):
         return budget
     try:
@@ -433,9 +432,8 @@ def plan_token_budget(updater: Updater, batch: Batch, losses: Sequence[LossTerm]
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
     def fits() -> int:
-        return int(
-            (free_bytes(model.device) - gradient_and_moment_bytes(updater.weights) - logits - fixed) / (SLACK * per_token)
-        )
+        left = free_bytes(model.device) - gradient_and_moment_bytes(updater.weights) - logits - fixed
+        return int(left / (SLACK * per_token))
 
     if fits() < budget:
         free_memory(model.device)
@@ -503,3 +501,51 @@ def count_saved_bytes(
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         result = work()
     return sum(saved.values()), result
+
+
+# Next-token pretraining on documents of similar length. `Updater` is made for long prompts and short completions. Here every
+# token is predicted, so a padded transformers forward pass is faster; under bfloat16 autocast on a GPU.
+
+PARTS = {"cpu": 4, "cuda": 2}
+"""padded micro-batches per step, sorted by length; on a GPU launches cost more than padding"""
+
+
+class PretrainingTrainer:
+    """AdamW on all parameters of a policy held in float32."""
+
+    def __init__(self, policy: LocalPolicy, weight_decay: float = 0.05):
+        self.policy, self.model = policy, policy.engine.model.hf
+        self.device, self.pad = policy.engine.device, policy.engine.codec.pad
+        self.optimizer = make_adamw(self.model.parameters(), (0.9, 0.98), weight_decay)
+
+    def step(self, rows: Sequence[np.ndarray], lr: float) -> torch.Tensor:
+        """One step on the documents; returns the mean loss per token, still on the device."""
+        rows = sorted(rows, key=len)
+        total = sum(len(row) - 1 for row in rows)
+        loss = torch.zeros((), device=self.device)
+        for part in np.array_split(np.arange(len(rows)), min(PARTS[self.device.type], len(rows))):
+            loss = loss + self._backward([rows[i] for i in part], total)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def finish(self) -> None:
+        """Tell the sampler, which holds copies of some weights, that they changed."""
+        self.policy.engine.weights_changed(self.policy.name)
+
+    def _backward(self, rows: Sequence[np.ndarray], total: int) -> torch.Tensor:
+        width = max(len(row) for row in rows)
+        tokens = np.full((len(rows), width), self.pad, np.int64)
+        wanted = np.full((len(rows), width), -100, np.int64)
+        for i, row in enumerate(rows):
+            tokens[i, : len(row)] = wanted[i, : len(row)] = row
+        ids, targets = (to_device(x, self.device) for x in (tokens, wanted))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            # Right padding needs no mask under causal attention.
+            logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1).float(), targets[:, 1:].flatten(), ignore_index=-100, reduction="sum") / total
+        loss.backward()
+        return loss.detach()

@@ -215,7 +215,8 @@ class ShardedPolicy(PolicyBase):
     ranks; `save` and `load` take all of them, `digest` all on the policy that was loaded and one on a view."""
 
     def __init__(self, engine: ShardedEngine, name: str = MAIN):
-        self.engine, self.name, self.codec = engine, name, engine.replica.codec
+        super().__init__(engine.replica.tokenizer, engine.replica.codec.context_limit)
+        self.engine, self.name = engine, name
         engine.member(name)
         self._scorer = ShardedScorer(engine, name)
 

@@ -16,7 +16,7 @@ import torch
 
 from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, run_requests
+from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, run_requests
 from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
 from tacit.core.types import Completion, Finish, HiddenState
@@ -24,11 +24,11 @@ from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.checkpoint import check_members
 from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.tokenizer import TextCodec
-from tacit.engines.local.update import LossMetrics
+from tacit.engines.local.update import LossMetrics, make_view
 from tacit.engines.tinker.service import (
     answer,
     check_proportions,
-    context_limit,
+    find_context_limit,
     gradient_norm,
     make_datum,
     new_adapter,
@@ -150,7 +150,8 @@ def gradient(
     logprobs = score([batch.prompts[r] for r in rows], [batch.completions[r] for r in rows])
     logprobs_T = torch.from_numpy(np.concatenate(logprobs)).requires_grad_(True)
     tally = LossMetrics(losses, batch.total_tokens)
-    loss = tally.add(_view(batch, rows, logprobs_T), batch.sampled)
+    lengths_R = np.array([len(own) for own in logprobs])
+    loss = tally.add(make_view(batch, rows, lengths_R, len(rows), logprobs_T), batch.sampled)
     if loss.requires_grad:
         loss.backward()
     by_token = np.zeros(len(logprobs_T)) if logprobs_T.grad is None else logprobs_T.grad.numpy().astype(np.float64)
@@ -163,35 +164,12 @@ def gradient(
         )
         failure.batch = batch
         raise failure
-    parts = np.split(by_token, np.cumsum([len(own) for own in logprobs])[:-1])
+    parts = np.split(by_token, np.cumsum(lengths_R)[:-1])
     data = [
         make_datum(batch.prompts[r], batch.completions[r], logprobs=own, advantages=-part)
         for r, own, part in zip(rows, logprobs, parts, strict=True)
     ]
     return data, {**metrics, "tokens": float(batch.total_tokens), "rows": float(len(rows))}
-
-
-def _view(batch: Batch, rows: Sequence[int], logprobs_T: torch.Tensor) -> TokenView:
-    lengths = [len(batch.completions[r]) for r in rows]
-
-    def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
-        return _tensor(np.concatenate([np.asarray(column[r]) for r in rows]))
-
-    return TokenView(
-        logprobs_T=logprobs_T,
-        behavior_T=per_token(batch.behavior).float(),
-        advantages_T=per_token(batch.advantages).float(),
-        row_T=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
-        lengths_R=torch.tensor(lengths),
-        total_tokens=batch.total_tokens,
-        total_rows=len(rows),
-        tokens={name: per_token(column) for name, column in batch.tokens.items()},
-        rows={name: _tensor(np.asarray(column)[list(rows)]) for name, column in batch.rows.items()},
-    )
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values)
 
 
 class TinkerScorer:
@@ -290,8 +268,7 @@ def load_policy(model: ModelSource, settings: TinkerSettings, service: Any) -> T
         raise TacitError(
             f"the tokenizer of {model.name!r} cannot be had here: {reason} Give one with --engine.tokenizer DIRECTORY."
         ) from error
-    limit = context_limit(service, model.name, tokenizer, settings)
-    return TinkerPolicy(connection, TextCodec(tokenizer, limit))
+    return TinkerPolicy(connection, tokenizer, find_context_limit(service, model.name, tokenizer, settings))
 
 
 class TinkerPolicy(PolicyBase):
@@ -304,8 +281,9 @@ class TinkerPolicy(PolicyBase):
     elsewhere = True
     """it works on other machines: while it does, there is time for something else here"""
 
-    def __init__(self, connection: Connection, codec: TextCodec, name: str = MAIN) -> None:
-        self.connection, self.codec, self.name = connection, codec, name
+    def __init__(self, connection: Connection, tokenizer: Any, context_limit: int, name: str = MAIN) -> None:
+        super().__init__(tokenizer, context_limit)
+        self.connection, self.name = connection, name
         self._member = connection.member(name)
         self._scorer: Scorer = TinkerScorer(lambda: self._member.client, connection.settings)
 
@@ -320,7 +298,7 @@ class TinkerPolicy(PolicyBase):
     def open_scheduler(self, sampling: Sampling, hidden: HiddenState | None = None) -> TinkerScheduler:
         if hidden is not None:
             raise TacitError("hidden states cannot be had of the Tinker API; use --engine local, or a method without them.")
-        return TinkerScheduler(self._newest, self.codec, sampling, self.connection.settings)
+        return TinkerScheduler(self._newest, self, sampling, self.connection.settings)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
         return run_requests(self.open_scheduler(sampling, hidden), requests)
@@ -393,7 +371,7 @@ class TinkerPolicy(PolicyBase):
         member.client = fresh
 
     def adapter(self, name: str) -> TinkerPolicy:
-        return self if name == self.name else TinkerPolicy(self.connection, self.codec, name)
+        return self if name == self.name else TinkerPolicy(self.connection, self.tokenizer, self.context_limit, name)
 
     def check_layer(self, layer: int) -> None:
         raise TacitError(f"layer {layer}: hidden states cannot be had of the Tinker API; use --engine local.")

@@ -122,7 +122,7 @@ def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: i
         raise TacitError(f"the service cannot train {base_model!r}: {_first_line(error)}{there}") from error
 
 
-def context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
+def find_context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
     """The least of what service, tokenizer and settings say."""
     own = int(tokenizer.model_max_length)
     there = [getattr(model, "max_context_length", None) for model in _models(service) if model.model_name == base_model]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tacit.engines.local.decoding import ChunkSchedule, SlotAssignment
 from tacit.engines.local.fast.decode_attention import BLOCK_FIELDS, BLOCK_TOKENS, PromptChunk
 from tacit.engines.local.packing import to_device
 
@@ -46,33 +47,6 @@ def chunk_sizes(slots: int) -> tuple[int, int]:
     full = -(-(slots + MIN_CHUNK_TOKENS) // FULL_STEP_TOKENS) * FULL_STEP_TOKENS
     small, large = ((tokens - slots) // BLOCK_TOKENS * BLOCK_TOKENS for tokens in (full, full + FULL_STEP_TOKENS))
     return small, large
-
-
-@dataclass(frozen=True, eq=False)
-class SlotAssignment:
-    """Where slots continue: the token each reads next, and its position."""
-
-    slots_N: np.ndarray
-    tokens_N: np.ndarray
-    positions_N: np.ndarray
-
-    @staticmethod
-    def at_last_token(slots: Sequence[int] | np.ndarray, prompts: Sequence[np.ndarray]) -> SlotAssignment:
-        """Each slot continues at the last token of its prompt."""
-        tokens_N, positions_N = [prompt[-1] for prompt in prompts], [len(prompt) - 1 for prompt in prompts]
-        return SlotAssignment(*(np.array(numbers, dtype=np.int64) for numbers in (slots, tokens_N, positions_N)))
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkSchedule:
-    """The prompt chunks of the next few decode steps."""
-
-    size: int
-    """prompt tokens per step"""
-    packed_KX: np.ndarray
-    """per step: tokens, positions and block descriptions, in the layout of `ChunkBuffer`"""
-    completed: SlotAssignment
-    """slots whose prompts are cached up to the last token after these steps"""
 
 
 @dataclass(eq=False)

@@ -14,15 +14,17 @@ from torch import Tensor
 from tacit.core.protocols import Sampling
 from tacit.core.types import HiddenState
 from tacit.engines.local.decoding import (
+    ChunkSchedule,
     DecodeBatch,
     DecodeState,
     PendingPrefill,
     PendingTokens,
     PrefillBatch,
+    SlotAssignment,
     find_moved,
     sample_first_tokens,
 )
-from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, ChunkSchedule, SlotAssignment, chunk_sizes
+from tacit.engines.local.fast.chunked_prefill import ChunkBuffer, chunk_sizes
 from tacit.engines.local.fast.cuda_graphs import CudaGraphs, PrefillGraphs, PromptStates
 from tacit.engines.local.fast.kv_cache import KeyValueCache
 from tacit.engines.local.fast.llama import CachedPrefixes, LlamaForward, PackedPrompts

@@ -23,7 +23,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 from tacit.engines.local.fast.compiled import COMPILED_OPS, EAGER_OPS, MIN_TOKENS_TO_COMPILE, LayerOps, can_compile
 from tacit.engines.local.fast.projections import FAMILY, fused_linear
 from tacit.engines.local.fast.varlen_attention import SequenceLayout, attend_varlen, has_flash_attention
-from tacit.engines.local.packing import AttentionPlan, PackedBatch, to_device
+from tacit.engines.local.packing import AttentionPlan, PackedBatch, is_arange, to_device
 
 
 class PackedDecoder:
@@ -105,9 +105,12 @@ class _PaddedAttention:
     def __init__(self, attention: AttentionPlan, like: Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
-        self._queries = None if attention.queries_in_order else to_device(attention.queries.ravel(), device)
-        self._keys = None if attention.keys_in_order else to_device(attention.keys.ravel(), device)
-        self._outputs = None if attention.outputs_in_order else to_device(attention.outputs, device)
+        # Where a rectangle is the tokens in order, nothing is gathered.
+        self._queries, self._keys = (
+            None if is_arange(index) else to_device(index.ravel(), device) for index in (attention.queries, attention.keys)
+        )
+        outputs = attention.outputs
+        self._outputs = None if len(outputs) == attention.queries.size else to_device(outputs, device)
         self._mask: Tensor | None = None
         if attention.diagonal is not None:
             reach = to_device(attention.diagonal, device)[:, None] + torch.arange(self._query_shape[1], device=device)
