@@ -10,10 +10,10 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import ADAPTERS, CAPABILITIES, LEARNING, REFERENCE, SAMPLING, SCORING, Engine, ModelSource, Policy
 from tacit.core.registry import Registry
 from tacit.core.trust import check_endpoint
-from tacit.engines.endpoint.settings import ChatSettings
+from tacit.engines.endpoint.client import ChatClient, ChatSettings
 from tacit.engines.local.settings import EngineSettings, with_value_head
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
-from tacit.engines.tinker.settings import TinkerSettings
+from tacit.engines.tinker.service import TinkerSettings, open_service
 
 
 def _load_local(model: ModelSource, settings: EngineSettings) -> Policy:
@@ -36,13 +36,11 @@ def _fit_sharded(settings: ShardedSettings, needs: frozenset[str]) -> tuple[Engi
 
 def _load_tinker(model: ModelSource, settings: TinkerSettings) -> Policy:
     from tacit.engines.tinker.policy import load_policy
-    from tacit.engines.tinker.service import open_service
 
     return load_policy(model, settings, open_service(settings))
 
 
 def _load_endpoint(model: ModelSource, settings: ChatSettings) -> Any:
-    from tacit.engines.endpoint.client import ChatClient
     from tacit.engines.endpoint.policy import ChatPolicy
 
     check_endpoint(settings.url, settings.key_variable)

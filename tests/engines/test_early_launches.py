@@ -20,7 +20,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.fast import decode_attention_kernels, layer_kernels, sampling_kernels
+from tacit.engines.local.fast import decode_attention_kernels, layer_kernels, logit_kernels
 
 TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "sampled": "*i64"}
 TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks", "parts", "logits", "noise", "logprobs")}
@@ -36,8 +36,8 @@ KERNELS = [
     (decode_attention_kernels.mixed_attention_kernel, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
     (layer_kernels.rms_norm_kernel, {"WIDTH": 1536, "PADDED": 2048}),
     (layer_kernels.swiglu_forward_kernel, {"BLOCK": 1024}),
-    (sampling_kernels.sum_part_kernel, {"PARTS": 5, "BLOCK": 1024}),
-    (sampling_kernels.sample_kernel, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
+    (logit_kernels.sum_part_kernel, {"PARTS": 5, "BLOCK": 1024}),
+    (logit_kernels.sample_kernel, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
     (layer_kernels.lora_add_rms_norm_kernel, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
     (layer_kernels.lora_swiglu_kernel, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
 ]

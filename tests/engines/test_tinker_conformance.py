@@ -17,7 +17,7 @@ from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.core.types import HiddenState
 from tacit.engines import TINKER as ENGINE
 from tacit.engines.tinker.policy import load_policy
-from tacit.engines.tinker.settings import TinkerSettings
+from tacit.engines.tinker.service import TinkerSettings
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
 

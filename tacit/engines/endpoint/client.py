@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from tacit.core.bounds import AtLeastOne, Positive
 from tacit.core.chat import Call, Chat
 from tacit.core.errors import TacitError, install_command
 
@@ -83,6 +84,20 @@ def spoken(text: str, calls: Sequence[Call], thought: str) -> str:
     """An answer as a local model would have written it: the thought, what is said, the calls."""
     before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
     return before + "\n".join(part for part in (text.strip(), *(call.text() for call in calls)) if part)
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How an OpenAI-compatible endpoint is asked."""
+
+    url: str = "http://localhost:8000/v1"
+    """its address, up to and including the version"""
+    key_variable: str = "OPENAI_API_KEY"
+    """environment variable that holds the key; a server that wants none is asked without one"""
+    concurrency: AtLeastOne = 16
+    """requests under way at a time"""
+    timeout_s: Positive = 120.0
+    """how long one answer may take"""
 
 
 Read = TypeVar("Read")

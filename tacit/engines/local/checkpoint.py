@@ -40,14 +40,28 @@ def save(engine: LocalEngine, directory: Path, optimizer: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         export(engine, directory)
         for name, member in engine.members.items():
-            _write(directory / "training" / f"{name}.safetensors", _training_state(member, optimizer))
-            if member.reference is not None:
-                _write(directory / "reference" / f"{name}.safetensors", _reference_state(engine, member))
+            state = _head_state(member)
+            if optimizer and member.steps:
+                weights = member.weights
+                for own, master in weights.master.items():
+                    if master is not weights.live[own]:
+                        state[f"master/{own}"] = master
+                    # A parameter that no loss has used yet (e.g. the value head) has no moments.
+                    state |= {f"{moment}/{own}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
+            _write(directory / "training" / f"{name}.safetensors", state)
+            if isinstance(member.reference, LanguageModel):
+                _write(directory / "reference" / f"{name}.safetensors", dict(member.reference.hf.named_parameters()))
+            elif member.reference is not None:
+                _write(directory / "reference" / f"{name}.safetensors", _adapter_state(engine, member.reference))
         members = {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in engine.members.items()}
         manifest = {"format": FORMAT, "lora": bool(engine.adapters), "optimizer": optimizer, "digest": digest}
         (directory / MANIFEST).write_text(json.dumps({**manifest, "members": members}, indent=1))
     except (OSError, SafetensorError) as error:
-        raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+        raise cannot_write(directory, error) from error
+
+
+def cannot_write(directory: Path, error: Exception) -> TacitError:
+    return TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.")
 
 
 def export(engine: LocalEngine, directory: Path) -> None:
@@ -67,7 +81,11 @@ def load(engine: LocalEngine, directory: Path) -> str:
     manifest = read_manifest(directory, bool(engine.adapters), engine.members)
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
-        _copy_into(dict(engine.model.hf.named_parameters()), _read_shards(directory / "model"), file)
+        files = sorted(file.parent.glob("model*.safetensors"))  # transformers may have split it
+        if not files:
+            raise TacitError(f"cannot read checkpoint file {file}: it is missing.")
+        tensors = {name: tensor for part in files for name, tensor in _read(part).items()}
+        _copy_into(dict(engine.model.hf.named_parameters()), tensors, file)
     for name, info in manifest["members"].items():
         member = engine.member(name)
         if engine.adapters:
@@ -75,9 +93,16 @@ def load(engine: LocalEngine, directory: Path) -> str:
             _copy_into(_adapter_state(engine, name), _read(file), file)
         member.reset_training()
         _load_training(member, directory / "training" / f"{name}.safetensors", manifest["optimizer"], info["steps"])
-        member.reference = None
-        if info["reference"]:
-            _load_reference(engine, name, member, directory / "reference" / f"{name}.safetensors")
+        member.reference, file = None, directory / "reference" / f"{name}.safetensors"
+        if info["reference"] and engine.adapters:
+            state = _read(file)
+            engine.adapters.add(name + FROZEN_SUFFIX)
+            _copy_into(_adapter_state(engine, name + FROZEN_SUFFIX), state, file)
+            member.reference = name + FROZEN_SUFFIX
+        elif info["reference"]:
+            state, frozen = _read(file), engine.copy_frozen()
+            _copy_into(dict(frozen.named_parameters()), state, file)
+            member.reference = engine.wrap_model(frozen)
     engine.weights_changed(*manifest["members"])
     return manifest["digest"]
 
@@ -100,18 +125,6 @@ def _adapter_state(engine: LocalEngine, name: str) -> dict[str, Tensor]:
     assert engine.adapters is not None
     parameters = engine.adapters.parameters(name)
     return {f"base_model.model.{key.replace(f'.{name}.', '.')}": p for key, p in parameters.items()}
-
-
-def _training_state(member: AdapterState, optimizer: bool) -> dict[str, Tensor]:
-    state = _head_state(member)
-    if optimizer and member.steps:
-        weights = member.weights
-        for name, master in weights.master.items():
-            if master is not weights.live[name]:
-                state[f"master/{name}"] = master
-            # A parameter that no loss has used yet (e.g. the value head) has no moments.
-            state |= {f"{moment}/{name}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
-    return state
 
 
 def _head_state(member: AdapterState) -> dict[str, Tensor]:
@@ -137,33 +150,6 @@ def _load_training(member: AdapterState, file: Path, optimizer: bool, steps: int
         if is_out_of_memory(error):
             raise  # not the file's fault
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
-
-
-def _reference_state(engine: LocalEngine, member: AdapterState) -> dict[str, Tensor]:
-    if isinstance(member.reference, LanguageModel):
-        return dict(member.reference.hf.named_parameters())
-    assert member.reference is not None
-    return _adapter_state(engine, member.reference)
-
-
-def _load_reference(engine: LocalEngine, name: str, member: AdapterState, file: Path) -> None:
-    state = _read(file)
-    if engine.adapters:
-        engine.adapters.add(name + FROZEN_SUFFIX)
-        _copy_into(_adapter_state(engine, name + FROZEN_SUFFIX), state, file)
-        member.reference = name + FROZEN_SUFFIX
-        return
-    frozen = engine.copy_frozen()
-    _copy_into(dict(frozen.named_parameters()), state, file)
-    member.reference = engine.wrap_model(frozen)
-
-
-def _read_shards(directory: Path) -> dict[str, Tensor]:
-    """The tensors of a transformers checkpoint, in one file or several."""
-    files = sorted(directory.glob("model*.safetensors"))
-    if not files:
-        raise TacitError(f"cannot read checkpoint file {directory / 'model.safetensors'}: it is missing.")
-    return {name: tensor for file in files for name, tensor in _read(file).items()}
 
 
 def _write(file: Path, tensors: dict[str, Tensor]) -> None:

@@ -1,6 +1,6 @@
 """From logits to tokens: temperature, top-k, top-p, and inverse-CDF sampling.
 
-On a GPU, sampling from the full distribution takes two kernel launches (fast/sampling_kernels.py): the first sums parts of
+On a GPU, sampling from the full distribution takes two kernel launches (fast/logit_kernels.py): the first sums parts of
 every row, the second reads the one part in which u falls. In a decode step it also advances the slots.
 """
 
@@ -109,7 +109,7 @@ def launch_sampling_kernel(
 ) -> None:
     """Write the first of K tokens of each row and its log-probability; with `advance`, the next one. The [B, K] tensors are
     contiguous and may have more rows than the logits."""
-    from tacit.engines.local.fast.sampling_kernels import sample_kernel, sum_part_kernel  # triton comes with CUDA only
+    from tacit.engines.local.fast.logit_kernels import sample_kernel, sum_part_kernel  # triton comes with CUDA only
 
     rows, vocabulary = logits_BV.shape
     if not rows:

@@ -22,7 +22,7 @@ from tacit.core.trust import require_trust
 from tacit.core.types import Completion, HiddenState
 from tacit.engines.local.adapters import MAIN
 from tacit.engines.local.capacity import MIN_USEFUL_TOKENS, read_shape
-from tacit.engines.local.checkpoint import FORMAT, MANIFEST, export, read_manifest
+from tacit.engines.local.checkpoint import FORMAT, MANIFEST, cannot_write, export, read_manifest
 from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.model import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
@@ -195,7 +195,7 @@ class ShardedScorer:
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
-        found = self._engine.ask_rows("logprobs", self._who, prompts, completions, temperature)
+        found = self._engine.ask_rows("score", "logprobs", self._who, prompts, completions, temperature)
         return [found.get(i, np.zeros(0, np.float32)) for i in range(len(prompts))]
 
     def distributions(
@@ -206,7 +206,7 @@ class ShardedScorer:
             raise TacitError(f"top_k = {top_k} must be between 1 and the vocabulary of {vocabulary}.")
         width = top_k or vocabulary
         nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
-        found = self._engine.ask_rows("distributions", self._who, prompts, completions, top_k)
+        found = self._engine.ask_rows("score", "distributions", self._who, prompts, completions, top_k)
         return [found.get(i, nothing) for i in range(len(prompts))]
 
 
@@ -313,7 +313,7 @@ class ShardedPolicy(PolicyBase):
             }
             (directory / MANIFEST).write_text(json.dumps(manifest, indent=1))
         except OSError as error:
-            raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+            raise cannot_write(directory, error) from error
 
     def load(self, directory: Path) -> None:
         """Put a saved policy into this one, bit for bit."""

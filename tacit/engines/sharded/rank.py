@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -124,11 +124,24 @@ class Rank:
             replicated |= {f"value_head.{n}": p for n, p in head.named_parameters()}
         self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
 
-    def logprobs(self, who: tuple[str, bool], prompts: Any, completions: Any, temperature: float) -> RowResults:
-        return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.logprobs(own, theirs, temperature))
+    def score(self, what: str, who: tuple[str, bool], prompts: Any, completions: Any, *rest: Any) -> RowResults:
+        """`what` of `ModelScorer`, of a member or its reference. Rows without completion tokens are left out."""
+        frozen = self.members[who[0]].reference if who[1] else who[0]
+        sharded = frozen if isinstance(frozen, ShardedModel) else self.sharded
+        if not isinstance(frozen, ShardedModel):
+            self._activate(frozen)
+        lengths = input_lengths(prompts, completions, self.codec.context_limit)
+        rows = np.flatnonzero([len(completion) for completion in completions])
+        most = tokens_per_micro_batch(dist.get_world_size(), lengths[rows], self.token_budget)
+        parts = sharded.model.plan_micro_batches(prompts, completions, rows, most)
+        compute = getattr(self._scorer(sharded), what)
 
-    def distributions(self, who: tuple[str, bool], prompts: Any, completions: Any, top_k: int | None) -> RowResults:
-        return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.distributions(own, theirs, top_k))
+        def of(part: np.ndarray) -> Any:
+            own = [prompts[i] for i in part]
+            return compute(own, *rest) if what == "values" else compute(own, [completions[i] for i in part], *rest)
+
+        passes = self._passes(sharded, parts, of)
+        return [pair for part, found in passes for pair in zip(part.tolist(), found, strict=True)]
 
     def hidden_scan(
         self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
@@ -145,8 +158,7 @@ class Rank:
         head = self.members[name].value_head
         if head is None:
             raise TacitError("this policy has no value head; set the engine setting value_head.")
-        any_completion = [np.zeros(1, np.int64)] * len(prompts)
-        return self._score((name, False), prompts, any_completion, lambda scorer, own, _: scorer.values(own, head))
+        return self.score("values", (name, False), prompts, [np.zeros(1, np.int64)] * len(prompts), head)
 
     def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float | None) -> dict[str, float]:
         member = self.members[name]
@@ -259,33 +271,6 @@ class Rank:
 
     def _scorer(self, sharded: ShardedModel) -> ModelScorer:
         return ModelScorer(sharded.model, self.codec, self.scoring_budget)
-
-    def _who(self, name: str, reference: bool) -> ShardedModel:
-        """The model to ask, with the right adapter active."""
-        frozen = self.members[name].reference if reference else name
-        if isinstance(frozen, ShardedModel):
-            return frozen
-        self._activate(frozen)
-        return self.sharded
-
-    def _score(
-        self,
-        who: tuple[str, bool],
-        prompts: Sequence[np.ndarray],
-        completions: Sequence[np.ndarray],
-        score: Callable[[ModelScorer, Sequence[np.ndarray], Sequence[np.ndarray]], Iterable[Any]],
-    ) -> RowResults:
-        """Rows without completion tokens are left out."""
-        sharded = self._who(*who)
-        lengths = input_lengths(prompts, completions, self.codec.context_limit)
-        rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
-        most = tokens_per_micro_batch(dist.get_world_size(), lengths[rows], self.token_budget)
-        parts = sharded.model.plan_micro_batches(prompts, completions, rows, most)
-        scorer = self._scorer(sharded)
-        passes = self._passes(
-            sharded, parts, lambda part: score(scorer, [prompts[i] for i in part], [completions[i] for i in part])
-        )
-        return [pair for part, found in passes for pair in zip(part.tolist(), found, strict=True)]
 
     @torch.no_grad()
     def _passes(

@@ -401,7 +401,13 @@ class ShardedUpdater(Updater):
                 packed = self.model.make_micro_batch(batch.prompts, batch.completions, part, self.codec.pad)
                 tally = counted if counts else for_nothing
                 computed += packed.num_tokens if counts else 0
-                total = self.sharded.run(partial(self._loss, batch, packed, needs, len(rows), tally))
+
+                def loss(packed: Any = packed, tally: LossMetrics = tally) -> torch.Tensor:
+                    view = self._forward(batch, packed, needs, len(rows))
+                    # A term may use nothing of this micro-batch; the ranks must still have gradients for the same weights.
+                    return tally.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()
+
+                total = self.sharded.run(loss)
                 (total if counts else total * 0.0).backward()
                 if not last:
                     self.sharded.accumulate_gradients()
@@ -439,8 +445,3 @@ class ShardedUpdater(Updater):
         if short:
             self.weights.zero_grad()
             raise OutOfMemoryOnRanks(short)
-
-    def _loss(self, batch: Batch, packed: Any, needs: frozenset[str], rows: int, tally: LossMetrics) -> torch.Tensor:
-        view = self._forward(batch, packed, needs, rows)
-        # A term may use nothing of this micro-batch; the ranks must still have gradients for the same weights.
-        return tally.add(view, batch.sampled) + 0.0 * view.logprobs_T.sum()

@@ -158,7 +158,8 @@ class WeightTransfer:
             raise TacitError(
                 f"cannot write weights to {path.parent}: {error}. Name other storage: --engine.exchange."
             ) from error
-        said = self._ranks.ask("distributions", (member, False), self.probes, [np.zeros(1, np.int64)] * len(self.probes), None)
+        any_token = [np.zeros(1, np.int64)] * len(self.probes)
+        said = self._ranks.ask("score", "distributions", (member, False), self.probes, any_token, None)
         found = dict(pair for own in said for pair in own)
         expected = []
         for i in range(len(self.probes)):

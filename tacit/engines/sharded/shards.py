@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from tacit.core.errors import TacitError
+from tacit.engines.local.checkpoint import cannot_write
 
 LAYOUT, FORMAT = "layout.json", 1
 PICKLED = ".metadata"
@@ -47,7 +48,7 @@ def write_shards(state: State, directory: Path, rank: int, ranks: int) -> None:
         if not rank:
             (directory / LAYOUT).write_text(json.dumps({"format": FORMAT, "ranks": ranks, "tensors": layout}, indent=1))
     except (OSError, SafetensorError) as error:
-        raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+        raise cannot_write(directory, error) from error
 
 
 def read_layout(directory: Path) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from tacit.core.seeds import derive
 from tacit.core.trust import is_code_trusted
 from tacit.core.types import Completion, Finish, HiddenState
 from tacit.engines.local.adapters import MAIN
-from tacit.engines.local.checkpoint import check_members
+from tacit.engines.local.checkpoint import cannot_write, check_members
 from tacit.engines.local.engine import PolicyBase
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.engines.local.update import LossMetrics, make_view
 from tacit.engines.tinker.service import (
+    TinkerSettings,
     answer,
     check_proportions,
     find_context_limit,
@@ -34,7 +35,6 @@ from tacit.engines.tinker.service import (
     new_adapter,
     whole_input,
 )
-from tacit.engines.tinker.settings import TinkerSettings
 
 # Sampling at the service: every request is under way at once, and each is fetched when it is finished.
 
@@ -403,7 +403,7 @@ class TinkerPolicy(PolicyBase):
             Path(directory).mkdir(parents=True, exist_ok=True)
             (Path(directory) / MANIFEST).write_text(json.dumps(manifest, indent=1))
         except OSError as error:
-            raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+            raise cannot_write(directory, error) from error
 
     def load(self, directory: Path) -> None:
         connection, file = self.connection, Path(directory) / MANIFEST

@@ -182,9 +182,7 @@ def logprob_forward(
     entropy_C: Tensor,
 ) -> None:
     """Writes the last three arguments: log π(target), log Σ exp z, and the entropy if requested."""
-    from tacit.engines.local.fast.cross_entropy_kernels import (
-        logprob_forward_kernel,  # Triton comes with CUDA only
-    )
+    from tacit.engines.local.fast.logit_kernels import logprob_forward_kernel  # Triton comes with CUDA only
 
     rows, vocabulary = logits_CV.shape
     if rows:
@@ -205,7 +203,7 @@ def logprob_backward(
     dtype: torch.dtype,
 ) -> Tensor:
     """The gradient of the logits."""
-    from tacit.engines.local.fast.cross_entropy_kernels import logprob_backward_kernel
+    from tacit.engines.local.fast.logit_kernels import logprob_backward_kernel
 
     rows, vocabulary = logits_CV.shape
     gradient_CV = torch.empty(rows, vocabulary, dtype=dtype, device=logits_CV.device)
