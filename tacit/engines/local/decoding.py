@@ -93,16 +93,6 @@ class DecodeBatch(ABC):
         """whether requests can join while others are decoding"""
         return True
 
-    @property
-    def weights_version(self) -> int:
-        """how often weights were copied; cached keys and values are those of one version"""
-        return 0
-
-    @property
-    def has_prefix_cache(self) -> bool:
-        """whether a prompt can continue from a prefix that a finished sequence left in its slot"""
-        return False
-
     @abstractmethod
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         """Prefill the prompts and sample each request's first token. `occupied` slots keep their contents; 0 starts an empty
@@ -132,6 +122,16 @@ class Decoder(Protocol):
     @property
     def max_length(self) -> int | None:
         """longest sequence it can decode; None: no limit"""
+        ...
+
+    @property
+    def weights_version(self) -> int:
+        """how often weights were copied; cached keys and values are those of one version"""
+        ...
+
+    @property
+    def has_prefix_cache(self) -> bool:
+        """whether a prompt can continue from a prefix that a finished sequence left in its slot"""
         ...
 
     def open_batch(self) -> DecodeBatch: ...
@@ -258,7 +258,7 @@ def sample_first_tokens(
 class GenericDecoder:
     """Decodes any causal LM through its own forward pass and a transformers cache; sequences are padded on the left."""
 
-    max_length = None
+    max_length, weights_version, has_prefix_cache = None, 0, False
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model = model

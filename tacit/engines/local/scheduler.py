@@ -147,9 +147,9 @@ class LocalScheduler:
         self._sampler.refresh_weights()
         if self._batch is not None and not self._sampler.is_current(self._batch.decoder):
             self.release()
-        if self._batch is not None and self._batch.weights_version != self._weights_seen:
+        if self._batch is not None and self._batch.decoder.weights_version != self._weights_seen:
             self._slots.episodes_S[:] = -1  # cached prefixes are those of the old weights
-            self._weights_seen = self._batch.weights_version
+            self._weights_seen = self._batch.decoder.weights_version
         self._decode_until_return(self._admit(max_slots))
 
     # Admission and prefill.
@@ -179,7 +179,7 @@ class LocalScheduler:
                 if self._batch is not None:
                     self._batch.decoder.recycle(self._batch)
                 self._batch = decoder.open_batch()
-            self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.weights_version
+            self._slots, self._weights_seen = Slots(self._batch.steps_per_sync), self._batch.decoder.weights_version
             prefixes = {}
         for _ in requests:
             self.waiting.popleft()
@@ -266,7 +266,7 @@ class LocalScheduler:
         """Each slot serves one request at most. None with pooling over the whole prompt: it needs the states of all tokens."""
         if self._hidden is not None and self._hidden.pooling != "last":
             return {}
-        if self._batch is None or not self._slots.has_episodes or not self._batch.has_prefix_cache:
+        if self._batch is None or not self._slots.has_episodes or not self._batch.decoder.has_prefix_cache:
             return {}
         found: Prefixes = {}
         taken: set[int] = set()
@@ -281,7 +281,7 @@ class LocalScheduler:
     def _keeps_prefixes(self) -> bool:
         """Whether finished slots are kept as a prefix cache instead of being compacted away."""
         assert self._batch is not None
-        return self._prompts_grow and self._slots.has_episodes and self._batch.has_prefix_cache
+        return self._prompts_grow and self._slots.has_episodes and self._batch.decoder.has_prefix_cache
 
     def _keep_only_prefixes(self, prefixes: Prefixes) -> Prefixes:
         """With no slot active, compact to the slots of these prefixes, unless they are most slots anyway. Returns the prefixes

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
-from tacit.core.bounds import Basic
+from tacit.core.bounds import AtLeastOne, Basic, Bound, Count, NotNegative, check_bounds
 from tacit.core.errors import TacitError
 from tacit.core.protocols import VALUES
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
 MAX_RANK = 4096
 """of a LoRA adapter; files of strangers name ranks too"""
+LoraRank = Annotated[Count, Bound(lambda v: v <= MAX_RANK, f"must be at most {MAX_RANK}")]
 
 
 @dataclass(frozen=True)
@@ -24,24 +23,24 @@ class EngineSettings:
     """device of the model; auto uses a GPU if there is one"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """dtype of the weights; auto is float32 on CPU and bfloat16 on a GPU (with float32 master weights)"""
-    threads: int = 0
+    threads: Count = 0
     """CPU threads; 0 uses OMP_NUM_THREADS if set, else the CPUs this process may use"""
-    lora_rank: Basic[int] = 0
+    lora_rank: Basic[LoraRank] = 0
     """rank of the LoRA adapters; 0 trains all parameters"""
-    lora_alpha: float = 0.0
+    lora_alpha: NotNegative = 0.0
     """alpha of the LoRA adapters; 0 is twice the rank"""
-    lora_dropout: float = 0.0
+    lora_dropout: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be in [0, 1)")] = 0.0
     """dropout on the LoRA input during imitation; off in RL training. Above 0, gradients depend on how a batch is split into
     micro-batches (token_budget, ranks), because masks are drawn per forward pass"""
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
-    token_budget: Basic[int] = 0
+    token_budget: Basic[Count] = 0
     """most tokens per micro-batch; 0 is 2,048 on CPU, 65,536 on a GPU (an update uses at most two fifths of the free memory)"""
-    max_batch: int = 256
+    max_batch: AtLeastOne = 256
     """most sequences sampled at once"""
-    clip_norm: float = 1.0
+    clip_norm: NotNegative = 1.0
     """clip the global gradient norm to this; 0 does not clip"""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """AdamW weight decay on matrices; vectors (norms, biases) have none"""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW moment decays"""
@@ -56,23 +55,18 @@ class EngineSettings:
     slower, for debugging and comparison"""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "lora_rank", "lora_alpha", "token_budget", "clip_norm", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise TacitError(f"engine setting {name} = {getattr(self, name)} must not be negative.")
-        if self.max_batch < 1:
-            raise TacitError(f"engine setting max_batch = {self.max_batch} must be at least 1.")
-        if not 0.0 <= self.lora_dropout < 1.0:
-            raise TacitError(f"engine setting lora_dropout = {self.lora_dropout} must be in [0, 1).")
-        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise TacitError(f"engine setting betas = {self.betas} must be two numbers in [0, 1).")
-        if self.lora_rank > MAX_RANK:
-            raise TacitError(f"engine setting lora_rank = {self.lora_rank} must be at most {MAX_RANK}.")
+        check_bounds(self, "engine setting ")
+        check_betas(self.betas)
         if self.lora_rank and not self.lora_targets:
             raise TacitError("engine setting lora_targets is empty: name at least one module, or set lora_rank to 0.")
-        names = {"device": ("auto", "cpu", "cuda"), "dtype": ("auto", "float32", "bfloat16"), "fast": ("auto", "off")}
-        for name, choices in names.items():
-            if getattr(self, name) not in choices:
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and getattr(self, name) not in (choices := get_args(hint)):
                 raise TacitError(f"engine setting {name} = {getattr(self, name)!r} must be one of {', '.join(choices)}.")
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+        raise TacitError(f"engine setting betas = {betas} must be two numbers in [0, 1).")
 
 
 def with_value_head(settings: EngineSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:

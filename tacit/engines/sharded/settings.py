@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
+from tacit.core.bounds import AtLeastOne, Count, Positive, Share
 from tacit.core.errors import TacitError
 from tacit.core.trust import check_typed
 from tacit.engines.local.settings import EngineSettings
@@ -21,13 +22,13 @@ ALONE, SHARED = 0.85, 0.3
 class ShardedSettings(EngineSettings):
     """How the sharded engine spreads a model over processes, trains it and samples from it."""
 
-    ranks: int = 1
+    ranks: AtLeastOne = 1
     """processes that hold the weights in shards; on GPUs, one each"""
-    servers: int = 0
+    servers: Count = 0
     """vLLM processes that only sample; 0 samples in the process that drives the ranks, from its own copy of the weights"""
     server_python: str = ""
     """the interpreter that servers run in, where vLLM is installed apart; empty is this one"""
-    server_memory: float = 0.0
+    server_memory: Share = 0.0
     """share of a GPU's memory that a server takes; 0: 0.85 of one that is its own, and 0.3 of one it shares with a rank"""
     exchange: str = ""
     """directory in which ranks hand weights over to servers; all of them must reach it. Empty is this machine's memory"""
@@ -40,19 +41,13 @@ class ShardedSettings(EngineSettings):
     gather: Literal["auto", "layer", "whole"] = "auto"
     """how a pass gets the weights: layer by layer (least memory, any architecture), or the whole model at once (quicker, where
     one device can hold it); auto is whole up to a billion weights, on GPUs where that takes little of one"""
-    start_timeout_s: float = 300.0
+    start_timeout_s: Positive = 300.0
     """how long ranks and servers may take to start"""
-    timeout_s: float = 1800.0
+    timeout_s: Positive = 1800.0
     """how long a rank or a server may take for one piece of work; whoever has not answered by then is named, and is lost"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ranks < 1:
-            raise TacitError(f"engine setting ranks = {self.ranks} must be at least 1.")
-        if self.servers < 0:
-            raise TacitError(f"engine setting servers = {self.servers} must not be negative; 0 samples without any.")
-        if not 0 <= self.server_memory <= 1:
-            raise TacitError(f"engine setting server_memory = {self.server_memory} must be from 0 (as is fit) to 1.")
         if self.servers and self.lora_rank > MAX_LORA_RANK:
             raise TacitError(
                 f"engine setting lora_rank = {self.lora_rank}: servers take adapters of up to rank {MAX_LORA_RANK}."
@@ -62,8 +57,6 @@ class ShardedSettings(EngineSettings):
                 "engine setting server_python is for servers on this machine; on a Ray cluster (--engine.address) they run as "
                 "its workers do: install vLLM there."
             )
-        if self.handover not in ("auto", "files", "direct"):
-            raise TacitError(f"engine setting handover = {self.handover!r} must be one of auto, files, direct.")
         if self.handover == "direct" and self.lora_rank:
             raise TacitError("engine setting handover = direct is for whole weights; adapters go as files: leave it at auto.")
         if self.servers and self.address not in ("", "local") and not self.exchange and self.handover != "direct":
@@ -71,11 +64,6 @@ class ShardedSettings(EngineSettings):
                 f"servers on the cluster at {self.address!r} cannot read this machine's memory: name a directory that all its "
                 "machines share, --engine.exchange DIR, or hand whole weights over without: --engine.handover direct."
             )
-        for name in ("start_timeout_s", "timeout_s"):
-            if getattr(self, name) <= 0:
-                raise TacitError(f"engine setting {name} = {getattr(self, name)} must be above 0.")
-        if self.gather not in ("auto", "layer", "whole"):
-            raise TacitError(f"engine setting gather = {self.gather!r} must be one of auto, layer, whole.")
 
     def server_share(self, gpus: int) -> float:
         """Of a GPU's memory, for each server: as was said, or nearly all of its own, or its part of what a rank is not left."""

@@ -18,6 +18,7 @@ import numpy as np
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
 from tacit.core.errors import TacitError, install_command
 from tacit.core.trust import check_endpoint
+from tacit.engines.local.settings import check_betas
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class TinkerSettings:
             raise TacitError(
                 f"engine setting lora_rank = {self.lora_rank}: the Tinker API trains adapters only; give a rank of at least 1."
             )
-        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise TacitError(f"engine setting betas = {self.betas} must be two numbers in [0, 1).")
+        check_betas(self.betas)
 
 
 def make_datum(prompt: np.ndarray, completion: np.ndarray, **numbers: np.ndarray) -> Any:

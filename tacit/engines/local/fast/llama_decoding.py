@@ -259,14 +259,6 @@ class LlamaDecodeBatch(DecodeBatch):
         self._chunk_buffers: dict[int, ChunkBuffer] = {}
         """by chunk size"""
 
-    @property
-    def weights_version(self) -> int:
-        return self.decoder.weights_version
-
-    @property
-    def has_prefix_cache(self) -> bool:
-        return self.decoder.has_prefix_cache
-
     def prefill(self, batch: PrefillBatch, occupied: int, sampling: Sampling, hidden: HiddenState | None) -> PendingPrefill:
         decoder, slots_N, source_N = self.decoder, batch.slots_N, batch.source_N
         lengths_N = np.array([len(p) for p in batch.prompts])
