@@ -64,6 +64,8 @@ class LoraAdapters:
         self._active = ""  # peft may have activated it: set the active adapter anew on the next use
 
     def remove(self, name: str) -> None:
+        if self._active == name:
+            self.activate(MAIN)
         self.peft.delete_adapter(name)
         self.names.remove(name)
         self._active = ""
