@@ -118,7 +118,7 @@ def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY")
         from tacit.engines.endpoint.client import EmbeddingClient
 
         return EmbeddingClient(url, name, key_variable)
-    from tacit.engines.local.sentences import SentenceModel
+    from tacit.engines.local.pooling import SentenceModel
 
     return SentenceModel(name)
 

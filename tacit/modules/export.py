@@ -16,7 +16,7 @@ from typing import Any
 from tacit.config.checks import open_world
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.engines.models.bases import hash_file
+from tacit.engines.models.tiny import hash_file
 from tacit.evaluation.scores import in_world
 from tacit.modules.carrying import package_draft, register_draft
 from tacit.modules.drafting.tracker import SandboxedDraft

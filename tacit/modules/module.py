@@ -33,9 +33,8 @@ from tacit.engines.models.bases import (
     checkpoint_directory,
     find_checkpoint,
     fingerprint,
-    hash_file,
 )
-from tacit.engines.models.tiny import TINY_SIZES, TinySettings
+from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file
 from tacit.modules.carrying import PackagedDraft, read_packaged_draft, register_draft
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock

@@ -17,7 +17,7 @@ from tacit.config.recipe import Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import Request
 from tacit.core.world import Environment
-from tacit.engines.models.bases import hash_file
+from tacit.engines.models.tiny import hash_file
 from tacit.modules.export import export_run, find_checkpoint, is_exported
 from tacit.modules.logs import (
     Coverage,

@@ -9,7 +9,7 @@ import transformers
 from small_encoder import save_encoder
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.sentences import SentenceModel
+from tacit.engines.local.pooling import SentenceModel
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def saved(tmp_path_factory):
 def test_a_text_is_the_mean_of_its_own_states_whatever_it_is_read_with(saved, monkeypatch):
     place, model, tokenizer = saved
     texts = ["pen on the drawer", "shelf", "pen on the drawer", "the shelf"]
-    monkeypatch.setattr("tacit.engines.local.sentences.BATCH", 3)
+    monkeypatch.setattr("tacit.engines.local.pooling.BATCH", 3)
     features = SentenceModel(str(place))(texts)
     assert features.shape == (4, 16) and features.dtype == np.float32
     for text, feature in zip(texts, features, strict=True):

@@ -17,7 +17,7 @@ import tacit
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.core.trust import VARIABLE
-from tacit.engines.models.bases import hash_file
+from tacit.engines.models.tiny import hash_file
 from tacit.modules import Agent, read_module
 from tacit.modules.archive import pack
 from tacit.modules.module import MANIFEST, hash_manifest

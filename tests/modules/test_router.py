@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from tacit.core.errors import TacitError
 from tacit.core.tasks import GoalClassifier
 from tacit.core.types import Task
-from tacit.engines.models.bases import fingerprint, hash_file
+from tacit.engines.models.bases import fingerprint
+from tacit.engines.models.tiny import hash_file
 from tacit.modules import Agent, Module, find_modules
 from tacit.modules.module import UNIFIED, Base, hash_manifest
 from tacit.modules.router import Router

@@ -89,13 +89,9 @@ class LocalPolicy(PolicyBase):
         finally:
             self._pinned = None
 
-    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        return self._scorer.hidden_states(prompts, layer, pooling)
-
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
-        """`hidden_states` of many layers and poolings from one pass."""
         return self._scorer.hidden_scan(prompts, layers, poolings)
 
     @property

@@ -7,14 +7,18 @@ attention   Σ w_t h_t                    w_t = mean over heads of softmax_t(q_T
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.trust import is_code_trusted
 from tacit.engines.local.fast.packed import PackedDecoder
+from tacit.engines.models.bases import find_pretrained
+from tacit.engines.models.tiny import no_progress_bars
 
 POOLINGS = ("last", "mean", "attention")
 Weights = Callable[[], Tensor]
@@ -102,3 +106,41 @@ def last_token_attention(hf: Any, layer: int, before_RSD: Tensor, lengths_R: Ten
         for x in (q_RSHK.float(), k_RSGK.float())
     )
     return attention_padded(q_RSHK, k_RSGK, lengths_R - 1, attention.scaling)
+
+
+# A frozen sentence encoder: texts to vectors, for comparing texts by meaning.
+
+BATCH = 64
+
+
+class SentenceModel:
+    """A transformers encoder with mean pooling, as in sentence-transformers."""
+
+    def __init__(self, name: str) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        try:
+            place = find_pretrained(name)
+            with no_progress_bars():
+                self.tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=is_code_trusted())
+                self.model = AutoModel.from_pretrained(place, trust_remote_code=is_code_trusted()).eval()
+            self(["any text"])  # fail now, not in the middle of a run
+        except Exception as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise TacitError(
+                f"cannot load the sentence encoder {name!r}: {first_line} Give --encoder the directory of a saved encoder, or "
+                "use --embedder actor, ngram or identity."
+            ) from error
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """[N, D]; batched by length."""
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        means_ND = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            read = self.tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
+            states_RSD = self.model(**read).last_hidden_state.float()
+            mask_RS1 = read["attention_mask"][:, :, None].float()
+            means_ND[rows] = ((states_RSD * mask_RS1).sum(1) / mask_RS1.sum(1)).numpy()
+        return means_ND

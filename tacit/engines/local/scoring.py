@@ -59,14 +59,15 @@ def token_logprobs(
     if len(targets_T) <= size:
         return chunk(hidden_TD, targets_T)
     recompute = torch.is_grad_enabled() and hidden_TD.requires_grad
-    parts: list[Any] = [
-        checkpoint(chunk, hidden_CD, targets_C, use_reentrant=False, preserve_rng_state=False)
-        if recompute
-        else chunk(hidden_CD, targets_C)
-        for hidden_CD, targets_C in zip(hidden_TD.split(size), targets_T.split(size), strict=True)
-    ]
+    parts = _run_in_chunks(chunk, size, recompute, hidden_TD, targets_T)
     logprobs_T = torch.cat([logprobs_C for logprobs_C, _ in parts])
     return logprobs_T, None if entropy == "none" else torch.cat([entropy_C for _, entropy_C in parts])
+
+
+def _run_in_chunks(work: Callable[..., Any], size: int, recompute: bool, *tensors: Tensor) -> list[Any]:
+    """`recompute`: save nothing for the backward pass, and run again there."""
+    run = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False) if recompute else work
+    return [run(*parts) for parts in zip(*(tensor.split(size) for tensor in tensors), strict=True)]
 
 
 def logprobs_from_logits(
@@ -165,19 +166,12 @@ class ModelScorer:
                 results[row] = (row_ids, row_values)
         return results
 
-    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
-        """[N, D] float32 states of one layer. Layer 0 is the embeddings, −1 the last.
-
-        Pooling as in pooling.py.
-        """
-        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
-
     @_retry_with_smaller_batches
     @torch.no_grad()
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
     ) -> dict[tuple[int, str], np.ndarray]:
-        """`hidden_states` of many layers and poolings from one pass."""
+        """[N, D] float32 states by layer and pooling (pooling.py), from one pass. Layer 0 is the embeddings, −1 the last."""
         for layer in layers:
             self.model.check_layer(layer)
             for pooling in poolings:
@@ -273,13 +267,7 @@ def compare_with_teacher(
             teacher_CV = torch.log_softmax(model.logits(teacher_CD) / temperature, dim=-1)
         return compare(torch.log_softmax(model.logits(student_CD) / temperature, dim=-1), teacher_CV)
 
-    size = model.chunk_tokens
-    return torch.cat(
-        [
-            checkpoint(chunk, student_CD, teacher_CD, use_reentrant=False, preserve_rng_state=False)
-            for student_CD, teacher_CD in zip(student_TD.split(size), teacher_TD.split(size), strict=True)
-        ]
-    )
+    return torch.cat(_run_in_chunks(chunk, model.chunk_tokens, True, student_TD, teacher_TD))
 
 
 def teacher_prompts(batch: Batch) -> Sequence[np.ndarray]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError, describe_error, unknown
 from tacit.core.trust import is_code_trusted, require_trust
-from tacit.engines.models.tiny import TINY_SIZES, TinySettings, tiny_checkpoint
+from tacit.engines.models.tiny import TINY_SIZES, TinySettings, hash_file, no_progress_bars, tiny_checkpoint
 
 if TYPE_CHECKING:
     from tacit.engines.local.tokenizer import TextCodec
@@ -112,8 +112,6 @@ def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from tacit.engines.models.tiny import no_progress_bars
-
     with no_progress_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16, trust_remote_code=False)
         model.save_pretrained(destination)
@@ -206,7 +204,13 @@ def _weights(directory: Path) -> Iterator[str]:
             for name, entry in header.items():
                 first, last = entry["data_offsets"]
                 opened.seek(start + first)
-                yield f"{name} {entry['dtype']} {entry['shape']} {_hash(opened, last - first)}"
+                digest, left = hashlib.sha256(), last - first
+                while left > 0:
+                    if not (piece := opened.read(min(PIECE, left))):
+                        raise OSError(f"{opened.name} ends {left} bytes too early")
+                    digest.update(piece)
+                    left -= len(piece)
+                yield f"{name} {entry['dtype']} {entry['shape']} {digest.hexdigest()}"
     if not files:  # an older format, which only torch can open: the files as they are
         others = sorted(directory.glob("*.bin"))
         if not others:
@@ -313,22 +317,6 @@ def _may_backtrack(pattern: str) -> bool:
     repeats = r"[*+][+?]?|\{\d*,(?:\d{3,})?\}|\{\d{3,}"
     many = any(len(re.findall(repeats, part)) > 2 for part in plain.split("|"))
     return many or len(pattern) > 2000 or re.search(rf"\)(?:{repeats})", plain) is not None
-
-
-def hash_file(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _hash(opened: Any, size: int) -> str:
-    digest = hashlib.sha256()
-    while size > 0:
-        piece = opened.read(min(PIECE, size))
-        if not piece:
-            raise OSError(f"{opened.name} ends {size} bytes too early")
-        digest.update(piece)
-        size -= len(piece)
-    return digest.hexdigest()
 
 
 # Which files a model's name stands for: a packaged base, a tiny size, a directory or a hub id.

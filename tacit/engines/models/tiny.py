@@ -183,7 +183,7 @@ def _build(directory: Path, texts: Sequence[str], sizes: TinySettings, seed: int
     with no_progress_bars():
         model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    files = {file.name: _sha256(file) for file in sorted(directory.iterdir())}
+    files = {file.name: hash_file(file) for file in sorted(directory.iterdir())}
     manifest = {"format": FORMAT, "sizes": asdict(sizes), "seed": seed, "files": files}
     (directory / "tiny.json").write_text(json.dumps(manifest, indent=1))
 
@@ -218,10 +218,11 @@ def _key(texts: Sequence[str], sizes: TinySettings, seed: int) -> str:
 def _intact(place: Path) -> bool:
     try:
         files = json.loads((place / "tiny.json").read_text())["files"]
-        return all(_sha256(place / name) == digest for name, digest in files.items())
+        return all(hash_file(place / name) == digest for name, digest in files.items())
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def hash_file(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
