@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tacit.config.checks import open_world
 from tacit.core.errors import TacitError
-from tacit.engines.models.bases import hash_file
+from tacit.engines.models.tiny import hash_file
 from tacit.modules.export import render_card
 from tacit.modules.module import MANIFEST, Module, find_license
 from tacit.runs.files import explain_disk_errors

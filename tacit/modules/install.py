@@ -18,7 +18,7 @@ from tacit.config.measuring import PanelEvaluation
 from tacit.config.recipe import Overrides
 from tacit.core.errors import TacitError
 from tacit.core.world import FULL_BLOCK
-from tacit.engines.models.bases import hash_file
+from tacit.engines.models.tiny import hash_file
 from tacit.evaluation.statistics import wilson
 from tacit.modules.archive import CARD, check_names, check_size, unpack
 from tacit.modules.drafting.sandbox import check_source

@@ -25,7 +25,7 @@ class StopConditions:
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
         # Without special tokens. The backend tokenizer is used directly where the wrapper would change nothing: half the time.
-        own = getattr(tokenizer, "backend_tokenizer", None)
+        own: Any = getattr(tokenizer, "backend_tokenizer", None)
         is_plain = own is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True)
         decode = self._decode = partial((own if is_plain else tokenizer).decode, skip_special_tokens=True)
         in_batch = partial(own.decode_batch, skip_special_tokens=True) if is_plain else lambda texts: list(map(decode, texts))
