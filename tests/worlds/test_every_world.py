@@ -1,13 +1,16 @@
-"""Properties of every world that needs no extra package."""
+"""Each world plays; properties of those that need no extra package."""
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from every_world import fingerprint, fingerprint_elsewhere
 
+from tacit.cli.main import main
 from tacit.core.errors import TacitError
+from tacit.worlds import WORLDS as ALL
 from tacit.worlds import get_environment
 
 WORLDS = ("countdown", "cooking", "textcraft", "sokoban", "searchqa", "errands")
@@ -18,6 +21,16 @@ FIRST_TEST_TASK = {
 """id of the first task of `test` with seed 3"""
 STEPS_PER_SECOND = {"countdown": 20_000, "cooking": 10_000, "textcraft": 10_000, "sokoban": 20_000}
 """an idle machine reaches three to five times as many"""
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in ALL if name != "scienceworld"), pytest.param("scienceworld", marks=pytest.mark.slow)]
+)
+def test_its_expert_plays_from_the_command_line(name, capsys):
+    if missing := get_environment(name).missing:
+        pytest.skip(f"{name} needs {', '.join(missing)}")
+    assert main(["eval", "expert", "--world", name, "--tasks", "1", "--json"]) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["success"] == 1.0
 
 
 @pytest.mark.parametrize("name", WORLDS)
