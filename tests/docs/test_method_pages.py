@@ -30,14 +30,15 @@ def test_the_table_is_there(name):
     assert len(equations(name)) >= 12
 
 
-@pytest.mark.parametrize("row", [row for name in PAGES for row in equations(name)])
-def test_equations_point_at_code(row):
-    places = re.findall(r"`(tacit/[\w/]+)\.py`((?:[,;]? `[\w.]+`)+)", row)
-    assert places
-    for file, names in places:
-        module = importlib.import_module(file.replace("/", "."))
-        for name in re.findall(r"`([\w.]+)`", names):
-            assert reduce(getattr, name.split("."), module) is not None
+@each_page
+def test_equations_point_at_code(name):
+    for row in equations(name):
+        places = re.findall(r"`(tacit/[\w/]+)\.py`((?:[,;]? `[\w.]+`)+)", row)
+        assert places, row
+        for file, names in places:
+            module = importlib.import_module(file.replace("/", "."))
+            for found in re.findall(r"`([\w.]+)`", names):
+                assert reduce(getattr, found.split("."), module) is not None, row
 
 
 def commands(name: str) -> list[str]:
