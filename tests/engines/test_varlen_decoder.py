@@ -41,6 +41,7 @@ def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
                 torch.testing.assert_close(found[a + i, head], weights @ v[seen, head // 2])
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
 @pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [5, 2], [2, 3], [4]])
 def test_states_and_gradients_are_the_models_own(everywhere, family: str, kept) -> None:
@@ -74,6 +75,7 @@ def test_adapters_are_those_of_peft(targets) -> None:
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("adapted", [(True,), (True, True), (False, True, True), (True, False, True)])
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("in_one_product", [True, False])

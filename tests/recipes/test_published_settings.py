@@ -64,6 +64,7 @@ def test_every_published_recipe_has_its_table():
     assert names == set(PUBLISHED) == set(SEEDS)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_setting_is_the_published_one_and_says_where_it_is_published(name):
     met, seeds = set(), []

@@ -92,6 +92,7 @@ def test_a_script_has_commands(file):
     assert len(commands(file)) >= 2
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("file", PUBLISHED, ids=named)
 def test_commands_and_files_that_a_published_recipe_names_are_there(file):
     found = commands(file)
@@ -111,6 +112,7 @@ def test_commands_and_files_that_a_published_recipe_names_are_there(file):
 LAPTOP = [f for f in COMPARISONS if f.parent.name == "comparisons" and 'device = "cuda"' not in f.read_text(encoding="utf-8")]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("file", LAPTOP, ids=named)
 def test_laptop_versions_need_no_gpu_and_no_download(file):
     optional = {world: table.get("optional") for world, table in read_document(file)["worlds"].items()}

@@ -10,6 +10,8 @@ from written import HOSTILE, episode, write_comparison, write_run
 from tacit.report.comparison_page import render_comparison
 from tacit.report.run_page import render_run
 
+pytestmark = pytest.mark.slow
+
 WHERE = "document.getElementById('where').textContent"
 WROTE = "document.querySelectorAll('#step .text pre')[1].textContent"
 HASH = "location.hash"

@@ -38,6 +38,7 @@ def spoil(file: Path, chance: random.Random, share: float) -> None:
         file.write_text(json.dumps(spoilt(json.loads(file.read_text()), chance, share)))
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("seed", range(24))
 def test_a_run_full_of_junk(tmp_path, seed):
     chance = random.Random(seed)

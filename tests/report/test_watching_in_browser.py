@@ -8,6 +8,8 @@ from written import HOSTILE, episode, write_run
 
 from tacit.runs.trajectories import write_records
 
+pytestmark = pytest.mark.slow
+
 WIDTH = "document.documentElement.scrollWidth"
 CAME = "document.querySelector('#came')?.textContent || ''"
 WHERE = "document.getElementById('where').textContent"

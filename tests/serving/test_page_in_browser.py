@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from served import TOKEN, Served, served
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "put a <img src=x onerror=alert(1)> in </script><b>cabinet.</b>"
 SEEN = "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a microwave 1, and a fridge 1."
 WIDTH = "document.documentElement.scrollWidth"
