@@ -121,7 +121,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
     sessions = service.sessions
 
     async def begin(request: Request) -> Response:
-        asked = await read_body(request, Begin)
+        asked = await read_body(request, Begin, service.run)
         more: dict[str, Any] = {"skill": asked.skill, "world": asked.world, "family": asked.family}
         more |= {"split": asked.play.split, "number": asked.play.number} if asked.play else {"data": asked.data}
         if not asked.play and not asked.goal.strip():
@@ -142,7 +142,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
         return await service.run(lambda: JSONResponse(session.to_json(turns=True)))  # it may have megabytes
 
     async def observe(request: Request) -> Response:
-        asked = await read_body(request, Observe)
+        asked = await read_body(request, Observe, service.run)
         session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
         turn = await sessions.observe(session, asked.transition(), asked.turn)
         if turn is not None and asked.alternatives:
@@ -150,7 +150,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
         return JSONResponse(_answer(session, turn))
 
     async def step(request: Request) -> Response:
-        asked = await read_body(request, Step)
+        asked = await read_body(request, Step, service.run)
         session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
         if asked.alternatives and session.world is not None:
             await score_alternatives(session, current_turn(session), asked.alternatives, service)
@@ -158,7 +158,7 @@ def _session_routes(service: Service) -> list[NamedRoute]:
         return JSONResponse(_answer(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
 
     async def end(request: Request) -> Response:
-        asked = await read_body(request, End)
+        asked = await read_body(request, End, service.run)
         session = sessions.find_open(request.path_params["name"], request.scope[CLIENT])
         sessions.end(session, asked.outcome, asked.note)
         return JSONResponse(session.to_json())

@@ -95,7 +95,7 @@ def routes(service: Service) -> list[NamedRoute]:
         return JSONResponse(card(served.name if served else name))
 
     async def complete(http: HTTPRequest) -> Response:
-        asked = await read_body(http, ChatRequest)
+        asked = await read_body(http, ChatRequest, service.run)
         served, policy = _find(service, asked.model)
         with service.catalog.use(served) if served else nullcontext():
             run = served.run if served else service.run

@@ -78,6 +78,7 @@ class Metrics:
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 MAX_DISCARDED, REFUSED_S = 1 << 24, 2.0  # how many bytes of a refused request are still read, and for how long
+MAX_LARGE = 32  # largest bodies handled at once, or smaller ones of the same size together; parsed JSON takes 30 times as much
 PUBLIC_PATHS = ("/", "/health")  # readable without a token
 CLIENT = "tacit.client"
 SINGLE_HEADERS = (b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding")
@@ -98,7 +99,7 @@ class Guard:
 
         The client's name is put into the scope (CLIENT).
         """
-        self._app, self._metrics, self._max_bytes = app, metrics, settings.request_bytes
+        self._app, self._metrics, self._max_bytes, self._handled = app, metrics, settings.request_bytes, 0
         self._clients = None if tokens is None else [(token.encode(), client) for client, token in tokens.items()]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -127,12 +128,18 @@ class Guard:
                         size, ended = size + len(message.get("body", b"")), not message.get("more_body")
                         if size > self._max_bytes:
                             refusal = refusal or (413, f"the request is too large; the limit is {self._max_bytes} bytes.")
-                        if refusal is None:
+                        if refusal is None and CLIENT in scope:  # public paths need no body
                             body += message["body"]
+            if refusal is None and body and self._handled + len(body) > MAX_LARGE * self._max_bytes:
+                refusal = 503, "too many large requests at once; try again later."
             if refusal is not None:
                 await send_error(sending, *refusal, close=not ended)
                 return
-            await self._app(scope, _replay_body(bytes(body), receive), sending)
+            self._handled += (held := len(body))
+            try:
+                await self._app(scope, _replay_body(bytes(body), receive), sending)
+            finally:
+                self._handled -= held
         except asyncio.CancelledError:  # uvicorn cancels running requests when the server stops
             if begun:
                 raise
@@ -207,7 +214,7 @@ def make_error(status: int, message: str) -> dict[str, Any]:
 
 # Limits per connection. They apply before authentication.
 
-MAX_HEADERS = 65_536  # bytes
+MAX_HEADERS, MAX_FIELDS, MAX_PIECES = 65_536, 256, 4096  # bytes and fields of a head; pieces (chunks) of a body
 MAX_UNREAD = 1 << 26  # bytes of answers that clients have not read yet, over all connections
 OTHER_FILES = 64  # open files reserved for anything but connections
 
@@ -246,7 +253,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._in_head, self._head_bytes, self._known = True, 0, False
+        self._in_head, self._head_bytes, self._pieces, self._known = True, 0, 0, False
         self._reading: float | None = self.loop.time()
         """since when the current request is awaited; None: there is none, or it is complete"""
         self._writing: float | None = None  # since when an answer is not read
@@ -307,13 +314,30 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self.answering:
             raise ValueError("a request before the last one was answered")  # stops the parser: send_400_response
+        self._pieces = 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Each field and each piece is a Python call and an object, so few bytes would take much time and memory."""
+        self._count_piece(MAX_FIELDS if self._in_head else MAX_PIECES)
+        if self._in_head:  # else a trailer, which nobody needs and which must not pass for a header
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._count_piece(MAX_PIECES)
+        super().on_body(body)
+
+    def _count_piece(self, limit: int) -> None:
+        self._pieces += 1
+        if self._pieces > limit:
+            self.refuse(431, f"the request has more than {limit} header fields or pieces of a body.")
+            raise ValueError("too many pieces")
 
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers) > MAX_HEADERS:
             self._refuse_headers()
             raise ValueError("headers are too large")
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._head_bytes, self._pieces = False, 0, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -341,8 +365,12 @@ class BoundedConnection(HttpToolsProtocol):
         super().pause_writing()
         self._writing = self._writing or self.loop.time()
         writing = [other for other in self._all() if other._writing is not None]
-        if sum(other.transport.get_write_buffer_size() for other in writing) > MAX_UNREAD:
-            min(writing, key=lambda other: other._writing or 0.0).transport.abort()
+        size = sum(other.transport.get_write_buffer_size() for other in writing)
+        for other in sorted(writing, key=lambda other: other._writing or 0.0):
+            if size <= MAX_UNREAD:
+                break
+            size -= other.transport.get_write_buffer_size()
+            other.transport.abort()
 
     def resume_writing(self) -> None:
         super().resume_writing()

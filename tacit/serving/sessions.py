@@ -146,38 +146,41 @@ class Sessions:
     async def begin(self, client: str, served: ServedModule, task: Task, seed: int, temperature: float | None) -> Session:
         """Call this with a place reserved."""
         sampling = playing_sampling(served.module, served.context, temperature)
+        begin = lambda: (Episode(served.module, served.context, task, sampling, seed), count_bytes(task.goal, task.data))  # noqa: E731
         try:
-            episode = await served.run(lambda: Episode(served.module, served.context, task, sampling, seed))
+            episode, size = await served.run(begin)
         except TacitError:
             raise
         except Exception as error:  # trackers and wordings may be third-party code
             raise invalid(f"module {served.name} cannot begin with this goal: {type(error).__name__}: {error}") from error
+        self._take(size, 0)
         name = f"{self._life}-{secrets.token_urlsafe(12)}"
         session = Session(name, client, served, episode, self._catalogue.hold(served))
+        session.bytes = size
         self._open[session.name] = session
         self._metrics.begun(served.name)
-        try:
-            self.grow(session, count_bytes(task.goal, task.data))
-        except RequestError as error:
-            self.end(session, "limit", str(error))
-            raise
         return session
 
     def grow(self, session: Session, size: int) -> None:
-        """Count what is about to be kept. A session above its limit ends; a full server drops ended sessions, then refuses."""
-        if session.bytes + size > self._settings.session_bytes:
-            self.end(session, "limit", f"{self._settings.session_bytes} bytes")
-            limit = self._settings.session_bytes
-            raise RequestError(
-                413, f"the session would take {session.bytes + size} bytes; the limit is {limit} (--session-bytes)."
-            )
+        """Count what is about to be kept. A session above its limit ends."""
+        try:
+            self._take(size, session.bytes)
+        except RequestError as error:
+            if error.status == 413:
+                self.end(session, "limit", f"{self._settings.session_bytes} bytes")
+            raise
+        session.bytes += size
+
+    def _take(self, size: int, before: int) -> None:
+        """Count bytes of a session that has some already. A full server drops ended sessions, then refuses."""
+        if before + size > (limit := self._settings.session_bytes):
+            raise RequestError(413, f"the session would take {before + size} bytes; the limit is {limit} (--session-bytes).")
         while self.bytes + size > self._settings.total_bytes and self._over:
             self._forget()
         if self.bytes + size > self._settings.total_bytes:
             raise too_many(
                 f"the sessions of this server take {self.bytes} bytes, which is the limit: end one, or try again later."
             )
-        session.bytes += size
         self.bytes += size
 
     def _forget(self) -> None:
@@ -303,6 +306,7 @@ class Sessions:
     def act_by_hand(self, session: Session, action: str) -> Turn:
         """Use the client's action for the current turn."""
         turn = session.turns[-1]
+        self.grow(session, count_bytes(action))
         session.episode.action = turn.action = action
         turn.by, turn.acted = HAND, True
         self._metrics.turn(session.served.name, HAND, turn.prompt_tokens, 0)

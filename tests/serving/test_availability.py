@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -99,6 +100,60 @@ def test_pipelined_requests_are_not_queued(bounded: Served) -> None:
             pass
     assert bounded.send("GET", "/health")[0] == 200
     assert memory(bounded) - before < 100e6
+
+
+ENDLESS = {
+    "fields": (b"GET /health HTTP/1.1\r\n", b"a:\r\n" * 4000),
+    "trailers": (b"POST /health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"a:\r\n" * 4000),
+    "chunks": (b"POST /health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 4000),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_few_bytes_that_become_many_objects_are_bounded(bounded: Served, kind: str) -> None:
+    """A tuple and two strings per header field, trailers after a body, a call per chunk of one byte."""
+    first, then = ENDLESS[kind]
+    made = connect(bounded, first)
+    with contextlib.suppress(OSError):
+        for _ in range(50):
+            made.sendall(then)
+    told = read_to_end(made)
+    assert not told or b" 431 " in told[:20], "nothing: it was closed before everything was sent"
+
+
+def test_a_trailer_is_no_header(bounded: Served) -> None:
+    made = connect(bounded, f"POST /sessions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n{KNOWN}\r\n")
+    assert b" 401 " in read_answer(made)
+
+
+def test_bodies_nobody_asked_for_are_not_kept(bounded: Served) -> None:
+    """Without a token: on a public path. With one: as much as a few of the largest together."""
+    before = memory(bounded)
+    head = "POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 262144\r\n\r\n"
+    made = [connect(bounded, head.encode() + b"x" * 262_000) for _ in range(20)]
+    for one in made:
+        one.sendall(b"x" * 144)
+        assert b" 405 " in read_answer(one)
+    assert memory(bounded) - before < 30e6
+
+
+@pytest.mark.slow
+def test_large_requests_are_bounded_in_number(modules: Path) -> None:
+    """Each of these becomes 4 MB of lists; all at once would be more than a gigabyte."""
+    body = json.dumps({**BEGIN, "data": {"x": [[]] * 60_000}}, separators=(",", ":"))
+    asked = f"POST /sessions HTTP/1.1\r\nhost: x\r\n{KNOWN}content-length: {len(body)}\r\n\r\n{body}"
+    with served(modules, "--request-bytes", str(len(body)), "--sessions", "300") as server:
+        before, made = memory(server), [connect(server, asked) for _ in range(120)]
+        statuses = Counter(read_answer(one)[9:12] for one in made)
+        assert set(statuses) <= {b"201", b"503", b"429"} and statuses[b"503"] and statuses[b"201"] >= 32, statuses
+        assert memory(server) - before < 500e6
+
+
+def test_refused_data_is_not_kept(bounded: Served) -> None:
+    before = memory(bounded)
+    for _ in range(20):
+        assert bounded.refusal("/sessions", {**BEGIN, "data": {"x": [[]] * 60_000}})[0] == 413
+    assert memory(bounded) - before < 40e6
 
 
 @pytest.mark.slow

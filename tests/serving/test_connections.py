@@ -49,7 +49,10 @@ def test_what_is_no_request_at_all_is_told_so_in_the_shape_of_every_refusal(serv
     assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["code"] == 400
 
 
-@pytest.mark.parametrize("head", [b"x: " + b"a" * 70_000 + b"\r\n", b"x: aaaaaaaa\r\n" * 6000], ids=["one line", "many"])
+LONG = [b"x: " + b"a" * 70_000 + b"\r\n", (b"x: " + b"a" * 400 + b"\r\n") * 200]
+
+
+@pytest.mark.parametrize("head", LONG, ids=["one line", "many"])
 def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(server: Served, head: bytes) -> None:
     made = connect(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
     told = read_to_end(made)
