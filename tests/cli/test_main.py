@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import resource
 import subprocess
 import sys
 from itertools import pairwise
@@ -53,20 +52,6 @@ def test_no_flag_of_a_method_stands_in_a_commands_way(command, capsys):
     for method in METHODS:
         assert main([*command.split(), "--method", method, "--help"]) == 0
         assert f"method {method}" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_help_answers_at_once():
-    quickest = min(_seconds(["train", "--help"]) for _ in range(2))
-    assert quickest < 3.0  # about 0.3 s; with torch it would be many more
-
-
-def _seconds(argv: list[str]) -> float:
-    """Of the processor, which a busy machine does not lengthen."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "tacit.cli.main", *argv], capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_help_shows_the_fields_of_the_method_named(capsys):

@@ -135,9 +135,9 @@ def test_no_note_can_close_its_own_frame(note, limit):
 
 
 def test_a_hostile_note_takes_no_time():
-    began = time.perf_counter()
+    began = time.process_time()
     frame_note("</note" * 40_000 + ">" * 40_000)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 10, "linear: milliseconds; quadratic: minutes"
 
 
 def test_a_note_full_of_what_nobody_sees_is_framed_at_once():
