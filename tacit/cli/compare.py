@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.cli.terminal import exit_status, make_console, percent, say, say_pairs, table
-from tacit.comparison.pages import grid_text, missing_runs, table_text
+from tacit.comparison.pages import missing_runs, table_text
 from tacit.comparison.plan import Plan, PlannedRun, make_plan
 from tacit.comparison.results import Results
 from tacit.comparison.run import LOG, Processes, RunEvent, check_stored, status_of
@@ -161,9 +161,5 @@ def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
             say(console, f"  missing: {line}", style="yellow")
         if len(missing) > MOST_MISSING:
             say(console, f"  and {len(missing) - MOST_MISSING} more; see table.md", style="yellow")
-        for grid in found["grids"].get(world, ()):
-            titles, lines = grid_text(grid)
-            console.print()
-            console.print(table(f"success on {grid['panel']}", titles, lines, titles[1:]))
         show_differences(console, plan, world)
     console.print()

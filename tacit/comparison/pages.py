@@ -26,8 +26,6 @@ def markdown(found: Found) -> str:
         if panel is not None:
             text = f"Panel `{panel['name']}` (hash `{panel['hash']}`), {panel['episodes']} episodes at every evaluation."
         lines += [f"## {world}", "", text, "", *_grid(*table_text(found, world)), ""]
-        for grid in found["grids"].get(world, ()):
-            lines += [f"Success on `{grid['panel']}`:", "", *_grid(*grid_text(grid)), ""]
         if missing := missing_runs(found, world):
             lines += [*(f"- {line}" for line in missing), ""]
         if differences := found["differences"][world]:
@@ -81,10 +79,6 @@ def table_text(found: Found, world: str) -> tuple[list[str], list[list[str]]]:
             p_text(against.get("p_seeds_holm")),
         ])  # fmt: skip
     return head, rows
-
-
-def grid_text(grid: Found) -> tuple[list[str], list[list[str]]]:
-    return ["", *grid["columns"]], [[row["name"], *(_number(m, 100, 1) for m in row["measures"])] for row in grid["rows"]]
 
 
 def csv_text(found: Found) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.training.setup import TaskSets
 
-TOP = ("name", "description", "seeds", "thresholds", "outcome", "metrics", "unequal", "common", "worlds", "methods", "grid")
+TOP = ("name", "description", "seeds", "thresholds", "outcome", "metrics", "unequal", "common", "worlds", "methods")
 SECTIONS = ("schedule", "sft", "engine", "policies")
 """sections that a method may override; the others must be equal"""
 NOT_OF_METHODS = ("evaluation", "model", "world", "seed", "out", "tiny")
@@ -119,54 +119,6 @@ def method_settings(method: str) -> dict[str, str]:
 def shared_settings(document: Document, method: str) -> Document:
     """The settings of [common.method] and [worlds.….method] that this method has."""
     return {key: value for key, value in document.get("method", {}).items() if key in method_settings(method)}
-
-
-# Success again, as rows × columns of the file's methods: who plays × what is read, for example.
-
-Found = dict[str, Any]
-NOTHING: Found = {"start": None, "final": None}
-
-
-@dataclass(frozen=True)
-class Grid:
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[str, ...]]
-    """row -> one method per column; empty if there is none"""
-
-
-def read_grid(value: Any, methods: Collection[str]) -> Grid | None:
-    if value is None:
-        return None
-    columns, rows = (value.get("columns"), value.get("rows")) if isinstance(value, Mapping) else (None, None)
-    lists = [columns, *rows.values()] if isinstance(rows, Mapping) else [None]
-    if not columns or not all(isinstance(own, list) and all(isinstance(text, str) for text in own) for own in lists):
-        raise TacitError("[grid] must hold `columns`, a list of names, and for each row `rows.NAME`, a list of methods.")
-    assert isinstance(rows, Mapping)
-    for name, own in rows.items():
-        if len(own) != len(columns):
-            raise TacitError(f"[grid] has {len(columns)} columns, rows.{name} {len(own)} methods; '' leaves a place empty.")
-        for method in filter(None, own):
-            if method not in methods:
-                raise unknown(f"method in rows.{name} of [grid]", method, methods)
-    return Grid(tuple(columns), {name: tuple(own) for name, own in rows.items()})
-
-
-def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) -> list[Found]:
-    """One grid per panel, the world's own first. Trained rows have two: start and final."""
-    if grid is None:
-        return []
-    found = []
-    for number, panel in enumerate(panels):
-        on_panel = {row["method"]: row["further"].get(panel, NOTHING) if number else row for row in rows} | {"": NOTHING}
-        lines = []
-        for name, own in grid.rows.items():
-            row = [on_panel[method] for method in own]
-            ends = ("start", "final") if any(measures["start"] for measures in row) else ("final",)
-            for end in ends:
-                title = f"{name}, {end}" if len(ends) > 1 else name
-                lines.append({"name": title, "measures": [measures[end] for measures in row]})
-        found.append({"panel": panel, "columns": list(grid.columns), "rows": lines})
-    return found
 
 
 # Rows that are not trained, and worlds whose data may be missing.
@@ -336,7 +288,6 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
     """by world: settings in which its columns differ"""
-    grid: Grid | None = None
     metrics: tuple[str, ...] = ()
     """RL metrics to plot"""
     outcome: int = 1
@@ -423,7 +374,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     return Plan(
         name, tuple(seeds), tuple(worlds), tuple(methods), tuple(starts.values()), tuple(cells),
         tuple(sorted(map(float, thresholds))), read_text(document, "description", ""), (*notes, *unequal), differing,
-        read_grid(document.get("grid"), methods), tuple(dict.fromkeys(metrics)),
+        tuple(dict.fromkeys(metrics)),
         read_outcome(read_text(document, "outcome", "last")),
     )  # fmt: skip
 

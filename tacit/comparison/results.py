@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tacit.comparison.pages import csv_text, draw, markdown
-from tacit.comparison.plan import START, Plan, PlannedRun, make_grids
+from tacit.comparison.plan import START, Plan, PlannedRun
 from tacit.comparison.run import LOG, Processes, RunEvent, failure_of, run_cells, status_of
 from tacit.core.errors import TacitError
 from tacit.evaluation.statistics import (
@@ -341,10 +341,6 @@ class Results:
             "starts": starts,
             "cells": cells,
             "table": table,
-            "grids": {
-                world: make_grids(plan.grid, [row for row in table if row["world"] == world], [panel["name"], *further[world]])
-                for world, panel in panels.items()
-            },
         }
 
     def write(self) -> Found:

@@ -17,7 +17,7 @@ from tacit.core.progress import pluralize
 from tacit.evaluation.plots import Arrivals, Point, Series, Spread, mean_series
 from tacit.report.charts import draw_arrivals, draw_chart, draw_spreads
 from tacit.report.method_sections import compare_diagnostics
-from tacit.report.page import format_count, format_interval, format_percent, is_number, render
+from tacit.report.page import format_count, is_number, render
 from tacit.report.run_files import (
     COMPARISON,
     EVALUATIONS,
@@ -105,6 +105,7 @@ def render_comparison(path: Path, most_trajectories: int = MAX_TRAJECTORIES, bes
         "runs": [(cell, link_run(found, cell, beside or path)) for cell in found.cells],
         "compared": _compared(found),
         "description": str(found.found.get("description") or "").strip(),
+        "last": str(found.found.get("outcome") or "").partition(":")[2],
     }
     finished, planned = sum(cell["status"] == "finished" for cell in found.cells), len(found.cells)
     headline = [
@@ -133,7 +134,7 @@ def build_world(found: Comparison, world: str, notices: list[str]) -> dict[str, 
         "picture": _picture(found, world, rows), "learning": learning, "behaved": behaved,
         "arrivals": list(filter(None, (_arrivals(found, world, level) for level in levels))), "levels": levels,
         "reading": reading, "differences": _differences(found, world),
-        "step_credit": compare_diagnostics(found, world, notices), "grids": _grids(found, world),
+        "step_credit": compare_diagnostics(found, world, notices),
     }  # fmt: skip
 
 
@@ -194,22 +195,6 @@ def _picture(found: Comparison, world: str, rows: Sequence[Record]) -> Markup | 
             lines.append(Spread(row["method"], mean, low, high, each, found.color(row["method"])))
     note = "dot: mean over seeds; line: 95% interval; small marks: seeds"
     return draw_spreads(f"Final success in {world}", lines, note) if lines else ""
-
-
-def _grids(found: Comparison, world: str) -> list[tuple[str, list[str], list[list[str]]]]:
-    """(panel, titles, rows) of each: success as the comparison's file arranges its methods."""
-    told = []
-    for grid in list_mappings(as_mapping(found.found.get("grids")).get(world)):
-        rows = []
-        for row in list_mappings(grid.get("rows")):
-            measures = [as_mapping(m) for m in (row["measures"] if isinstance(row.get("measures"), list) else ())]
-            ends = [format_interval([m.get("low"), m.get("high")]) for m in measures]
-            rows.append(
-                [str(row.get("name")), *(f"{format_percent(m.get('mean'))} {e}" for m, e in zip(measures, ends, strict=True))]
-            )
-        titles = grid["columns"] if isinstance(grid.get("columns"), list) else []
-        told.append((str(grid.get("panel")), ["", *map(str, titles)], rows))
-    return told
 
 
 def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:

@@ -96,11 +96,6 @@ class DictionaryHistory:
                 found.setdefault(phrase, {})[step] = rate
         return dict(sorted(found.items(), key=lambda life: (-sum(life[1].values()), life[0])))
 
-    def gone(self) -> list[tuple[Phrase, int]]:
-        """Phrases no longer in the dictionary with the last iteration they were there, those once used most first."""
-        now = max((step for step, _ in self.rates()), default=0)
-        return [(phrase, max(life)) for phrase, life in self.lives().items() if max(life) < now]
-
     def phrases(self) -> list[dict[str, Any]]:
         """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
         return self.companion.history.standing()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary import behavior_table, colored, phrase_colors, sparkline, step_table
+from tacit.cli.inspection.dictionary import behavior_table, mark_phrases, step_table
 from tacit.cli.main import main
 from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.extraction import Dictionary
@@ -222,14 +222,8 @@ def a_story(*batches: tuple[str, ...]) -> DictionaryHistory:
     return DictionaryHistory(companion, "here", steps)
 
 
-def test_phrases_have_a_color_to_themselves():
-    story = a_story(("ABAB", "CBC", "CBC", "CBC") * 20)
-    colors = phrase_colors(story)
-    merged = story.companion.dictionary.merged
-    assert set(colors) == set(merged) and len(set(colors.values())) == len(merged) > 2
-    first, again = colored([merged[0], ("C",), merged[0]], colors).spans[0::2]
-    assert first.style == again.style == colors[merged[0]] and colored([("C",)], colors).spans[0].style == "dim"
-    assert colored([("A", "B"), ("C",)], {("A", "B"): "red"}).plain == "[A→B] C"
+def test_merged_phrases_are_marked():
+    assert mark_phrases([("A", "B"), ("C",)]).plain == "[A→B] C" and mark_phrases([]).plain == "no skill"
 
 
 def test_a_reading_is_eq_3_in_its_parts():
@@ -253,16 +247,8 @@ def test_an_alphabet_that_costs_nothing():
 
 def test_phrases_that_came_and_went():
     story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
-    assert story.gone() == [(("A", "B"), 1)]
     assert story.rates() == [(1, {("A", "B"): 1.0}), (2, {("B", "C"): 1.0}), (3, {("B", "C"): 1.0})]
     assert [p["since"] for p in story.phrases()] == [2]
-
-
-def test_a_life_in_a_line():
-    assert sparkline([None, 0.0, 0.5, 1.0]) == "·▁▅█"
-    assert sparkline([0.0]) == "▁" and sparkline([]) == ""
-    long = sparkline([None] * 150 + [2.0] * 150)
-    assert long == "·" * 12 + "█" * 12
 
 
 def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():

@@ -153,7 +153,7 @@ def found() -> dict[str, Any]:
     return {
         "name": "made up", "description": "", "worlds": ["w"], "methods": methods, "seeds": [0, 1], "thresholds": THRESHOLDS,
         "baseline": "grpo", "notes": ["budgets differ."], "panels": {"w": check_same_panel("w", {"a": START})}, "starts": {},
-        "further": {"w": []}, "grids": {},
+        "further": {"w": []},
         "cells": CELLS, "table": make_table(CELLS, ["w"], methods, THRESHOLDS),
         "differences": {"w": [{"setting": "kl", "values": {"grpo": 0.1, "lost": 0.0}, "named_by": ["lost"], "unequal": False}]},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows that learn nothing, worlds that may be absent, further panels, and final success arranged as a grid."""
+"""Rows that learn nothing, worlds that may be absent, and further panels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import tomllib
 import pytest
 
 from tacit.cli.main import main
-from tacit.comparison.pages import csv_text, grid_text, markdown
-from tacit.comparison.plan import Plan, make_grids, make_plan
+from tacit.comparison.pages import csv_text, markdown
+from tacit.comparison.plan import Plan, make_plan
 from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
@@ -57,12 +57,6 @@ name = "constant_context"
 name = "constant_context"
 block = "text"
 """
-GRID = """
-[grid]
-columns = ["full", "text"]
-rows.reader = ["reader", "reader-text"]
-rows.by-heart = ["explorer", ""]
-"""
 
 
 def plan_of(text: str) -> Plan:
@@ -96,9 +90,6 @@ def test_only_what_it_reads_is_held_against_the_others():
         ('plays = "expert"', 'plays = "exprt"', "unknown agent 'exprt' of method 'explorer'. Did you mean 'expert'"),
         ('block = "text"\n', 'block = "text"\nschedule.lr = 1.0\n', "'reader' is not trained"),
         ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no reader"),
-        ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['redaer']\n[methods.explorer]", "Did you mean 'reader'"),
-        ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['reader', '']\n[methods.explorer]", "1 columns, rows.b 2"),
-        ("[methods.explorer]", "[grid]\nrows.b = ['reader']\n[methods.explorer]", "must hold `columns`"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(before, after, reason):
@@ -134,42 +125,11 @@ def test_a_world_that_may_be_absent_is_left_out_with_its_reason(monkeypatch, tmp
         plan_of(text.replace('"alfworld"', '"alfwrld"'))
 
 
-def measure(mean: float | None):
-    return None if mean is None else {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "per_seed": [mean]}
-
-
-def row(method: str, start: float | None, final: float | None, **further: float):
-    told = {panel: {"start": None, "final": measure(value)} for panel, value in further.items()}
-    return {"method": method, "start": measure(start), "final": measure(final), "further": told}
-
-
-def test_who_practises_is_told_twice_and_further_panels_have_a_grid_of_their_own():
-    grid = plan_of(RULES + LEARNED + GRID + 'rows.policy = ["learned", "practised"]\n').grid
-    rows = [
-        row("reader", None, 0.5, hard=0.25), row("reader-text", None, 0.4), row("explorer", None, 0.9),
-        row("learned", 0.2, 0.7, hard=0.3), row("practised", None, None),
-    ]  # fmt: skip
-    own, hard = make_grids(grid, rows, ["w/test/6", "hard"])
-    titles, lines = grid_text(own)
-    assert titles == ["", "full", "text"] and lines == [
-        ["reader", "50.0 [40.0, 60.0]", "40.0 [30.0, 50.0]"],
-        ["by-heart", "90.0 [80.0, 100.0]", "–"],
-        ["policy, start", "20.0 [10.0, 30.0]", "–"],
-        ["policy, final", "70.0 [60.0, 80.0]", "–"],
-    ]
-    assert grid_text(hard)[1] == [
-        ["reader", "25.0 [15.0, 35.0]", "–"],
-        ["by-heart", "–", "–"],
-        ["policy", "30.0 [20.0, 40.0]", "–"],
-    ]
-    assert make_grids(None, rows, ["w/test/6"]) == []
-
-
 @pytest.mark.slow
 def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "150")
     file, out = tmp_path / "rules.toml", tmp_path / "out"
-    file.write_text(RULES.replace('[worlds.kitchen.start]\nmethod = "constant_context"\nsft.steps = 5\n', "") + GRID)
+    file.write_text(RULES.replace('[worlds.kitchen.start]\nmethod = "constant_context"\nsft.steps = 5\n', ""))
     compare = ["compare", str(file), "--out", str(out), "--jobs", "2"]
     assert main([*compare, "--only", "reader/0,explorer"]) == 0
     killed = out / "runs/kitchen/explorer/1"  # as after a kill: it had begun, and what it had measured is lost
@@ -179,7 +139,7 @@ def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, mo
     assert main(compare) == 0
     printed = capsys.readouterr().out
     assert "kitchen/explorer/1 resumes" in printed and "kitchen/reader/0 begins" not in printed
-    assert "success on cooking/test/6" in printed and "success on cooking/train/4" in printed and "the reader plays" in printed
+    assert "final, train" in printed and "the reader plays" in printed
     found = json.loads((out / "comparison.json").read_text())
     assert found["complete"] and found["further"] == {"kitchen": ["cooking/train/4"]}
     again = next(c for c in found["cells"] if (c["method"], c["seed"]) == ("explorer", 1))
@@ -188,7 +148,6 @@ def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, mo
     assert rows["reader"]["final"]["mean"] == rows["reader"]["further"]["cooking/train/4"]["final"]["mean"] == 1.0
     assert rows["reader"]["start"] is None and rows["reader"]["steps_to"][0]["of"] == 0
     text = markdown(found)
-    assert "| final, train" in text and "Success on `cooking/train/4`:" in text
-    assert "| by-heart | 100.0" in text and "final cooking/train/4 low" in csv_text(found).splitlines()[0]
+    assert "| final, train" in text and "final cooking/train/4 low" in csv_text(found).splitlines()[0]
     assert main(["eval", str(killed)]) == 2 and "has measured the expert, which has no weights" in capsys.readouterr().err
     assert main(["report", str(out), "--runs"]) == 0

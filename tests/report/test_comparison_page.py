@@ -147,12 +147,12 @@ def test_the_pages_of_its_runs_too(place, capsys):
     assert "--runs is for comparisons" in capsys.readouterr().err
 
 
-def test_success_is_arranged_as_the_file_arranges_it(place):
-    measure = {"mean": 0.984, "low": 0.944, "high": 0.996}
-    grid = {"panel": "letters/hard/9", "columns": ["full", "<b>"], "rows": [{"name": "reader", "measures": [measure, None]}]}
-    rewrite(place, grids={"letters": [grid, "junk", {"rows": [{"measures": 3}]}], "countdown": 7})
+def test_the_outcome_has_a_column_of_its_own(place):
+    found = json.loads((place / "comparison.json").read_text())
+    found["table"][0]["outcome"] = {"mean": 0.123, "low": 0.1, "high": 0.2, "per_seed": [0.123]}
+    rewrite(place, table=found["table"], outcome="mean:3")
     text = Page(render_comparison(place)).text
-    assert "Success on letters/hard/9 full <b> reader 98.4% [94.4, 99.6] –" in text
+    assert "final mean of last 3 peak" in text and "12.3%" in text and "the mean of the last 3 evaluations" in text
 
 
 def test_many_runs_that_were_never_begun_are_one_sentence(place):
