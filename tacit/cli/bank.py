@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.terminal import dispatch, make_console, say, say_pairs, table
+from tacit.cli.terminal import Command, dispatch, make_console, say, say_pairs, table
 from tacit.companions.experience.bank import Bank, Entry, Usage, remove_by_hand
 from tacit.companions.experience.files import export_lines, find_bank, import_lines, load_embedding, open_bank, read_bank
 from tacit.companions.experience.retrieval import ORDERS, Embedding, NgramEmbedding, rank_entries
@@ -20,40 +20,35 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.runs.files import write_text
 
-SUMMARY_LINE = "The experience bank of a run: what is kept in it, where it came from, whom it guided and with what result."
-USAGE = f"""usage: tacit bank [list] BANK [--by use|useful|harmful] [--most N] [--json]
-       tacit bank search BANK TEXT [--most N] [--json]
-       tacit bank explain BANK ID [--json]
-       tacit bank remove BANK ID…
-       tacit bank export BANK FILE
-       tacit bank import BANK FILE [--embedding NAME]
-
-{SUMMARY_LINE}
-
-  list     its entries, by how often they were handed out or by how those they guided fared
-  search   the entries nearest to a text; nobody is told that somebody asked
-  explain  one entry: its origin, what it took the place of, every episode it guided
-  remove   entries that should guide nobody any more; what is known of them stays on record
-  export   the living entries as JSON lines (- prints them)
-  import   such lines, embedded anew; lines that cannot be read are told by number, the rest is taken
-
-BANK is a run directory or a bank's file. `tacit bank COMMAND --help` says what a command takes."""
-BANK_HELP = "run directory, or a bank's file"
+SUMMARY_LINE = "List, search and edit the experience bank of a run. BANK is a run directory or the file of a bank."
 GOES_BACK = "A run that is resumed goes back to the bank of its checkpoint."
 MOST_TOLD = 10
 """bad lines reported one by one"""
 
 
 def run(argv: Sequence[str]) -> int:
-    commands = {"list": list_entries, "search": search, "explain": explain}
-    commands |= {"remove": remove, "export": export, "import": bring_in}
-    return dispatch(argv, USAGE, commands, "command or bank", list_entries)
+    commands: dict[str, Command] = {
+        "list": (list_entries, "list entries by use, or by the results of the episodes they guided"),
+        "search": (search, "find the entries nearest to a text"),
+        "explain": (explain, "show one entry: its origin, what it replaced, every episode it guided"),
+        "remove": (remove, "retire entries; their record stays"),
+        "export": (export, "write the live entries as JSON lines (- prints them)"),
+        "import": (bring_in, "add entries from JSON lines and embed them"),
+    }
+    return dispatch(argv, "bank", SUMMARY_LINE, commands, list_entries, "BANK")
 
 
 def list_entries(argv: Sequence[str]) -> int:
     parser = _parser("list", "List the entries of an experience bank.")
-    parser.flag("--by", "use", "how often handed out; won more than lost; lost more than won", None, choices=ORDERS)
-    _add_most_and_json(parser, 20)
+    parser.flag(
+        "--by",
+        "use",
+        "by use; only entries that won more than they lost, or less",
+        None,
+        choices=ORDERS,
+    )
+    parser.flag("--most", 20, "number of entries to show")
+    parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
     found = rank_entries(bank, arguments.by)
     if arguments.json:
@@ -69,9 +64,10 @@ def list_entries(argv: Sequence[str]) -> int:
 
 
 def search(argv: Sequence[str]) -> int:
-    parser = _parser("search", "The entries nearest to a text, nearest first.")
-    parser.add_argument("text", metavar="TEXT", help="what to look for")
-    _add_most_and_json(parser, 5)
+    parser = _parser("search", "Find the entries nearest to a text, nearest first.")
+    parser.add_argument("text", metavar="TEXT", help="text to search for")
+    parser.flag("--most", 5, "number of entries to show")
+    parser.flag("--json", False, "print one JSON list")
     arguments, bank = _parsed(parser, argv)
     (ids,) = bank.nearest(_embedding_of(bank)([arguments.text]), arguments.most)
     found = [(bank.entries[number], bank.usage[number]) for number in ids]
@@ -85,9 +81,9 @@ def search(argv: Sequence[str]) -> int:
 
 
 def explain(argv: Sequence[str]) -> int:
-    parser = _parser("explain", "One entry: where it came from, whom it guided, with what result, what it took the place of.")
-    parser.add_argument("id", type=int, metavar="ID", help="its number")
-    parser.flag("--json", False, "print it as one JSON object")
+    parser = _parser("explain", "Show one entry: its origin, what it replaced, and the episodes it guided.")
+    parser.add_argument("id", type=int, metavar="ID", help="number of the entry")
+    parser.flag("--json", False, "print one JSON object")
     arguments, bank = _parsed(parser, argv)
     told = bank.explain(arguments.id)
     if arguments.json:
@@ -98,8 +94,8 @@ def explain(argv: Sequence[str]) -> int:
 
 
 def remove(argv: Sequence[str]) -> int:
-    parser = _parser("remove", "Remove entries: they guide nobody any more, and stay on record.")
-    help = "their numbers; with one that is not there nothing is removed"
+    parser = _parser("remove", "Retire entries: they guide no more episodes; their record stays.")
+    help = "numbers of entries; if one does not exist, none is removed"
     parser.add_argument("ids", type=int, nargs="+", metavar="ID", help=help)
     arguments, _ = _parsed(parser, argv)
     ids = list(dict.fromkeys(arguments.ids))
@@ -109,8 +105,8 @@ def remove(argv: Sequence[str]) -> int:
 
 
 def export(argv: Sequence[str]) -> int:
-    parser = _parser("export", "Write the living entries as JSON lines.")
-    parser.add_argument("file", metavar="FILE", help="where to; - prints them")
+    parser = _parser("export", "Write the live entries as JSON lines.")
+    parser.add_argument("file", metavar="FILE", help="output file; - prints them")
     arguments, bank = _parsed(parser, argv)
     lines = "".join(f"{line}\n" for line in export_lines(bank))
     if arguments.file == "-":
@@ -122,9 +118,9 @@ def export(argv: Sequence[str]) -> int:
 
 
 def bring_in(argv: Sequence[str]) -> int:
-    parser = _parser("import", "Take in entries from JSON lines, each an object with a text; they are embedded anew.")
+    parser = _parser("import", "Add entries from JSON lines, each an object with `text`, and embed them.")
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines, as `tacit bank export` writes them")
-    help = "of a bank that is not there yet: ngram (default), or a sentence encoder's directory"
+    help = "embedding of a new bank: ngram (default), or the directory of a sentence encoder"
     parser.flag("--embedding", None, help, "NAME")
     arguments, _ = parser.parse(argv)
     console, path = make_console(), arguments.bank
@@ -168,13 +164,8 @@ def _embedding_of(bank: Bank) -> Embedding:
 
 def _parser(command: str, summary: str) -> Parser:
     parser = Parser(f"bank {command}", summary)
-    parser.add_argument("bank", type=Path, metavar="BANK", help=BANK_HELP)
+    parser.add_argument("bank", type=Path, metavar="BANK", help="run directory, or the file of a bank")
     return parser
-
-
-def _add_most_and_json(parser: Parser, most: int) -> None:
-    parser.flag("--most", most, "how many to show")
-    parser.flag("--json", False, "print them as one JSON list")
 
 
 def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:

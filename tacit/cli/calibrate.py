@@ -20,7 +20,7 @@ from tacit.training.settings import TrainSettings
 if TYPE_CHECKING:
     from tacit.calibration.audit import Audit
 
-SUMMARY_LINE = "Choose the layer, pooling and radius that BiPACE and BiGPO compare a model's steps with (appendices F and H)."
+SUMMARY_LINE = "Choose the layer, pooling and radius of BiPACE and BiGPO for a model (appendices F and H)."
 
 
 def run(argv: Sequence[str]) -> int:
@@ -97,18 +97,18 @@ def make_parser(method: str) -> Parser:
     parser = Parser("calibrate", SUMMARY_LINE, usage="tacit calibrate TARGET [--world NAME] [settings]")
     parser.add_argument("target", metavar="TARGET", help="run directory, or a model (tiny, a checkpoint, a hub id)")
     add_checkpoint_flag(parser)
-    play_help = "who plays the episodes of the probe; the radius is always found on the policy's own (default: policy)"
+    play_help = "source of the probe's episodes; the radius always uses the policy's own (default: policy)"
     parser.flag("--play", "policy", play_help, "|".join(SOURCES))
-    parser.flag("--tasks-each", 5, "the probe's tasks per family")
-    parser.flag("--members", 0, "the probe's episodes per task (default: as in training)")
-    parser.flag("--observations", 8000, "steps after which the probe begins no task")
-    parser.flag("--groups", 0, "the radius's groups (default: as in training)")
-    parser.flag("--group-size", 0, "episodes of each of those groups (default: as in training)")
+    parser.flag("--tasks-each", 5, "probe tasks per family")
+    parser.flag("--members", 0, "probe episodes per task (default: as in training)")
+    parser.flag("--observations", 8000, "start no further probe task after this many steps")
+    parser.flag("--groups", 0, "groups for the radius (default: as in training)")
+    parser.flag("--group-size", 0, "episodes per group (default: as in training)")
     parser.flag("--layers", "", "layers to scan: --layers=-12,-8 (default: the paper's)", "L,…")
     parser.flag("--poolings", "", f"poolings to scan (default: {','.join(POOLINGS)})", "P,…")
     parser.flag("--epsilons", "", f"radii to scan (default: {', '.join(map(str, EPSILONS))})", "E,…")
-    parser.flag("--min-clusters", MIN_CLUSTERS, "fewest clusters")
-    parser.flag("--out", Path, "where to write it (default: where training looks for it)", "FILE")
+    parser.flag("--min-clusters", MIN_CLUSTERS, "minimum number of clusters")
+    parser.flag("--out", Path, "output file (default: where training looks for it)", "FILE")
     parser.flag("--json", False, "print the result as one JSON object on the last line")
     parser.add_options("tasks", options_of(TrainSettings, only=("split",)))
     add_shared_options(parser, method)

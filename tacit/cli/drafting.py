@@ -71,9 +71,9 @@ POOL = 4096
 
 
 def draft_tracker(argv: Sequence[str]) -> int:
-    summary = "Let a model write a tracker from a handful of episodes, and check it against all of them."
+    summary = "Let a model write a tracker from a few recorded episodes, and check it on all of them."
     parser = _parser("draft-tracker", summary)
-    parser.flag("--check", Path, "ask nobody: check this draft, or one that was changed by hand", "FILE")
+    parser.flag("--check", Path, "check this draft instead of asking a model", "FILE")
     arguments, _ = parser.parse(argv)
     console, episodes = make_console(), _episodes(arguments)
     shown, kinds = choose_examples(episodes, arguments.shown), list_action_kinds(episodes)
@@ -82,22 +82,20 @@ def draft_tracker(argv: Sequence[str]) -> int:
 
 
 def draft_rewards(argv: Sequence[str]) -> int:
-    parser = _parser(
-        "draft-rewards", "Let a model write the rewards of a tracker, drafted or a world's own, and check them on all episodes."
-    )
-    parser.flag("--tracker", Path, "the drafted tracker they are for: NAME_tracker.py", "FILE")
-    parser.flag("--block", FULL_BLOCK, f"or the form of the world's own block (default: {FULL_BLOCK})", "FORM")
-    parser.flag("--check", Path, "ask nobody: check these rewards", "FILE")
+    parser = _parser("draft-rewards", "Let a model write the rewards of a tracker, and check them on all recorded episodes.")
+    parser.flag("--tracker", Path, "drafted tracker: NAME_tracker.py", "FILE")
+    parser.flag("--block", FULL_BLOCK, f"or the form of the world's own state block (default: {FULL_BLOCK})", "FORM")
+    parser.flag("--check", Path, "check these rewards instead of asking a model", "FILE")
     arguments, _ = parser.parse(argv)
     if not arguments.tracker and not arguments.world:
-        raise TacitError("rewards for which tracker? --tracker FILE for a drafted one, --world NAME for the world's own.")
+        raise TacitError("no tracker: give --tracker FILE for a drafted one, or --world NAME for the world's own.")
     console, episodes = make_console(), _episodes(arguments)
     work, kinds, beside = _work(arguments), list_action_kinds(episodes), list[str]()
     blocks: dict[Recording, list[Fields]] | None = None
     if arguments.tracker:
         beside = [_read(arguments.tracker)]
         if arguments.tracker.resolve().parent != arguments.out.resolve():
-            raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
+            raise TacitError(f"rewards are saved next to their tracker: use --out {arguments.tracker.parent}.")
         say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{truncate_for_display(beside[0])}")
     else:
         episodes, blocks = _follow_own_tracker(console, arguments, episodes)
@@ -125,7 +123,7 @@ def _follow_own_tracker(
     tasks = world.tasks_of(world.splits[0], POOL, 0)
     blocks, failed = render_fields(world, world.tracker_of(arguments.block), episodes, tasks)
     for line in failed[:SHOWN_FAILURES]:
-        say(console, f"left out, since {world.name}'s own tracker cannot follow it: {line}", style="yellow")
+        say(console, f"skipped, {world.name}'s own tracker cannot follow it: {line}", style="yellow")
     if not any(episode.success for episode in blocks):
         raise TacitError(f"{world.name}'s own tracker cannot follow any won episode of these logs; draft one (draft-tracker).")
     return [episode for episode in episodes if episode in blocks], blocks
@@ -134,26 +132,26 @@ def _follow_own_tracker(
 def _parser(command: str, summary: str) -> Parser:
     parser = Parser(f"modules {command}", summary)
     add_logs_flag(parser, "recorded episodes, won and lost")
-    parser.flag("--out", Path, "where the draft and what was found are written", "DIR", required=True)
+    parser.flag("--out", Path, "output directory", "DIR", required=True)
     parser.flag("--family", "", "only episodes of this family (default: all)", "NAME")
-    parser.flag("--world", "", "the world it is for, where there is one", "NAME")
-    parser.flag("--name", "", "of the files (default: the family, or work)", "NAME")
-    parser.flag("--endpoint", None, "OpenAI-compatible address of the model that writes", "URL")
-    parser.flag("--model", "", "of the endpoint; without one, a model on this machine", "MODEL")
+    parser.flag("--world", "", "world of the tracker, if there is one", "NAME")
+    parser.flag("--name", "", "name of the files (default: the family, or work)", "NAME")
+    parser.flag("--endpoint", None, "URL of an OpenAI-compatible API", "URL")
+    parser.flag("--model", "", "model of the endpoint; without --endpoint, a local model", "MODEL")
     parser.flag("--key-variable", "OPENAI_API_KEY", "environment variable with the key", "NAME")
-    parser.flag("--timeout", 300.0, "how long an answer may take", "S")
-    parser.flag("--max-tokens", 4096, "longest answer")
-    parser.flag("--temperature", 0.2, "of the model that writes", "T")
-    parser.flag("--shown", 6, "episodes that it is shown")
-    parser.flag("--attempts", 3, "drafts, each told what failed")
-    parser.flag("--yes", False, "run drafts without asking; they are printed all the same")
+    parser.flag("--timeout", 300.0, "timeout of a request in seconds", "S")
+    parser.flag("--max-tokens", 4096, "maximum tokens of an answer")
+    parser.flag("--temperature", 0.2, "sampling temperature", "T")
+    parser.flag("--shown", 6, "episodes shown to the model")
+    parser.flag("--attempts", 3, "maximum number of drafts; each sees why the last one failed")
+    parser.flag("--yes", False, "run drafts without asking; they are printed first")
     return parser
 
 
 def _episodes(arguments: Namespace) -> list[Recording]:
     """The requested episodes; line numbers refer to the logs."""
     if arguments.name and not arguments.name.isidentifier():
-        raise TacitError(f"--name {arguments.name!r} is to be the name of a Python file: letters, digits and underscores.")
+        raise TacitError(f"--name {arguments.name!r} must be a Python identifier: letters, digits and underscores.")
     if arguments.shown < 1 or arguments.attempts < 1:
         raise TacitError("--shown and --attempts must be at least 1.")
     family_of, families = family_without_world, ()  # type: tuple[Callable[[Recording], str], tuple[str, ...]]
@@ -166,9 +164,9 @@ def _episodes(arguments: Namespace) -> list[Recording]:
         raise unknown("family of these logs", arguments.family, logs.families)
     chosen = logs.select([arguments.family] if arguments.family else logs.families)
     if not any(logged.recording.success for logged in chosen):
-        raise TacitError("there is no won episode in these logs: a tracker could not be checked.")
+        raise TacitError("these logs have no successful episode, so a tracker cannot be checked.")
     if any(not logged.recording.goal for logged in chosen):
-        raise TacitError("a tracker is told the goal, and some of these episodes name only a task; add `goal` to every line.")
+        raise TacitError("some of these episodes have no `goal`, which a tracker reads; add it to every line.")
     return [logged.recording for logged in chosen]
 
 
@@ -178,7 +176,7 @@ def _work(arguments: Namespace) -> str:
 
 def _policy(arguments: Namespace) -> SamplingPolicy:
     if not arguments.model:
-        raise TacitError("who writes the draft? --endpoint URL --model NAME, or --model with a model on this machine.")
+        raise TacitError("no model: give --endpoint URL --model NAME, or a local model with --model.")
     if arguments.endpoint:
         from tacit.engines.endpoint.client import ChatClient
         from tacit.engines.endpoint.policy import ChatPolicy
@@ -212,7 +210,7 @@ def _pursue(
         say(console, truncate_for_display(text))
 
     def agreed() -> bool:
-        return arguments.yes or ask_yes(f"Run this draft behind its fence, against {len(episodes)} episodes?")
+        return arguments.yes or ask_yes(f"Run this draft in its sandbox on {len(episodes)} episodes?")
 
     report = lambda found: show_examination(console, found)  # noqa: E731
     return draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, beside, blocks)
@@ -230,7 +228,7 @@ def show_examination(console: Console, found: CheckReport) -> None:
     for note in found.notes:
         say(console, f"note: {note}", style="yellow")
     if missing := [name for name, holds in found.enforced_limits.items() if not holds]:
-        say(console, f"note: not held by the kernel here: {', '.join(missing)}", style="yellow")
+        say(console, f"note: limits that this kernel does not enforce: {', '.join(missing)}", style="yellow")
 
 
 def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str) -> int:
@@ -240,7 +238,10 @@ def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str
     written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), tracker, block)
     say(console, f"written: {', '.join(map(str, written))}")
     if drafted.report is None or not drafted.report.passed:
-        say(console, "the draft was not run" if drafted.report is None else "no draft held; mend it by hand and --check it")
+        say(
+            console,
+            "the draft was not run" if drafted.report is None else "no draft passed; fix one and run --check",
+        )
         return 1
     form = f" --block {DRAFTED}" if arguments.world else ""
     logs = " ".join(f"--from {path}" for path in arguments.logs)

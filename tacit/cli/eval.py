@@ -130,7 +130,7 @@ def show(console: Console, target: Target, measured: EvaluationResult) -> None:
 
 def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
     if not uses:
-        say(console, "no episode to count tokens of: every world broke")
+        say(console, "no episode to count tokens of: all worlds crashed")
         return
     own = uses[0]
     columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
@@ -218,21 +218,21 @@ def _the_run(target: Target, measured: EvaluationResult) -> Pairs:
     if target.run is None:
         return []
     if (earlier := measured.earlier) is None:
-        pairs = [("the run said", "nothing about this checkpoint with these settings")]
+        pairs = [("in the run", "no evaluation of this checkpoint with these settings")]
     else:
         other = "NOT the same: other weights, number format, library versions or hardware"
         verdict = "the same" if measured.result["equals_run"] else other
-        pairs = [("the run said", f"{percent(earlier['success'])} {format_stage(earlier)}: {verdict}")]
+        pairs = [("in the run", f"{percent(earlier['success'])} {format_stage(earlier)}: {verdict}")]
     summary = find_summary(target.run)
     if summary is None:
         why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
-        return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}{flag_for_later()}` goes on with it")]
+        return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}{flag_for_later()}` resumes it")]
     final, peak = final_and_peak([in_world(e, target.recipe.world) for e in summary["evaluations"]])
     pairs += [("its final", f"{percent(final['success'])} {format_stage(final)}")]
     return [*pairs, ("its peak", f"{percent(peak['success'])} {format_stage(peak)}")]
 
 
-SUMMARY_LINE = "Measure a run, a model, the expert, a reader or an endpoint on a fixed panel; a run repeats its own number."
+SUMMARY_LINE = "Evaluate a run, a model, the expert, the rule agent or an endpoint on a fixed panel of tasks."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 PRINTED = "-"
 """keys of the result that --json prints without a file"""
@@ -262,7 +262,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         measured = sitting.play(arguments.batch, progress, progress.resume)
     except KeyboardInterrupt as stop:
-        kept = f" What was played is in {sitting.journal.path}; the same command goes on from there." if sitting.journal else ""
+        kept = f" Finished episodes are in {sitting.journal.path}; the same command resumes." if sitting.journal else ""
         print(f"\nstopped.{kept}", file=sys.stderr)
         return exit_status(stop)
     finally:
@@ -289,34 +289,32 @@ def make_parser(method: str) -> Parser:
         "eval",
         SUMMARY_LINE,
         usage="tacit eval TARGET [--world NAME] [settings] | --endpoint URL --model NAME --world NAME [settings]",
-        epilog="For a run, every default is the run's own setting. An evaluation that was stopped goes on where it stopped.",
+        epilog="For a run, every default is the run's own setting. The same command resumes a stopped evaluation.",
     )
-    target_help = "run directory or one of its checkpoints; skill modules; a model (tiny, a saved one, a hub id); `expert`; or "
-    parser.add_argument(
-        "target", nargs="?", metavar="TARGET", help=target_help + "`reader`, a rule that reads what a policy reads"
-    )
+    target_help = "run directory or checkpoint, skill modules, model (tiny, a directory, a hub id), `expert`, or `reader`, the "
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=target_help + "world's rule agent")
     add_checkpoint_flag(parser)
-    panel_help = "the panel by name, as `tacit list panels` gives it (countdown/test/128), or a .json or .jsonl file of tasks"
+    panel_help = "panel: a name from `tacit list panels` (countdown/test/128), or a .json or .jsonl file of tasks"
     parser.flag("--panel", None, panel_help, "NAME|FILE")
     parser.flag("--k", "", "k of pass@k and SC@k (default: the repeats, if several)", "K,…")
-    parser.flag("--batch", 256, "episodes played side by side")
-    tokens_help = "also count what ReAct-1step and ReAct-full, with and without a list of actions, would have read"
+    parser.flag("--batch", 256, "episodes played at a time")
+    tokens_help = "also count the prompt tokens of ReAct-1step and ReAct-full, with and without a list of actions,"
     parser.flag("--tokens", False, f"{tokens_help} on the same episodes")
-    parser.flag("--price-prompt", float, "of a million prompt tokens, to say what it cost", "PRICE")
-    parser.flag("--price-completion", float, "of a million completion tokens", "PRICE")
-    json_help = "write the result to this file; without one, print it as one JSON object on the last line"
+    parser.flag("--price-prompt", float, "price of a million prompt tokens, to report the cost", "PRICE")
+    parser.flag("--price-completion", float, "price of a million completion tokens", "PRICE")
+    json_help = "write the result to FILE, or print it as one JSON object on the last line"
     parser.flag("--json", None, json_help, "FILE", nargs="?", const=PRINTED)
     out_help = "directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)"
     parser.flag("--out", Path, out_help, "DIR")
-    parser.flag("--fresh", False, "play every episode anew; what was played before is kept aside")
+    parser.flag("--fresh", False, "play every episode again; earlier ones are moved aside")
     add_panel_options(parser, PANEL_SETTINGS)
-    group = parser.add_argument_group("endpoint: a model served under an OpenAI-compatible address")
-    parser.flag("--endpoint", None, "its address, up to the version: http://localhost:8000/v1", "URL", group=group)
-    parser.flag("--model", None, "which of its models", "NAME", group=group)
-    key_help = f"environment variable that holds the key (default: {DEFAULT_KEY_VARIABLE})"
+    group = parser.add_argument_group("endpoint: a model behind an OpenAI-compatible API")
+    parser.flag("--endpoint", None, "its URL, such as http://localhost:8000/v1", "URL", group=group)
+    parser.flag("--model", None, "name of the model there", "NAME", group=group)
+    key_help = f"environment variable with the key (default: {DEFAULT_KEY_VARIABLE})"
     parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME", group=group)
-    parser.flag("--concurrency", 16, "requests under way at a time", group=group)
-    parser.flag("--timeout", 120.0, "for one answer", "SECONDS", group=group)
+    parser.flag("--concurrency", 16, "concurrent requests", group=group)
+    parser.flag("--timeout", 120.0, "timeout of a request", "SECONDS", group=group)
     add_shared_options(parser, method)
     return parser
 
@@ -325,14 +323,14 @@ def _check(parser: Parser, arguments: Namespace) -> None:
     if not arguments.target and not arguments.endpoint:
         parser.error("the following arguments are required: TARGET (or --endpoint URL --model NAME)")
     if arguments.endpoint and arguments.target:
-        raise TacitError(f"measure {arguments.target!r} or the endpoint {arguments.endpoint}, not both in one evaluation.")
+        raise TacitError(f"give TARGET ({arguments.target}) or --endpoint {arguments.endpoint}, not both.")
     if arguments.model and not arguments.endpoint:
-        raise TacitError(f"--model {arguments.model} names a model of an --endpoint; a model of your own is the TARGET itself.")
+        raise TacitError(f"--model {arguments.model} is for --endpoint; to evaluate a local model give it as TARGET.")
     check_at_least_one(arguments, "batch", "concurrency")
     if arguments.timeout <= 0:
         raise TacitError(f"--timeout {arguments.timeout:g} must be above 0.")
     if arguments.out and (arguments.out.suffix == ".json" or arguments.out.is_file()):
-        raise TacitError(f"--out {arguments.out} must be a directory; --json FILE writes the result to a file of your own.")
+        raise TacitError(f"--out {arguments.out} must be a directory; to write the result to a file use --json FILE.")
     if arguments.out:
         check_output_directory(arguments.out)
 
@@ -341,6 +339,6 @@ def _open(arguments: Namespace, said: Overrides) -> Target:
     if not arguments.endpoint:
         return open_agent(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:
-        raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
+        raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; remove it for an endpoint.")
     url, model, key = arguments.endpoint, arguments.model or "", arguments.key_variable
     return open_endpoint(said, url, model, key, arguments.concurrency, arguments.timeout)

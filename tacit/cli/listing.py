@@ -14,15 +14,15 @@ from tacit.config.recipe import find_recipe, packaged
 from tacit.core.errors import TacitError, unknown
 from tacit.worlds import REGISTRY as WORLDS
 
-SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes; without a word, the first four."
+SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes (default: the first four)."
 KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")
 
 
 def run(argv: Sequence[str]) -> int:
     parser = Parser("list", SUMMARY_LINE)
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="what to list")
-    parser.add_argument("name", nargs="?", metavar="RECIPE", help="after `recipes`: only say where this one lies")
-    parser.flag("--world", None, "only this world (its panels, with their hashes)", "NAME")
+    parser.add_argument("name", nargs="?", metavar="RECIPE", help="with `recipes`: print the path of this one")
+    parser.flag("--world", None, "only this world", "NAME")
     arguments, _ = parser.parse(argv)
     if arguments.kind not in (*KINDS, None):
         raise unknown("list", arguments.kind, KINDS)
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
                 console.print()
                 console.print(list_parts(worlds))
             else:
-                say(console, "`tacit list worlds` also names their experts, splits and families.", style="dim")
+                say(console, "`tacit list worlds` also shows experts, splits and families.", style="dim")
         if arguments.kind is None:
             console.print()
     if arguments.kind == "recipes":
@@ -97,6 +97,6 @@ def install_hints(names: Sequence[str]) -> list[str]:
 
 def _locate(kind: str, name: str) -> int:
     if kind != "recipes":
-        raise TacitError(f"`tacit list {kind}` takes no name; `tacit list recipes {name}` would say where a recipe lies.")
+        raise TacitError(f"`tacit list {kind}` takes no name; for the path of a recipe use `tacit list recipes {name}`.")
     print(find_recipe(name).resolve())
     return 0

@@ -18,20 +18,20 @@ from tacit.runs.files import REFUSALS, DiskError
 
 COMMANDS = {
     "train": ("tacit.cli.train", "train a policy in a world with a method"),
-    "eval": ("tacit.cli.eval", "measure a run, a model or the expert on a fixed panel"),
-    "compare": ("tacit.cli.compare", "several methods × worlds × seeds from one file, ending in a table"),
+    "eval": ("tacit.cli.eval", "evaluate a run, a model or the expert on a fixed panel"),
+    "compare": ("tacit.cli.compare", "compare methods over worlds and seeds, as one file describes"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
-    "modules": ("tacit.cli.modules", "train, export, list and verify skill modules: a small adapter per kind of work"),
-    "serve": ("tacit.cli.serve", "serve skill modules: sessions over HTTP, chat completions, a page; tools over MCP"),
-    "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
-    "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
-    "bank": ("tacit.cli.bank", "the experience bank of a run: list, search, explain, remove, export, import"),
-    "watch": ("tacit.cli.watch", "the report of runs as a page that follows them while they train"),
-    "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
-    "runs": ("tacit.cli.runs", "pack a run to continue it on another machine"),
-    "plan": ("tacit.cli.plan", "memory and time of a run larger than this machine: ranks, servers, who would wait"),
-    "list": ("tacit.cli.listing", "worlds, methods, models, panels and recipes"),
-    "prepare": ("tacit.cli.prepare", "make a model to start from without a model hub, or repair tasks for the world code"),
+    "modules": ("tacit.cli.modules", "train, export, share and verify skill modules"),
+    "serve": ("tacit.cli.serve", "serve skill modules over HTTP (sessions, chat completions) or MCP"),
+    "calibrate": ("tacit.cli.calibrate", "choose the layer and radius of step-level credit for a model"),
+    "inspect": ("tacit.cli.inspection.inspect", "inspect a run: dictionary, clusters, credit, notes, skills"),
+    "bank": ("tacit.cli.bank", "list, search and edit the experience bank of a run"),
+    "watch": ("tacit.cli.watch", "serve a live report of runs while they train"),
+    "report": ("tacit.cli.report", "write the HTML report of a run or a comparison"),
+    "runs": ("tacit.cli.runs", "pack a run to resume it on another machine"),
+    "plan": ("tacit.cli.plan", "estimate memory and time of a run on given GPUs"),
+    "list": ("tacit.cli.listing", "list worlds, methods, engines, models, panels and recipes"),
+    "prepare": ("tacit.cli.prepare", "make a model without a model hub, or tasks for the code world"),
 }
 
 USAGE = """usage: tacit COMMAND ...
@@ -40,7 +40,7 @@ USAGE = """usage: tacit COMMAND ...
 
 {commands}
 
-`tacit COMMAND --help` says what a command takes. To begin with:
+See `tacit COMMAND --help` for the options of a command. To start:
   tacit train --config quickstart
   tacit train --world countdown --model tiny --sft.steps 300 --iterations 20 --lr 3e-4
   tacit play --world countdown --policy expert"""

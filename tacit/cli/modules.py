@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
-from tacit.cli.terminal import add_panel_options, ask_yes, dispatch, interval, make_console, percent, say, table
+from tacit.cli.terminal import Command, add_panel_options, ask_yes, dispatch, interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, peek_arguments, run_prepared
 from tacit.config.checks import check_output_directory, open_world
 from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
@@ -43,40 +43,38 @@ from tacit.modules.training import (
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
-# `tacit modules push` and `pull` (through the hub), `pack` and `install` (as one file).
-
 ENGINE = ("device", "dtype", "threads", "max_batch")
 MOST_MB = 2000
+BASE_HELP = "path of the base model, if it has moved since training"
+LICENSE_HELP = "license of the base model, if its files do not name one"
 
 
 def pack_module(argv: Sequence[str]) -> int:
-    summary = "A module as one file: its weights, fingerprints, a card, the license of its base, its scores on named panels."
+    summary = "Write a module to one file: weights, fingerprints, card, license of its base, scores."
     parser = Parser("modules pack", summary, usage="tacit modules pack MODULE FILE [--base-license NAME]")
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the package to write, say heat.tacit")
-    parser.flag("--base-license", "", "of its base, where the base's own files do not say", "NAME")
-    parser.flag("--replace", False, "write over a file of that name")
+    parser.add_argument("file", type=Path, metavar="FILE", help="file to write, such as heat.tacit")
+    parser.flag("--base-license", "", LICENSE_HELP, "NAME")
+    parser.flag("--replace", False, "overwrite an existing file")
     arguments, _ = parser.parse(argv)
     module, file = _read_one(arguments.module), arguments.file.expanduser()
     if file.is_dir() or not file.parent.is_dir():
-        raise TacitError(f"{file} must be a file in a directory that is there.")
+        raise TacitError(f"{file} must be a file in an existing directory.")
     if file.exists() and not arguments.replace:
-        raise TacitError(f"{file} is there already; --replace writes over it.")
+        raise TacitError(f"{file} already exists; overwrite it with --replace.")
     digest = pack(module, file, arguments.base_license)
     say(make_console(), f"{file}: {file.stat().st_size:,} bytes\nsha256 {digest}")
     return 0
 
 
 def push_module(argv: Sequence[str]) -> int:
-    parser = Parser(
-        "modules push",
-        "Upload a module to the Hugging Face hub, with its card. The token is HF_TOKEN, or that of `hf auth login`.",
-        usage="tacit modules push MODULE OWNER/NAME [--private] [--base-license NAME]",
-    )
+    summary = "Upload a module and its card to the Hugging Face hub. The token is HF_TOKEN, or that of `hf auth login`."
+    usage = "tacit modules push MODULE OWNER/NAME [--private] [--base-license NAME]"
+    parser = Parser("modules push", summary, usage=usage)
     parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
-    parser.add_argument("repository", metavar="OWNER/NAME", help="repository; it is created if there is none")
-    parser.flag("--private", False, "if it is created: let only its owner see it")
-    parser.flag("--base-license", "", "of its base, where the base's own files do not say", "NAME")
+    parser.add_argument("repository", metavar="OWNER/NAME", help="repository; it is created if it does not exist")
+    parser.flag("--private", False, "create it as a private repository")
+    parser.flag("--base-license", "", LICENSE_HELP, "NAME")
     arguments, _ = parser.parse(argv)
     commit = push(_read_one(arguments.module), arguments.repository, arguments.base_license, arguments.private)
     say(make_console(), f"tacit modules pull {arguments.repository}@{commit} --out DIR")
@@ -84,11 +82,8 @@ def push_module(argv: Sequence[str]) -> int:
 
 
 def pull_module(argv: Sequence[str]) -> int:
-    parser = _make_install_parser(
-        "modules pull",
-        "Install a module from the Hugging Face hub, with the checks of `tacit modules install`.",
-        "tacit modules pull OWNER/NAME[@REVISION] --out DIR [--verify]",
-    )
+    summary = "Install a module from the Hugging Face hub, with the checks of `tacit modules install`."
+    parser = _make_install_parser("pull", summary, "OWNER/NAME[@REVISION] --out DIR [--verify]")
     parser.add_argument("source", metavar="OWNER/NAME[@REVISION]", help="repository; a commit as REVISION pins its content")
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
@@ -99,43 +94,38 @@ def pull_module(argv: Sequence[str]) -> int:
 
 
 def install_module(argv: Sequence[str]) -> int:
-    parser = _make_install_parser(
-        "modules install",
-        "Install a module from a file or a directory: files against hashes, base and tracker against this machine's.",
-        "tacit modules install FILE|DIR --out DIR [--verify] [--sha256 HEX]",
-    )
+    summary = "Install a module from a file or directory: checks its hashes, and its base and tracker against this machine's."
+    parser = _make_install_parser("install", summary, "FILE|DIR --out DIR [--verify] [--sha256 HEX]")
     parser.add_argument("source", metavar="SOURCE", help="package, or directory of modules")
-    parser.flag("--sha256", "", "what the package must be, as whoever made it said", "HEX")
+    parser.flag("--sha256", "", "expected hash of the package, from its author", "HEX")
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
     return _install(arguments.source, arguments, said, arguments.sha256)
 
 
 def _make_install_parser(command: str, summary: str, usage: str) -> Parser:
-    parser = Parser(command, summary, usage=usage)
+    parser = Parser(f"modules {command}", summary, usage=f"tacit modules {command} {usage}")
     parser.flag("--out", Path, "directory of modules; the new one is DIR/SKILL", "DIR", required=True)
-    parser.flag("--verify", False, "play its panel again, and refuse it where its score does not hold")
-    parser.flag("--base-model", None, "where the base lies, if not where it was in training", "MODEL")
-    parser.flag("--replace", False, "in the place of another module of the same skill")
-    parser.flag("--yes", False, "run a draft that it brings along without asking; it is printed first")
-    parser.flag("--max-mb", MOST_MB, "refuse what is larger")
+    parser.flag("--verify", False, "play its panel, and refuse the module if its score does not hold")
+    parser.flag("--base-model", None, BASE_HELP, "MODEL")
+    parser.flag("--replace", False, "replace another module of the same skill")
+    parser.flag("--yes", False, "run a draft that it contains without asking; it is printed first")
+    parser.flag("--max-mb", MOST_MB, "refuse larger modules")
     parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
     return parser
 
 
 def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "") -> int:
     console = make_console()
-    options = InstallOptions(
-        arguments.max_mb * 1_000_000,
-        sha256,
-        arguments.base_model,
-        arguments.replace,
-        arguments.verify,
-        said,
-        lambda module: _agreed(console, module, arguments.yes),
-    )
+
+    def agreed(module: Module) -> bool:
+        assert module.draft is not None
+        show_draft(console, module.skill, module.draft)
+        return arguments.yes or ask_yes("Run this draft in its sandbox, now and whenever the module plays?")
+
+    limits = (arguments.max_mb * 1_000_000, sha256, arguments.base_model, arguments.replace, arguments.verify)
     check_output_directory(arguments.out.expanduser())
-    for found in install(source, arguments.out.expanduser(), options):
+    for found in install(source, arguments.out.expanduser(), InstallOptions(*limits, said, agreed)):
         where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
         say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
         if found.verdict is not None:
@@ -146,34 +136,27 @@ def _install(source: str, arguments: Namespace, said: Overrides, sha256: str = "
 def _read_one(path: Path) -> Module:
     path = path.expanduser()
     if not (path / MANIFEST).is_file():
-        raise TacitError(f"{path} is no module: it has no {MANIFEST}. `tacit modules {path}` says what is there.")
+        raise TacitError(f"{path} is not a module: it has no {MANIFEST}. See `tacit modules {path}`.")
     return read_module(path)
 
 
 def show_draft(console: Console, module: str, draft: PackagedDraft) -> None:
     """Show a drafted program before it runs; it also runs whenever the module is used."""
     for name, text in draft.files.items():
-        say(console, f"\nmodule {module} brings {name} along, which is run behind a fence whenever it plays:\n", style="bold")
+        say(console, f"\nmodule {module} contains {name}, which runs in a sandbox whenever the module plays:\n", style="bold")
         say(console, truncate_for_display(text))
-
-
-def _agreed(console: Console, module: Module, yes: bool) -> bool:
-    assert module.draft is not None
-    show_draft(console, module.skill, module.draft)
-    return yes or ask_yes("Run this draft behind its fence, now and whenever the module plays?")
 
 
 # `tacit modules cost`: modules compared with a prompted model.
 
 PANEL = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-COST_ENGINE = ("device", "dtype", "threads")
 
 
 def cost(argv: Sequence[str]) -> int:
     arguments, said = make_parser().parse(argv)
     check_at_least_one(arguments, "batch")
     if bool(arguments.endpoint) != bool(arguments.model):
-        raise TacitError("an endpoint has an address and a model: give --endpoint URL and --model NAME, or neither.")
+        raise TacitError("--endpoint and --model belong together; give both or neither.")
     rivals = [PromptedModel(name) for name in arguments.against]
     if arguments.endpoint:
         told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
@@ -195,29 +178,28 @@ def cost(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser(
         "modules cost",
-        "What modules cost beside a prompted model on the same episodes: tokens, seconds, memory; what leaves the machine.",
+        "Compare the cost of modules and prompted models on the same episodes: tokens, seconds, memory, network traffic.",
         usage="tacit modules cost MODULES [--against MODEL …] [--endpoint URL --model NAME] [--tasks N] [settings]",
-        epilog="Without --against and --endpoint: what ReAct would have read on the modules' own turns.",
+        epilog="Without --against and --endpoint, counts what ReAct would have read on the modules' own turns.",
     )
     parser.add_argument("modules", type=Path, metavar="MODULES", help="a skill module, or a directory of them")
-    against_help = "a model to prompt as ReAct-1step and as ReAct-full: a saved one, a hub id; may be said several times"
+    against_help = "model to prompt as ReAct-1step and ReAct-full: a directory or a hub id; may be repeated"
     parser.add_argument("--against", action="append", default=[], metavar="MODEL", help=against_help)
-    parser.flag("--endpoint", None, "or one behind an OpenAI-compatible address", "URL")
-    parser.flag("--model", None, "which of the endpoint's models", "NAME")
-    key_help = f"environment variable that holds the endpoint's key (default: {DEFAULT_KEY_VARIABLE})"
+    parser.flag("--endpoint", None, "URL of an OpenAI-compatible API with such a model", "URL")
+    parser.flag("--model", None, "name of the model there", "NAME")
+    key_help = f"environment variable with the endpoint's key (default: {DEFAULT_KEY_VARIABLE})"
     parser.flag("--key-variable", DEFAULT_KEY_VARIABLE, key_help, "NAME")
-    parser.flag("--timeout", 120.0, "for one answer", "SECONDS")
-    parser.flag("--wording", "full", "the world's words for whoever is prompted (default: full)", "NAME")
+    parser.flag("--timeout", 120.0, "timeout of a request", "SECONDS")
+    parser.flag("--wording", "full", "wording of the prompted model's prompts (default: full)", "NAME")
     parser.add_argument("--no-actions", dest="actions", action="store_false", help="prompt without the list of actions")
-    parser.flag("--batch", 1, "episodes side by side; seconds are per episode")
-    tokens_help = "most tokens that a prompted model writes in a turn (default: 512, room to reason)"
-    parser.flag("--max-tokens", 0, tokens_help)
-    parser.flag("--json", Path, "write everything to this file", "FILE")
-    parser.flag("--base-model", None, "where the modules' base lies, if not where it was in training", "MODEL")
-    parser.flag("--fallback", None, "the module for families that none is for (default: refuse them)", "SKILL")
+    parser.flag("--batch", 1, "episodes played at a time; seconds are per episode")
+    parser.flag("--max-tokens", 0, "maximum tokens per turn of a prompted model (default: 512)")
+    parser.flag("--json", Path, "write the result to this file", "FILE")
+    parser.flag("--base-model", None, BASE_HELP, "MODEL")
+    parser.flag("--fallback", None, "module for families without one (default: refuse them)", "SKILL")
     add_panel_options(parser, PANEL)
     parser.add_options("episodes", options_of(TrainSettings, only=("seed",)))
-    parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in COST_ENGINE])
+    parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE[:3]])
     return parser
 
 
@@ -267,44 +249,26 @@ def _column(row: CostRow, own: CostRow) -> dict[str, str]:
     }
 
 
-SUMMARY_LINE = "Skill modules: one small adapter (or tiny model) for each kind of work, as directories."
-USAGE = f"""usage: tacit modules train [--config FILE] [settings] [--from LOGS] [--skills all|unified|NAME,…] --out DIR
-       tacit modules export RUN --out DIR [--checkpoint NAME]
-       tacit modules [list] DIR
-       tacit modules verify DIR [--base-model MODEL]
-       tacit modules draft-tracker --from LOGS (--endpoint URL --model NAME | --model MODEL | --check FILE) --out DIR
-       tacit modules draft-rewards --tracker FILE --from LOGS (--endpoint URL --model NAME | --model MODEL) --out DIR
-       tacit modules push MODULE OWNER/NAME [--private]
-       tacit modules pull OWNER/NAME[@REVISION] --out DIR [--verify]
-       tacit modules pack MODULE FILE
-       tacit modules install FILE|DIR --out DIR [--verify]
-       tacit modules cost MODULES [--against MODEL] [--endpoint URL --model NAME]
-
-{SUMMARY_LINE}
-
-  train   for every skill of a world: imitate, then practise, then export; the same command continues what was stopped
-          --from LOGS imitates recorded episodes; without --world it ends there
-  export  a checkpoint of a run as a module
-  list    what there is: families, base, tracker, scores after SFT and RL, size
-  verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
-  draft-tracker  let a model write a tracker from a handful of episodes, look at it, and check it against all of them
-  draft-rewards  the same for the rewards of a tracker there is
-  push    upload a module to the Hugging Face hub, with a card: base, tracker, world, panel, score, how to repeat it
-  pull    install one from the hub: checked before anything is written; --verify plays its panel again
-  pack    a module as one file, for machines without the hub
-  install one that somebody packed, with the same checks
-  cost    tokens, seconds and memory per episode beside a prompted model's, and what leaves the machine
-
-`tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
+SUMMARY_LINE = "Skill modules: one small adapter or tiny model per skill, for `tacit play --policy DIR` and `tacit eval DIR`."
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
-MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the modules, and of the runs they come from")
+MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the modules and their runs")
 
 
 def run(argv: Sequence[str]) -> int:
-    commands = {"train": train, "export": export, "list": list_modules, "verify": verify, "draft-tracker": draft_tracker}
-    commands |= {"draft-rewards": draft_rewards, "push": push_module, "pull": pull_module, "pack": pack_module}
-    commands |= {"install": install_module, "cost": cost}
-    return dispatch(argv, USAGE, commands, "command or directory", list_modules)
+    commands: dict[str, Command] = {
+        "train": (train, "train a module for every skill of a world, or from recorded episodes (--from LOGS)"),
+        "export": (export, "export a checkpoint of a run as a module"),
+        "list": (list_modules, "list modules with families, base, tracker, scores and size"),
+        "verify": (verify, "check files, tracker, wording and base of modules"),
+        "draft-tracker": (draft_tracker, "let a model write a tracker from recorded episodes, and check it on all of them"),
+        "draft-rewards": (draft_rewards, "let a model write the rewards of a tracker, and check them"),
+        "push": (push_module, "upload a module to the Hugging Face hub"),
+        "pull": (pull_module, "install a module from the hub"),
+        "pack": (pack_module, "write a module to one file"),
+        "install": (install_module, "install a module from a file or directory"),
+        "cost": (cost, "compare the cost of modules and prompted models"),
+    }
+    return dispatch(argv, "modules", SUMMARY_LINE, commands, list_modules, "DIR")
 
 
 def train(argv: Sequence[str]) -> int:
@@ -313,20 +277,20 @@ def train(argv: Sequence[str]) -> int:
         "Train a skill module for every skill of a world: imitation, RL training, export.",
         brief=True,
         usage="tacit modules train [--config FILE] [settings] [--skills all|unified|NAME,…] [--out DIR]",
-        epilog="The same command continues what was stopped. --engine.lora-rank makes each an adapter on one frozen base.",
+        epilog="The same command resumes. With --engine.lora-rank each module is an adapter on one frozen base.",
     )
     parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
     parser.flag("--skills", ALL, skills_help, "NAMES")
-    parser.flag("--checkpoint", "newest", f"what to export: {CHECKPOINT_HELP}", "NAME")
-    add_logs_flag(parser, "imitate these recorded episodes; without --world there is no practice", required=False)
+    parser.flag("--checkpoint", "newest", f"checkpoint to export: {CHECKPOINT_HELP}", "NAME")
+    add_logs_flag(parser, "imitate recorded episodes; without --world there is no RL", required=False)
     add_training_options(parser, *peek_arguments(argv, resumable=False), out=MODULES_OPTION)
     arguments, said = parser.parse(argv)
     document = override(read_document(arguments.config) if arguments.config else {}, said)
     recipe = Recipe.from_json(add_log_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
     # Modules have no default directory.
     if ("out",) not in said and (arguments.config is None or "out" not in read_document(arguments.config)):
-        raise TacitError("where to? Name the directory of the modules with --out DIR.")
+        raise TacitError("no output directory: give --out DIR.")
     out, console = recipe.out, make_console()
     told = partial(say, console)
     if arguments.logs:
@@ -353,8 +317,8 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.flag("--out", Path, "directory of modules; the new one is DIR/SKILL", "DIR", required=True)
     parser.flag("--checkpoint", "newest", CHECKPOINT_HELP, "NAME")
-    parser.flag("--skill", "", "what to call it (default: the world's word for its families)", "NAME")
-    parser.flag("--world", "", "of a run in several worlds: the one it is a module for", "NAME")
+    parser.flag("--skill", "", "name of the skill (default: the world's name for its families)", "NAME")
+    parser.flag("--world", "", "for a run in several worlds: the module's world", "NAME")
     arguments, _ = parser.parse(argv)
     check_output_directory(arguments.out)
     made = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill, arguments.world)
@@ -363,8 +327,9 @@ def export(argv: Sequence[str]) -> int:
 
 
 def list_modules(argv: Sequence[str]) -> int:
-    parser = _parser_of_a_directory("modules list", "List the skill modules of a directory.")
-    parser.flag("--json", False, "print them as one JSON object")
+    parser = Parser("modules list", "List the skill modules of a directory.")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a module, or a directory of modules")
+    parser.flag("--json", False, "print one JSON object")
     arguments, _ = parser.parse(argv)
     modules = find_modules(find_modules_directory(arguments.directory))
     if arguments.json:
@@ -375,31 +340,21 @@ def list_modules(argv: Sequence[str]) -> int:
 
 
 def verify(argv: Sequence[str]) -> int:
-    parser = _parser_of_a_directory(
-        "modules verify", "Check skill modules: their files, their tracker, their wording and their base."
-    )
-    parser.flag("--base-model", None, "where the base model lies, if not where it was in training", "MODEL")
+    parser = Parser("modules verify", "Check the files, tracker, wording and base of skill modules.")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a module, or a directory of modules")
+    parser.flag("--base-model", None, BASE_HELP, "MODEL")
     arguments, _ = parser.parse(argv)
     console, wrong = make_console(), 0
     for skill, module in find_modules(find_modules_directory(arguments.directory)).items():
         found = find_problems(module, arguments.base_model)
         wrong += bool(found)
-        say(console, f"{skill}: {'; '.join(found) if found else _verified(module)}", style="red" if found else "")
+        tracker = f", tracker {module.tracker}" if module.tracker else ""
+        base = f", base {module.base.model} {module.fingerprint[:12]}" if module.adapter else ""
+        text = "; ".join(found) or f"{pluralize(len(module.files), 'file')} unchanged{tracker}{base}"
+        say(console, f"{skill}: {text}", style="red" if found else "")
     if wrong:
-        raise TacitError(f"{wrong} of the modules in {arguments.directory} cannot be played here.")
+        raise TacitError(f"{wrong} of the modules in {arguments.directory} cannot be used here.")
     return 0
-
-
-def _parser_of_a_directory(command: str, summary: str) -> Parser:
-    parser = Parser(command, summary)
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a module, or a directory of modules")
-    return parser
-
-
-def _verified(module: Module) -> str:
-    base = f", base {module.base.model} {module.fingerprint[:12]}" if module.adapter else ""
-    tracker = f", tracker {module.tracker}" if module.tracker else ""
-    return f"{len(module.files)} files as they were written{tracker}{base}"
 
 
 def show_modules(console: Console, modules: Mapping[str, Module]) -> None:

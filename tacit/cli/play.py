@@ -72,9 +72,9 @@ def make_parser(method: str) -> Parser:
         usage="tacit play --policy WHO [--world NAME] [settings]",
         epilog="For a run, every default is the run's own setting.",
     )
-    parser.flag("--policy", None, "run, skill modules, model, `expert`, `reader` or `human`", "WHO", required=True)
-    parser.flag("--task", 0, "which task of the panel, from 0")
-    parser.flag("--prompts", False, "show every prompt the policy reads")
+    parser.flag("--policy", None, "run, skill modules, model, `expert`, `reader` (rule agent) or `human`", "WHO", required=True)
+    parser.flag("--task", 0, "index of the task on the panel")
+    parser.flag("--prompts", False, "print every prompt")
     add_checkpoint_flag(parser)
     add_panel_options(parser, SHOWN_SETTINGS)
     add_shared_options(parser, method)

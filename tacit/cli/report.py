@@ -9,7 +9,7 @@ from tacit.config.flags import Parser
 from tacit.report.comparison_page import PAGE, write_report
 from tacit.report.viewer import MAX_TRAJECTORIES
 
-SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behavior, trajectories to read."
+SUMMARY_LINE = "Write a self-contained HTML report of a run or a comparison."
 
 
 def run(argv: Sequence[str]) -> int:
@@ -29,8 +29,8 @@ def make_parser() -> Parser:
     usage = "tacit report RUN_OR_COMPARISON [--out FILE.html] [--open]"
     parser = Parser("report", SUMMARY_LINE, imports=False, usage=usage)
     parser.add_argument("path", type=Path, metavar="RUN_OR_COMPARISON", help="directory of a run or of a comparison")
-    parser.flag("--out", Path, f"where to write the page (default: {PAGE} in the directory)", "FILE")
+    parser.flag("--out", Path, f"file of the page (default: {PAGE} in the directory)", "FILE")
     parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "most episodes to embed in a page")  # fmt: skip
-    parser.flag("--runs", False, "of a comparison: write the page of each of its runs as well")
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
+    parser.flag("--runs", False, "for a comparison: also write the page of each run")
     return parser

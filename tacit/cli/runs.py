@@ -11,20 +11,15 @@ from tacit.config.portable import pack_run, unpack_run
 from tacit.core.trust import flag_for_later
 from tacit.runs.directory import read_settings
 
-SUMMARY_LINE = "Pack a run into a few files, to continue it on another machine."
-USAGE = f"""usage: tacit runs pack RUN [--out DIR] [--checkpoint NAME] [--compact]
-       tacit runs unpack DIR [--out RUN] [--model MODEL]
-
-{SUMMARY_LINE}
-
-  pack     settings, metrics and one checkpoint, in parts of at most 16 MB
-  unpack   the run directory again; then continue with `tacit train --resume RUN`. `tacit train --resume DIR` does both
-
-`tacit runs COMMAND --help` says what a command takes."""
+SUMMARY_LINE = "Pack a run into a few files, to resume it on another machine."
 
 
 def run(argv: Sequence[str]) -> int:
-    return dispatch(argv, USAGE, {"pack": pack, "unpack": unpack}, "command of `tacit runs`")
+    summaries = {
+        "pack": "write settings, metrics and one checkpoint in parts of at most 16 MB",
+        "unpack": "restore the run directory; `tacit train --resume DIR` does this too",
+    }
+    return dispatch(argv, "runs", SUMMARY_LINE, {"pack": (pack, summaries["pack"]), "unpack": (unpack, summaries["unpack"])})
 
 
 def pack(argv: Sequence[str]) -> int:
@@ -40,7 +35,7 @@ def pack(argv: Sequence[str]) -> int:
     console = make_console()
     say(console, f"{out}: {manifest['checkpoint']} in {len(manifest['parts'])} parts, {size / 1e6:.1f} MB.")
     flag = flag_for_later(read_settings(arguments.run))
-    say(console, f"Copy the directory to the other machine and continue there: tacit train --resume {out.name}{flag}")
+    say(console, f"Copy the directory to the other machine and resume there: tacit train --resume {out.name}{flag}")
     return 0
 
 
@@ -48,7 +43,7 @@ def unpack(argv: Sequence[str]) -> int:
     parser = Parser("runs unpack", "Restore a run that `tacit runs pack` packed.")
     parser.add_argument("pack", type=Path, metavar="DIR", help="directory of the pack")
     parser.flag("--out", Path, "new run directory (default: the run's name, beside the pack)", "RUN")
-    parser.flag("--model", "", "where the base model lies on this machine", "MODEL")
+    parser.flag("--model", "", "path of the base model on this machine", "MODEL")
     arguments = parser.parse_args(argv)
     restore(arguments.pack, arguments.out, arguments.model)
     return 0

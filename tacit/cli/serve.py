@@ -15,7 +15,7 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import PackagedDraft
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
-SUMMARY_LINE = "Serve skill modules: sessions over HTTP, an OpenAI-compatible door, metrics and a page; or tools over MCP."
+SUMMARY_LINE = "Serve skill modules over HTTP (sessions, OpenAI-compatible chat completions, metrics, a page) or MCP."
 ENGINE = ("device", "dtype", "threads", "max_batch")
 
 
@@ -68,15 +68,15 @@ def make_parser() -> Parser:
         "serve",
         SUMMARY_LINE,
         usage="tacit serve MODULES [MODULES …] [--port N] [--token-file FILE] [settings]",
-        epilog="Tokens are read from the file, else from $TACIT_SERVE_TOKEN; else a new one is made and shown.",
+        epilog="Without --token-file the token is $TACIT_SERVE_TOKEN, or a new one that is printed.",
     )
     parser.add_argument("modules", type=Path, nargs="+", metavar="MODULES", help="skill modules, or directories of them")
-    parser.flag("--mcp", False, "speak MCP over standard input and output instead of HTTP")
-    parser.flag("--token-file", Path, "file of bearer tokens: a line each, or lines of CLIENT TOKEN", "FILE")
-    parser.flag("--no-token", False, "let any program on this machine ask; loopback only")
-    parser.flag("--base-model", None, "where the base lies, if not where it was in training", "MODEL")
-    parser.flag("--fallback", None, "the module for families that none is for (default: refuse them)", "SKILL")
-    parser.flag("--yes", False, "run drafts that modules bring along; they are printed first")
+    parser.flag("--mcp", False, "serve MCP over standard input and output instead of HTTP")
+    parser.flag("--token-file", Path, "file of bearer tokens, one per line: TOKEN or CLIENT TOKEN", "FILE")
+    parser.flag("--no-token", False, "require no token; loopback only")
+    parser.flag("--base-model", None, "path of the base model, if it has moved since training", "MODEL")
+    parser.flag("--fallback", None, "module for families without one (default: refuse them)", "SKILL")
+    parser.flag("--yes", False, "run drafts contained in modules; they are printed first")
     parser.add_options("server", options_of(ServingSettings, ("serving",)))
     parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE])
     return parser

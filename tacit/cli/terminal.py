@@ -66,22 +66,30 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
+Command = tuple[Callable[[Sequence[str]], int], str]
+"""a subcommand and its summary"""
+
+
 def dispatch(
     argv: Sequence[str],
-    usage: str,
-    commands: Mapping[str, Callable[[Sequence[str]], int]],
-    what: str = "command",
+    name: str,
+    summary: str,
+    commands: Mapping[str, Command],
     otherwise: Callable[[Sequence[str]], int] | None = None,
+    operand: str = "",
 ) -> int:
-    """Run a subcommand. `otherwise` takes the words where the first is a path and names no command: `tacit bank BANK`."""
+    """Run a subcommand of `tacit NAME`. `otherwise` takes words that start with a path: `tacit bank BANK`."""
     words = list(argv)
     if not words or words[0] in ("-h", "--help"):
-        print(usage)
+        width = max(map(len, commands))
+        lines = "\n".join(f"  {command:<{width}}  {text}" for command, (_, text) in commands.items())
+        usage = f"usage: tacit {name} COMMAND ..." + (f"\n       tacit {name} {operand}" if operand else "")
+        print(f"{usage}\n\n{summary}\n\n{lines}\n\nSee `tacit {name} COMMAND --help` for the options of a command.")
         return 0
     if words[0] in commands:
-        return commands[words[0]](words[1:])
+        return commands[words[0]][0](words[1:])
     if otherwise is None or (words[0].isalpha() and not Path(words[0]).exists()):
-        raise unknown(what, words[0], commands)
+        raise unknown(f"command of `tacit {name}`", words[0], commands)
     return otherwise(words)
 
 
@@ -89,7 +97,7 @@ def ask_yes(question: str) -> bool:
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
-        print("\nnobody answered; --yes runs drafts without asking.", file=sys.stderr)
+        print("\nno answer; --yes runs drafts without asking.", file=sys.stderr)
         return False
 
 
@@ -179,7 +187,7 @@ RUN_SETTINGS = ("seed", "max_tokens", "workers", "workers_at", "world_timeout_s"
 
 
 def add_checkpoint_flag(parser: Parser) -> None:
-    help = "of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)"
+    help = "checkpoint of a run: newest, best, sft, rl, untrained, or a name such as rl-000020 (default: newest)"
     parser.flag("--checkpoint", "", help, "NAME")
 
 
@@ -192,11 +200,11 @@ def add_shared_options(parser: Parser, method: str) -> None:
     """Flags for the world, the prompt and the engine."""
     parser.add_options("world and method", [o for o in TOP_OPTIONS if o.place[0] in ("world", "method")])
     own = [o for o in method_options(method) if o.place[0] in ("method", "prompt")]
-    parser.add_options(f"method {method}", own, "Only what the agent reads matters here.")
+    parser.add_options(f"method {method}", own, "Only settings that change the prompt matter here.")
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
     group = parser.add_argument_group("skill modules")
-    parser.flag("--base-model", None, "where their base lies, if not where it was in training", "MODEL", group=group)
-    parser.flag("--fallback", None, "the module for families that none is for (default: refuse them)", "SKILL", group=group)
+    parser.flag("--base-model", None, "path of the base model, if it has moved since training", "MODEL", group=group)
+    parser.flag("--fallback", None, "module for families without one (default: refuse them)", "SKILL", group=group)
     for section in ("engine", "tiny"):
         parser.add_options(section, section_options()[section])
 

@@ -54,8 +54,8 @@ from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import read_settings, read_summary
 from tacit.training.reporting import PlainReporter, Reporter, format_metrics
 
-SUMMARY_LINE = "Train a policy in a world with a method: imitation where asked, then reinforcement."
-CONFIG_HELP = "settings from a TOML file, or a recipe by its name (`tacit list recipes`); flags win over them"
+SUMMARY_LINE = "Train a policy in a world: imitation if requested, then RL with a method."
+CONFIG_HELP = "settings file (TOML) or name of a packaged recipe (`tacit list recipes`); flags override it"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -67,15 +67,15 @@ def run(argv: Sequence[str]) -> int:
     arguments, said = parser.parse(argv)
     if arguments.resume is not None:
         if arguments.config is not None:
-            raise TacitError("--resume continues a run with its own settings; leave --config out.")
+            raise TacitError("--resume uses the run's own settings; remove --config.")
         path = arguments.resume
         stored = read_settings(path)
         before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
         if ("out",) in said and after.out.resolve() != path.resolve():
-            raise TacitError(f"--resume continues {path} where it is; copy the directory to continue it elsewhere.")
+            raise TacitError(f"--resume continues {path} in place; to continue elsewhere, copy the directory.")
         if is_finished(path, before, after):
             console = make_console()
-            say(console, f"{path} is finished; give it more with --iterations.")
+            say(console, f"{path} is finished; train longer with --iterations N.")
             show_summary(console, read_summary(path), path)
             return 0
         return run_prepared(prepare(replace(after, out=path)), resume=True)
@@ -100,10 +100,10 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
         SUMMARY_LINE,
         brief=True,
         usage="tacit train [--config FILE] [settings] | --resume RUN",
-        epilog="`tacit list` names the worlds, methods, models and panels there are.",
+        epilog="See `tacit list` for worlds, methods, models and panels.",
     )
     parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
-    parser.flag("--resume", Path, f"continue a run exactly where it stopped; only {MAY_CHANGE} may change", "RUN")
+    parser.flag("--resume", Path, f"resume a run from its last checkpoint; only {MAY_CHANGE} may change", "RUN")
     add_training_options(parser, method, model, engine)
     return parser
 
@@ -117,16 +117,16 @@ def add_training_options(
     parser.add_options(
         f"method {method}",
         [o for o in own if o.place[0] == "method"],
-        f"{first_line[0] if first_line else ''} Another method's settings: --method NAME --help.",
+        f"{first_line[0] if first_line else ''} For another method: --method NAME --help.",
     )
     parser.add_options("prompt: what the agent reads and how it writes actions", [o for o in own if o.place[0] == "prompt"])
-    parser.add_options("schedule, with the method's published values", [o for o in own if o.place[0] == "schedule"])
+    parser.add_options("schedule (defaults: the method's published values)", [o for o in own if o.place[0] == "schedule"])
     parser.add_options("run", train_options())
     titles = {
-        "sft": "sft: imitate the world's expert, or recorded episodes, first",
-        "evaluation": "evaluation: the fixed panel a run is measured on",
-        "engine": "engine: how the model is held, trained and sampled",
-        "tiny": "tiny: sizes of a model made from scratch",
+        "sft": "sft: imitate the world's expert or recorded episodes before RL",
+        "evaluation": "evaluation: the fixed panel of tasks a run is evaluated on",
+        "engine": "engine: how the model is loaded, trained and sampled",
+        "tiny": "tiny: sizes of a model trained from scratch",
     }
     for section, options in section_options(model, engine).items():
         parser.add_options(titles[section], options)
@@ -157,7 +157,7 @@ def run_prepared(prepared: Prepared, resume: bool) -> int:
         summary = running.run_training(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
     except KeyboardInterrupt as stop:
         go_on = f"tacit train --resume {recipe.out}{flag_for_later()}"
-        remedy = f"Continue with `{go_on}`." if any(begun) else "Nothing was written yet."
+        remedy = f"Continue with `{go_on}`." if any(begun) else "Nothing was written."
         print(f"\nstopped. {remedy}", file=sys.stderr)
         return exit_status(stop)
     show_summary(console, summary, recipe.out)

@@ -12,7 +12,7 @@ from tacit.report.live import find_watched_runs
 from tacit.report.viewer import MAX_TRAJECTORIES
 from tacit.serving.settings import ServingSettings
 
-SUMMARY_LINE = "The report of a run as a page that follows it while it trains; several runs side by side. Nothing is written."
+SUMMARY_LINE = "Serve a live report of one or several runs while they train. Nothing is written."
 PORT = 8766
 
 
@@ -30,9 +30,9 @@ def run(argv: Sequence[str]) -> int:
 
     def announce(address: str) -> None:
         for one in runs:
-            say(console, one.name if one.has_started else f"{one.path} has not begun yet; it is shown as soon as it begins")
+            say(console, one.name if one.has_started else f"{one.path} has not started; it is shown when it does")
         say(console, f"{address}/\n")
-        say(console, "^C stops watching; the runs go on", style="dim")
+        say(console, "^C stops the page; the runs continue", style="dim")
         if arguments.open:
             import webbrowser
 
@@ -43,8 +43,8 @@ def run(argv: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     parser = Parser("watch", SUMMARY_LINE, imports=False, usage="tacit watch RUN [RUN …] [--port N] [--open]")
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directory of a run, which need not have begun")
-    parser.flag("--port", PORT, "port on this machine; 0 takes a free one")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directory; the run need not have started")
+    parser.flag("--port", PORT, "port on this machine; 0 chooses a free one")
     parser.flag("--open", False, "open it in the browser")
-    parser.flag("--trajectories", MAX_TRAJECTORIES, "most episodes on a page")  # fmt: skip
+    parser.flag("--trajectories", MAX_TRAJECTORIES, "maximum number of episodes on a page")  # fmt: skip
     return parser

@@ -116,8 +116,8 @@ class Parser(argparse.ArgumentParser):
         self._command, self.brief = command, brief
         self._options: dict[str, Option] = {}
         if add_help:
-            text = "show the basic settings, or all of them" if brief else "show this help"
-            self.add_argument("-h", "--help", nargs="?", action=_Help, metavar="all" if brief else "", help=text)
+            text = "show the basic options, or all of them" if brief else "show this help"
+            self.add_argument("-h", "--help", nargs="?" if brief else 0, action=_Help, metavar="all", help=text)
             if imports:
                 self.add_argument(FLAG, action="store_true", help=HELP)
 
@@ -188,8 +188,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, left: Sequence[str]) -> NoReturn:
         flag = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
         if flag is None:
-            told = f"`tacit {self._command}` does not know what to do with {left[0]!r}"
-            raise TacitError(f"{told}; settings go by flags: see `tacit {self._command} --help`.")
+            raise TacitError(f"unexpected argument {left[0]!r}. See `tacit {self._command} --help`.")
         near = self.nearest(flag)
         hint = self.explain(flag) or (f"Did you mean {near}?" if near else f"See `tacit {self._command} --help`.")
         raise TacitError(f"unknown flag {flag}. {hint}")
@@ -210,7 +209,7 @@ class _Help(argparse.Action):
             if action.dest in hidden:
                 action.help = argparse.SUPPRESS
         if hidden:
-            parser.epilog = f"`{parser.prog} --help all` shows {len(hidden)} more settings. {parser.epilog or ''}"
+            parser.epilog = f"`{parser.prog} --help all` shows {len(hidden)} more options. {parser.epilog or ''}"
         parser.print_help()
         parser.exit()
 
@@ -251,22 +250,22 @@ def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
 # All settings of a run as flags.
 
 TOP_OPTIONS = (
-    Option("world", ("world",), str, dataclasses.MISSING, "what to play: a name of `tacit list worlds`, or your own as "
-           "package.module:OBJECT or path/to/file.py:OBJECT; several with their shares: alfworld=0.75,countdown=0.25"),
-    Option("method", ("method", "name"), str, DEFAULT_METHOD, "how to learn: a name of `tacit list methods`, several as a+b, "
+    Option("world", ("world",), str, dataclasses.MISSING, "world: a name from `tacit list worlds`, or your own as package.module:OBJECT or "
+           "path/to/file.py:OBJECT; several with shares: alfworld=0.75,countdown=0.25"),
+    Option("method", ("method", "name"), str, DEFAULT_METHOD, "method: a name from `tacit list methods`, several as a+b, "
            "or your own as package.module:Class or path/to/file.py:Class"),
-    Option("model", ("model",), str, DEFAULT_MODEL, "who plays: tiny-base (pretrained, packaged), tiny (made from "
-           "scratch), the directory of a checkpoint, or a hub id (owner/name)"),
-    Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "where the model is held, trained and sampled: a name of "
+    Option("model", ("model",), str, DEFAULT_MODEL, "model: tiny-base (pretrained, packaged), tiny (from scratch), "
+           "a checkpoint directory, or a hub id (owner/name)"),
+    Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "engine that loads, trains and samples the model: a name from "
            "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
-    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "world code: shown (default), or hidden, which keeps the "
-           "tests that decide out of the repository", False),
+    Option("tests", ("world", "tests"), str, dataclasses.MISSING, "world code: shown (default), or hidden, which removes "
+           "the deciding tests from the repository", False),
     Option("sandbox", ("world", "sandbox"), str, dataclasses.MISSING, "world code: isolated (default), or none, which runs "
-           "commands of the agent without isolation", False),
-    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "world code: tasks that `tacit prepare code` made, instead "
-           "of the packaged ones", False),
+           "the agent's commands without isolation", False),
+    Option("folder", ("world", "folder"), str, dataclasses.MISSING, "world code: directory of tasks from `tacit prepare code` "
+           "instead of the packaged ones", False),
 )  # fmt: skip
-RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet")
+RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory; it must not contain a run")
 
 
 def method_options(name: str) -> list[Option]:

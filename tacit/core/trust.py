@@ -21,7 +21,7 @@ from typing import Any
 from tacit.core.errors import TacitError
 
 FLAG = "--trust-code"
-HELP = "import the code that a run, module or settings file names: worlds, methods, engines, model classes, old checkpoints"
+HELP = "import code that a run, module or settings file names (worlds, methods, engines, model classes, old checkpoints)"
 VARIABLE = "TACIT_TRUST_CODE"
 """`1`, or the names that may be imported and the endpoints that may be asked, one per line; an environment variable, so that
 child processes inherit it"""

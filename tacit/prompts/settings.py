@@ -22,23 +22,23 @@ class PromptSettings:
     """A method declares the defaults of its paper: `prompt: PromptSettings = PromptSettings(history=1)`."""
 
     history: Basic[Turns | None] = None
-    """past turns in the prompt; -1 is all of them; default: 2, in search 4"""
+    """past turns in the prompt; -1 is all; none is the world's default (2, in search 4)"""
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
     block: str = FULL_BLOCK
     """form of the state block: full, or another the world has (alfworld: text, no_places, paper; cooking: text, no_places)"""
     bound: AtLeastOne = 4000
-    """most characters of a prompt with a state block; a longer one stops the run and says why"""
+    """maximum characters of a prompt with a state block; a longer one stops the run with an error"""
     wording: Basic[str] = "full"
-    """how the world is told: full, for language models, or terse, for tiny policies"""
+    """wording of prompts: full, for language models, or terse, for tiny policies"""
     style: Basic[ActionStyle] = "tags"
     """how actions are written: tags (<think>…</think><action>…</action>), bare, or tools (calls in the model's template)"""
     chat: bool = False
-    """tell the episode as a conversation in the model's own template, past turns as messages; always so with tools"""
+    """write prompts as conversations in the model's chat template, past turns as messages; always on with tools"""
     thinking: bool = False
-    """in a conversation: let a model whose template has a thought of its own think first; the thought is kept apart"""
+    """in conversations: turn on the reasoning of the model's template; it is kept apart from the action"""
     admissible: bool = True
-    """list the admissible actions in the prompt, where the world has them"""
+    """list the admissible actions in the prompt, if the world has them"""
 
     def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         """The settings for this model, and notes on what was decided. `said` names the settings that the user gave.

@@ -119,8 +119,8 @@ def test_a_damaged_summary_costs_no_evaluation(run, capsys, tmp_path):
     (hurt / "summary.json").write_text('{"evaluations": [')
     assert main(["eval", str(hurt)]) == 0
     said = capsys.readouterr().out
-    assert "the run said" in said and "after sft 60: the same" in said, "the checkpoint still knows"
-    assert f"summary.json is damaged; `tacit train --resume {hurt}` goes on with it" in " ".join(said.split())
+    assert "in the run" in said and "after sft 60: the same" in said, "the checkpoint still knows"
+    assert f"summary.json is damaged; `tacit train --resume {hurt}` resumes it" in " ".join(said.split())
 
 
 def test_a_checkpoint_that_is_not_there(run, capsys):
@@ -136,7 +136,7 @@ def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path,
 
     monkeypatch.setattr(LocalPolicy, "open_scheduler", interrupt)
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
 
 
 def test_a_result_says_all_it_was_measured_with(run, capsys, tmp_path):
@@ -250,7 +250,7 @@ def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_pat
         (["--k", "x"], "--k must be a whole number, not 'x'"),
         (["--batch", "0"], "--batch 0 must be at least 1"),
         (["--model", "m"], "names a model of an --endpoint"),
-        (["--endpoint", "http://x", "--model", "m"], "not both in one evaluation"),
+        (["--endpoint", "http://x", "--model", "m"], "not both"),
         (["--out", "x.json"], "--json FILE writes the result"),
         (["--price-prompt", "-1"], "a price must not be negative"),
         (["--timeout", "0"], "--timeout 0 must be above 0"),

@@ -151,14 +151,14 @@ def test_list(trained, capsys) -> None:
 @pytest.mark.slow
 def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch) -> None:
     assert main(["modules", "verify", str(copy)]) == 0
-    assert "heat: 2 files as they were written" in capsys.readouterr().out
+    assert "heat: 2 files unchanged" in capsys.readouterr().out
     file = copy / "pick" / "adapter_model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     assert main(["modules", "verify", str(copy)]) == 2
     printed = capsys.readouterr()
-    assert f"pick: {file} is damaged" in printed.out and "heat: 2 files as they were written" in printed.out
+    assert f"pick: {file} is damaged" in printed.out and "heat: 2 files unchanged" in printed.out
     assert "1 of the modules" in printed.err
     assert main(["modules", "verify", str(trained[0]), "--base-model", "tiny-0.5m"]) == 2
     assert f"with fingerprint {read_module(copy / 'heat').fingerprint}, but base 'tiny-0.5m' has" in capsys.readouterr().out

@@ -89,7 +89,7 @@ def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
 def test_a_bad_draft_is_refused_and_kept_as_that(logs, tmp_path, capsys, draft, check, said) -> None:
     code, asked = drafted(logs, tmp_path, drafts.fenced(draft), flags=("--yes", "--attempts", "1"))
     out = capsys.readouterr().out
-    assert code == 1 and said in out and "no draft held" in out and len(asked) == 1
+    assert code == 1 and said in out and "no draft passed" in out and len(asked) == 1
     assert not list(tmp_path.glob("*.py")) and (tmp_path / "pick_tracker.py.refused").read_text().strip() == draft.strip()
     assert "failed" in json.loads((tmp_path / "pick_tracker_checks.json").read_text())["checks"][check]
 
@@ -118,10 +118,10 @@ def test_a_yes_runs_it(logs, tmp_path, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--name", "../x"], "is to be the name of a Python file"),
+        (["--name", "../x"], "must be a Python identifier"),
         (["--shown", "0"], "must be at least 1"),
         (["--family", "heat"], "unknown family 'heat' of these logs. Did you mean"),
-        ([], "who writes the draft?"),
+        ([], "no model: give --endpoint"),
         (["--model", "tiny-base", "--max-tokens", "64"], "more for the answer it exceeds the model's"),
         (["--check", "no.py"], "cannot read the draft no.py"),
     ],
@@ -162,7 +162,7 @@ def events(before, action, observation, after):
 @pytest.mark.slow
 def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(logs, tmp_path, capsys) -> None:
     common = ["--from", str(logs), "--family", "pick", "--name", "own", "--out", str(tmp_path), "--yes"]
-    assert main(["modules", "draft-rewards", *common]) == 2 and "rewards for which tracker?" in capsys.readouterr().err
+    assert main(["modules", "draft-rewards", *common]) == 2 and "no tracker: give --tracker" in capsys.readouterr().err
     with serving(lambda body: (200, says(drafts.fenced(drafts.OWN_REWARDS)))) as server:
         asked = ["--world", "alfworld", "--endpoint", server.url, "--model", "scripted"]
         assert main(["modules", "draft-rewards", *common, *asked]) == 0

@@ -114,7 +114,7 @@ def test_a_section_is_prefixed_and_placed():
         (["--cuont", "1"], "unknown flag --cuont. Did you mean --count?"),
         (["--depth", "1"], "unknown flag --depth. Did you mean --inner.depth?"),
         (["--count"], "expected one argument"),
-        (["stray"], "does not know what to do with 'stray'"),
+        (["stray"], "unexpected argument 'stray'"),
     ],
 )
 def test_mistakes_name_the_flag_and_the_value(argv, message):

@@ -44,7 +44,7 @@ def stopped_by(number):
 def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_and_says_so(tmp_path, capsys, monkeypatch, number):
     monkeypatch.setattr(running.Prepared, "setups", stopped_by(number))
     assert main([*TRAIN.split(), "--out", str(tmp_path / "run")]) == 128 + number
-    assert "stopped. Nothing was written yet." in capsys.readouterr().err and not (tmp_path / "run").exists()
+    assert "stopped. Nothing was written." in capsys.readouterr().err and not (tmp_path / "run").exists()
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
@@ -65,7 +65,7 @@ def test_one_that_is_killed_before_it_has_settings_is_to_be_begun_again(tmp_path
     with monkeypatch.context() as patch:
         patch.setattr("tacit.runs.directory.versions", stopped_by(signal.SIGTERM))
         assert main([*TRAIN.split(), "--out", run]) == 143
-    assert "Nothing was written yet" in capsys.readouterr().err
+    assert "Nothing was written" in capsys.readouterr().err
     assert main(["train", "--resume", run]) == 2
     assert "stopped here before it had begun: give the command that began it again." in capsys.readouterr().err
     assert main([*TRAIN.split(), "--out", run]) == 0

@@ -28,7 +28,7 @@ from tacit.evaluation.clusters import (
 from tacit.runs.directory import read_settings
 from tacit.runs.trajectories import find_recording
 
-SUMMARY_LINE = "Show which steps of a group were put together, what was done there, and the credit it got."
+SUMMARY_LINE = "Show the clusters of a group's steps, the actions taken in each, and their credit."
 WIDTH = 76
 """characters shown of an observation"""
 
@@ -53,11 +53,11 @@ def run(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser("inspect clusters", SUMMARY_LINE, usage="tacit inspect clusters RUN [--iteration N] [--group TASK]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.flag("--iteration", int, "which iteration (default: the last recorded)")
-    parser.flag("--group", "", "task id, or its number in the iteration (default: where most is compared)", "TASK")
-    parser.flag("--by", "", "clusters as recorded, or made again from the text (default: recorded)", "|".join(BY))
+    parser.flag("--iteration", int, "iteration (default: the last recorded)")
+    parser.flag("--group", "", "task id, or its number in the iteration (default: the group with most comparisons)", "TASK")
+    parser.flag("--by", "", "clusters as recorded, or recomputed from the text (default: recorded)", "|".join(BY))
     parser.flag("--epsilon", 0.25, "radius for --by ngram", "E")
-    parser.flag("--all", False, "also the clusters with one step, which get no step-level credit")
+    parser.flag("--all", False, "also show clusters of one step, which get no step-level credit")
     parser.flag("--json", False, "print the group as one JSON object")
     return parser
 

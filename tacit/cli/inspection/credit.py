@@ -25,7 +25,7 @@ from tacit.runs.files import write_json
 if TYPE_CHECKING:
     from tacit.evaluation.credit_agreement import Figure, Quality
 
-SUMMARY_LINE = "Measure credit against the true advantage of each step, under a run's present policy."
+SUMMARY_LINE = "Compare credit with the true advantage of each step under a run's policy, by Monte Carlo."
 
 
 def run(argv: Sequence[str]) -> int:
@@ -71,17 +71,17 @@ def run(argv: Sequence[str]) -> int:
 
 def make_parser(method: str) -> Parser:
     parser = Parser("inspect credit", SUMMARY_LINE, usage="tacit inspect credit RUN [--checkpoint NAME] [settings]")
-    parser.add_argument("target", metavar="RUN", help="run directory, or a model (then name its --world)")
+    parser.add_argument("target", metavar="RUN", help="run directory, or a model with --world")
     add_checkpoint_flag(parser)
     parser.flag("--groups", 8, "groups of the next iteration")
-    parser.flag("--group-size", 0, "episodes of each (default: as in training)")
-    parser.flag("--rollouts", 8, "continuations of every state, in two halves", "M")
-    parser.flag("--discount", 0.95, "discount of returns, credit and truth alike", "G")
-    help = "what BiGPO and BiPACE compare by: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
+    parser.flag("--group-size", 0, "episodes per group (default: as in training)")
+    parser.flag("--rollouts", 8, "continuations per state, in two halves", "M")
+    parser.flag("--discount", 0.95, "discount of returns and credit", "G")
+    help = "hidden states of BiGPO and BiPACE: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
     help += "groups (default: the run's own, and its layer with a searched radius)"
     parser.flag("--geometry", "", help, "LAYER:POOLING[:EPSILON],…")
-    parser.flag("--methods", "", "further methods by name, as they are published", "NAME,…")
-    parser.flag("--json", Path, "write all of it to this file", "FILE")
+    parser.flag("--methods", "", "further methods, with their published settings", "NAME,…")
+    parser.flag("--json", Path, "write the result to this file", "FILE")
     add_shared_options(parser, method)
     return parser
 

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 from tacit.cli.terminal import dispatch
 
+SUMMARY_LINE = "Inspect what a run has learned and how its credit was assigned."
 KINDS = {
-    "dictionary": "the phrases successes are made of, how they changed, and how the run behaves",
-    "clusters": "which steps of a group were compared with each other, and with what credit",
-    "credit": "how well each estimator's credit agrees with what steps were worth, by Monte Carlo",
-    "notes": "whether a policy can use its notes: the gate before comparing methods that are built on them",
-    "skills": "what hindsight taught of an episode, token by token",
+    "dictionary": "phrases of its successes (ReuseRL), and its behavior",
+    "clusters": "which steps of a group were compared, and their credit",
+    "credit": "agreement of each estimator's credit with Monte Carlo advantages",
+    "notes": "whether a policy can use notes; check this before comparing methods that need them",
+    "skills": "hindsight skills of an episode and their effect on each token",
 }
 
 
 def run(argv: Sequence[str]) -> int:
-    width = max(map(len, KINDS))
-    kinds = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in KINDS.items())
-    commands = {name: lambda words: importlib.import_module(f"tacit.cli.inspection.{argv[0]}").run(words) for name in KINDS}
-    return dispatch(argv, f"usage: tacit inspect KIND RUN ...\n\n{kinds}", commands, "kind of inspection")
+    def inspect(words: Sequence[str]) -> int:
+        return importlib.import_module(f"tacit.cli.inspection.{argv[0]}").run(words)
+
+    return dispatch(argv, "inspect", SUMMARY_LINE, {name: (inspect, summary) for name, summary in KINDS.items()})

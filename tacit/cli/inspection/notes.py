@@ -10,16 +10,16 @@ from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, interval
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.progress import pluralize
 
-SUMMARY_LINE = "Score on-policy episodes with the true note, an empty one, a placebo and the expert's action: can they be used?"
+SUMMARY_LINE = "Test whether a policy can use notes: true, empty, placebo, and the expert's action."
 
 
 def run(argv: Sequence[str]) -> int:
     parser = Parser("inspect notes", SUMMARY_LINE, usage="tacit inspect notes RUN [--tasks N] [settings]")
-    parser.add_argument("target", metavar="RUN", help="run directory, or a model (then name its --world)")
+    parser.add_argument("target", metavar="RUN", help="run directory, or a model with --world")
     add_checkpoint_flag(parser)
-    parser.flag("--tasks", 24, "training tasks to play, the last ones")
-    parser.flag("--members", 4, "episodes of each task")
-    parser.flag("--json", False, "print it as JSON")
+    parser.flag("--tasks", 24, "training tasks to play, from the end of the pool")
+    parser.flag("--members", 4, "episodes per task")
+    parser.flag("--json", False, "print one JSON object")
     add_shared_options(parser, peek_method(argv, "inspect notes"))
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "tasks", "members")

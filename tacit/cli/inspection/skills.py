@@ -15,7 +15,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize
 from tacit.runs.trajectories import find_recording, read_records
 
-SUMMARY_LINE = "Show what hindsight's skills say of each token of an episode."
+SUMMARY_LINE = "Show the effect of hindsight skills on each token of an episode."
 STRONG = 2.0
 """shift with full color"""
 
