@@ -250,8 +250,8 @@ def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
 # All settings of a run as flags.
 
 TOP_OPTIONS = (
-    Option("world", ("world",), str, dataclasses.MISSING, "world: a name from `tacit list worlds`, or your own as package.module:OBJECT or "
-           "path/to/file.py:OBJECT; several with shares: alfworld=0.75,countdown=0.25"),
+    Option("world", ("world",), str, dataclasses.MISSING, "world: a name from `tacit list worlds`, or your own as "
+           "package.module:OBJECT or path/to/file.py:OBJECT; several with shares: alfworld=0.75,countdown=0.25"),
     Option("method", ("method", "name"), str, DEFAULT_METHOD, "method: a name from `tacit list methods`, several as a+b, "
            "or your own as package.module:Class or path/to/file.py:Class"),
     Option("model", ("model",), str, DEFAULT_MODEL, "model: tiny-base (pretrained, packaged), tiny (from scratch), "
