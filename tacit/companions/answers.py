@@ -16,10 +16,8 @@ FILE = "answers.jsonl"
 @dataclass(frozen=True)
 class Answer:
     text: str
-    read: int
-    """question tokens"""
-    written: int
-    """answer tokens"""
+    read: int  # question tokens
+    written: int  # answer tokens
 
 
 class AnswerCache(dict[str, Answer]):
@@ -41,8 +39,7 @@ class AnswerCache(dict[str, Answer]):
                 self[key] = Answer(**record)
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # a partial line of a killed write
-        self._whole = not text or text.endswith("\n")
-        """the file ends with a newline"""
+        self._whole = not text or text.endswith("\n")  # the file ends with a newline
 
     def add(self, key: str, answer: Answer) -> None:
         self[key] = answer

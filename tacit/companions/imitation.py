@@ -20,8 +20,7 @@ from tacit.core.types import Group, IterationInfo, Trajectory
 from tacit.losses.surrogates import Imitation
 
 Selector = Callable[[Group], list[Trajectory]]
-Examples = tuple[list[np.ndarray], list[np.ndarray]]
-"""(prompts, completions), one of each per turn"""
+Examples = tuple[list[np.ndarray], list[np.ndarray]]  # (prompts, completions), one of each per turn
 ExampleMaker = Callable[[Sequence[Trajectory], Policy], Examples]
 
 

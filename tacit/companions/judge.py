@@ -38,13 +38,10 @@ class EpisodeJudge(RewardTerm, Companion):
     """A companion and a reward term in one."""
 
     rubric: str
-    ask: Callable[[], Policy] = field(compare=False)
-    """opens the judge model"""
-    place: Path = field(compare=False)
-    """directory of the answer cache"""
+    ask: Callable[[], Policy] = field(compare=False)  # opens the judge model
+    place: Path = field(compare=False)  # directory of the answer cache
     weight: float = 1.0
-    tokens: int = 256
-    """longest answer"""
+    tokens: int = 256  # longest answer
     prices: Prices = FREE
     name = "judge"
     read_in_rollouts: ClassVar[bool] = False
@@ -90,8 +87,7 @@ class EpisodeJudge(RewardTerm, Companion):
         who = judge.digest()
         sampling = Sampling(temperature=0.0, max_tokens=self.tokens)
         keys: dict[int, str] = {}
-        waiting: dict[int, tuple[str, int]] = {}
-        """request id -> key and tokens of the question"""
+        waiting: dict[int, tuple[str, int]] = {}  # request id -> key and tokens of the question
         with contextlib.closing(open_scheduler(judge, sampling, None)) as scheduler:
             for trajectory in judged:
                 prompt = render_question(self.rubric, trajectory)

@@ -113,7 +113,7 @@ def test_a_success_is_told_what_was_done_and_a_failure_what_should_have_been(nam
 
 
 def test_a_lost_room_is_told_the_push_that_lost_it():
-    from tacit.worlds.sokoban.expert import is_deadlocked
+    from tacit.worlds.sokoban.skills import is_deadlocked
     from tacit.worlds.sokoban.world import read_position
 
     world = get_environment("sokoban")

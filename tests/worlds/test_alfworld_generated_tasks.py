@@ -21,9 +21,21 @@ from tacit.core.types import Task
 from tacit.worlds import get_environment
 from tacit.worlds.alfworld import PUBLISHED_ONLY, example_texts
 from tacit.worlds.alfworld.expert import Oracle
-from tacit.worlds.alfworld.house_tables import CAPACITY, LAMP, ROOMS, SENTENCES, fits, traits
 from tacit.worlds.alfworld.published import load_games
-from tacit.worlds.alfworld.tasks import HOUSE_SPLITS, KEPT_BACK, PLANS, floor_plans, held_out_places, iterate_tasks
+from tacit.worlds.alfworld.tasks import (
+    CAPACITY,
+    HOUSE_SPLITS,
+    KEPT_BACK,
+    LAMP,
+    PLANS,
+    ROOMS,
+    SENTENCES,
+    fits,
+    floor_plans,
+    held_out_places,
+    iterate_tasks,
+    traits,
+)
 from tacit.worlds.alfworld.tracker import read_goal
 from tacit.worlds.alfworld.world import FAMILIES, NOTHING_HAPPENS, AlfWorld, Game
 

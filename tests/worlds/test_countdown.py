@@ -13,8 +13,15 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Trajectory
 from tacit.worlds import get_environment
 from tacit.worlds.countdown.skills import SKILLS, Solver, role, solve
-from tacit.worlds.countdown.tasks import make_task, split_of
-from tacit.worlds.countdown.world import Operation, format_observation, legal_actions, parse_action, parse_observation
+from tacit.worlds.countdown.world import (
+    Operation,
+    format_observation,
+    legal_actions,
+    make_task,
+    parse_action,
+    parse_observation,
+    split_of,
+)
 
 ENVIRONMENT = get_environment("countdown")
 ROOT = Path(__file__).resolve().parents[2]

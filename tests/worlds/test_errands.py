@@ -14,8 +14,7 @@ from tacit.prompts.conversation import frame_note
 from tacit.rollout.replay import build_trajectory, play_episode
 from tacit.worlds import get_environment
 from tacit.worlds.errands.skills import Stranger
-from tacit.worlds.errands.tasks import make_task, split_of
-from tacit.worlds.errands.world import DOORS, HOME, THINGS, door_of, is_true, parse_observation, town_map
+from tacit.worlds.errands.world import DOORS, HOME, THINGS, door_of, is_true, make_task, parse_observation, split_of, town_map
 
 ENVIRONMENT = get_environment("errands")
 MUG = make_task("kitchen", "mug")

@@ -21,8 +21,7 @@ from tacit.core.tasks import split_by_digest
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory, Transition
 from tacit.worlds import get_environment
 from tacit.worlds.minihack.skills import BOUND, Explorer, MiniHackTracker, crossing, push_plan
-from tacit.worlds.minihack.tasks import make_task
-from tacit.worlds.minihack.world import LEVELS, Scene, find_path, parse_action, parse_scene, stairs, unexplored
+from tacit.worlds.minihack.world import LEVELS, Scene, find_path, make_task, parse_action, parse_scene, stairs, unexplored
 
 ENVIRONMENT = get_environment("minihack")
 ROOT = Path(__file__).resolve().parents[2]

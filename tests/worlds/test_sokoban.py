@@ -12,8 +12,7 @@ from every_world import HOSTILE, expert_episode, random_episode
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds import get_environment
-from tacit.worlds.sokoban.expert import Solver, best_moves, is_deadlocked, moves_left, pushes_left
-from tacit.worlds.sokoban.skills import SKILLS
+from tacit.worlds.sokoban.skills import SKILLS, Solver, best_moves, is_deadlocked, moves_left, pushes_left
 from tacit.worlds.sokoban.tasks import DERIVED_SEEDS, GENERATED, SHARES, make_task, share_of
 from tacit.worlds.sokoban.world import (
     DIRECTIONS,

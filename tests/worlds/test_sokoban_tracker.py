@@ -11,7 +11,7 @@ from tracker_episodes import fold, rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.sokoban.expert import is_deadlocked, pushes_left
+from tacit.worlds.sokoban.skills import is_deadlocked, pushes_left
 from tacit.worlds.sokoban.tasks import FAMILIES, GENERATED, make_task
 from tacit.worlds.sokoban.world import read_position
 

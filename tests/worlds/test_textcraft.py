@@ -16,9 +16,8 @@ from tacit.engines.models.tiny import train_tokenizer
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.worlds import get_environment
-from tacit.worlds.textcraft.expert import plan
 from tacit.worlds.textcraft.recipes import open_book
-from tacit.worlds.textcraft.skills import SKILLS
+from tacit.worlds.textcraft.skills import SKILLS, plan
 from tacit.worlds.textcraft.tasks import make_task, split_of
 from tacit.worlds.textcraft.world import MAX_ECHO, format_observation, parse_observation
 

@@ -10,8 +10,8 @@ from tracker_episodes import fold, rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.textcraft.expert import plan
 from tacit.worlds.textcraft.recipes import open_book
+from tacit.worlds.textcraft.skills import plan
 from tacit.worlds.textcraft.tasks import make_task
 from tacit.worlds.textcraft.world import parse_observation
 

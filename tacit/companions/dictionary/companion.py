@@ -43,17 +43,12 @@ class SkillDictionary(Companion):
     read_in_rollouts: ClassVar[bool] = False
 
     alphabet: Alphabet
-    horizon: int
-    """T, for the bound"""
-    max_phrase: int = 4
-    """L"""
-    buffer: int = 256
-    """successes kept from earlier batches; 0 uses the batch alone"""
-    delta: float = 0.05
-    """probability with which the bound may fail"""
+    horizon: int  # T, for the bound
+    max_phrase: int = 4  # L
+    buffer: int = 256  # successes kept from earlier batches; 0 uses the batch alone
+    delta: float = 0.05  # probability with which the bound may fail
     dictionary: Dictionary = field(init=False, compare=False, repr=False)
-    successes: list[Phrase] = field(init=False, compare=False, repr=False)
-    """the buffer, oldest first"""
+    successes: list[Phrase] = field(init=False, compare=False, repr=False)  # the buffer, oldest first
     history: History = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -131,8 +126,7 @@ class SkillDictionary(Companion):
 class History:
     """The merged phrases of every E-step with their uses. Phrases are stored once and numbered."""
 
-    iteration: int = 0
-    """batches observed"""
+    iteration: int = 0  # batches observed
     phrases: list[Phrase] = field(default_factory=list)
     steps: list[list[Any]] = field(default_factory=list)
     """[iteration, [[number of a phrase, uses in the corpus], …]] of each E-step that had a success; append-only"""

@@ -27,12 +27,9 @@ Sequences = Sequence[Phrase]
 class Dictionary:
     """C: every single skill, and the phrases merged from them. Equal if the phrases and their order are."""
 
-    skills: tuple[str, ...]
-    """Σ"""
-    merged: tuple[Phrase, ...] = ()
-    """the phrases of two or more skills, in the order they were merged"""
-    max_phrase: int = 4
-    """L"""
+    skills: tuple[str, ...]  # Σ
+    merged: tuple[Phrase, ...] = ()  # the phrases of two or more skills, in the order they were merged
+    max_phrase: int = 4  # L
 
     def __post_init__(self) -> None:
         check_alphabet(self.skills, self.max_phrase)
@@ -143,8 +140,7 @@ def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
         raise TacitError(f"max_phrase = {max_phrase} must be at least 1.")
 
 
-MIN_GAIN_BITS = 1e-9
-"""bits a merge must save; less is rounding, which differs between machines"""
+MIN_GAIN_BITS = 1e-9  # bits a merge must save; less is rounding, which differs between machines
 
 
 @dataclass(frozen=True)
@@ -152,14 +148,10 @@ class Extraction:
     """The extracted dictionary, and statistics of its corpus under it."""
 
     dictionary: Dictionary
-    sequences: int
-    """|B|"""
-    segments: int
-    """Σ seg(s, C) over the corpus"""
-    skills: int
-    """Σ |s|"""
-    uses: Mapping[Phrase, int]
-    """how often each phrase occurs in the segmented corpus"""
+    sequences: int  # |B|
+    segments: int  # Σ seg(s, C) over the corpus
+    skills: int  # Σ |s|
+    uses: Mapping[Phrase, int]  # how often each phrase occurs in the segmented corpus
 
     @property
     def description_length(self) -> float:
@@ -227,8 +219,7 @@ def min_saved_segments(segments: int, size: int, bits: float) -> int:
 @dataclass(frozen=True)
 class Segmentation:
     word: str
-    lengths: list[tuple[int, ...]]
-    """for each letter, the lengths of the merged phrases that end with it, shortest first"""
+    lengths: list[tuple[int, ...]]  # for each letter, the lengths of the merged phrases that end with it, shortest first
     phrases: list[str]
 
     @classmethod

@@ -26,12 +26,10 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 
-MAX_ENTRY_CHARS = 4000
-"""longer entries are rejected; a prompt shows them whole"""
+MAX_ENTRY_CHARS = 4000  # longer entries are rejected; a prompt shows them whole
 CAPACITY = 20_000
 FORMAT = "1"
-BY_HAND = "removed by hand"
-"""why an entry was retired, if a user did it"""
+BY_HAND = "removed by hand"  # why an entry was retired, if a user did it
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,12 @@ class Origin:
     world: str = ""
     family: str = ""
     task: str = ""
-    episode: int = 0
-    """seed of the episode it was distilled from"""
+    episode: int = 0  # seed of the episode it was distilled from
     success: bool = False
-    step: int = 0
-    """iteration that wrote it"""
-    operation: str = "add"
-    """add, update, merge, or import (from a file)"""
-    made_from: tuple[int, ...] = ()
-    """entries it replaced"""
-    call: int | None = None
-    """the extractor call that wrote it, if any"""
+    step: int = 0  # iteration that wrote it
+    operation: str = "add"  # add, update, merge, or import (from a file)
+    made_from: tuple[int, ...] = ()  # entries it replaced
+    call: int | None = None  # the extractor call that wrote it, if any
 
     def is_in(self, place: Sequence[str]) -> bool:
         """Whether it belongs to a world, or to a world and a family. What has no world or family belongs to all of them."""
@@ -70,23 +63,17 @@ class Call:
     prompt: np.ndarray
     completion: np.ndarray
     logprobs: np.ndarray
-    version: int = 0
-    """of the extractor"""
+    version: int = 0  # of the extractor
 
 
 @dataclass
 class Usage:
-    retrieved: int = 0
-    """c(m) of Eq. 6"""
-    last_retrieved: int = -(10**9)
-    """step"""
+    retrieved: int = 0  # c(m) of Eq. 6
+    last_retrieved: int = -(10**9)  # step
     wins: int = 0
-    losses: int = 0
-    """of the episodes it guided"""
-    trained: int = 0
-    """c_train(m) of Eq. 7"""
-    last_trained: int = -(10**9)
-    """step"""
+    losses: int = 0  # of the episodes it guided
+    trained: int = 0  # c_train(m) of Eq. 7
+    last_trained: int = -(10**9)  # step
 
 
 _TABLES = """
@@ -219,10 +206,8 @@ class Bank:
         self._lock = None if path is None else self._lock_file(path)
         self._base, self._writing = connect(path), threading.RLock()
         self._changes = self._change_count()
-        self._by_hand: set[int] = set()
-        """removed by hand before the last `clear` or `restore_from`"""
-        self._retired: list[int] = []
-        """retired since the last `drop_retired_calls`"""
+        self._by_hand: set[int] = set()  # removed by hand before the last `clear` or `restore_from`
+        self._retired: list[int] = []  # retired since the last `drop_retired_calls`
         self._meta = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
         try:
             if not self._base.execute("SELECT * FROM meta").fetchone():
@@ -481,8 +466,7 @@ class Bank:
 
     def _load(self) -> None:
         snapshot, self.usage, self._retired = self._read(self._base, self.path)
-        self.entries: dict[int, Entry] = {entry.id: entry for entry in snapshot.entries}
-        """live entries, oldest first"""
+        self.entries: dict[int, Entry] = {entry.id: entry for entry in snapshot.entries}  # live entries, oldest first
         self._buffer, self._first = snapshot.vectors_ND, 0
         """the live vectors, from row `_first` on; rows of a snapshot are never changed"""
         self._snapshot = snapshot

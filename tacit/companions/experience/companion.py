@@ -34,8 +34,7 @@ from tacit.core.types import PLAIN, Condition, Group, IterationInfo, Task, Traje
 from tacit.prompts.search_and_ask import ASKED, ENTRY, SearchResult, parse_question
 from tacit.rollout.replay import iterate_trajectory, render_turns
 
-GUIDED = "experience"
-"""the condition of an episode with an entry"""
+GUIDED = "experience"  # the condition of an episode with an entry
 
 
 class Experience(Companion):
@@ -57,8 +56,7 @@ class Experience(Companion):
         self._manager: ExperienceManager | None = None
         self._answerer: QueryAnswerer | None = None
         self.merge_every = merge_every
-        self.step, self.seed = 1, 0
-        """current iteration and run seed"""
+        self.step, self.seed = 1, 0  # current iteration and run seed
 
     @property
     def manager(self) -> ExperienceManager:

@@ -4,13 +4,9 @@
     w(m) = 0 where it was trained on within δ steps, else (1 + c_train(m))^−α              (7)
     r̄(m) = mean over the episodes it guided since it was last trained on of +1 (success) or −1
 
-One entry is one sample of the buffer, however often it guides in between: c_train counts trainings and would not see that it is
-in a batch three times. So an entry is in one batch of an iteration at most, and the cooldown applies from δ = 2 on. A sample of
+An entry is one sample of the buffer, however often it guides in between, so the cooldown applies from δ = 2 on. A sample of
 weight 0 is used up, but its entry does not count as trained. ρ is relative to the log-probabilities stored when the entry was
-written: by the time an entry is used, the extractor has changed, and a ratio against its current self would always be one.
-
-With `refinements`, an answer to an agent's question is a sample too, with the outcome of its episode as reward. It is trained
-on once, so w = 1.
+written. With `refinements`, an answer to an agent's question is a sample too, trained on once (w = 1).
 """
 
 from __future__ import annotations
@@ -171,8 +167,7 @@ def parse_advice(answer: str, style: Style) -> str:
     return advice if len(advice) <= MAX_ENTRY_CHARS and is_unicode(advice) else ""
 
 
-SHORT_CHARS = 400
-"""of an observation or action in a short trace"""
+SHORT_CHARS = 400  # of an observation or action in a short trace
 
 
 def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room: int, trace: Trace = "full") -> str:
@@ -264,10 +259,8 @@ class Sample:
     entry: int
     reward: float
     call: Call
-    episodes: int = 1
-    """episodes that `reward` is the mean of"""
-    refinement: bool = False
-    """`call` refined the entry for a question"""
+    episodes: int = 1  # episodes that `reward` is the mean of
+    refinement: bool = False  # `call` refined the entry for a question
 
 
 def find_cut(completion: Completion, prompt_end: str) -> str:
@@ -284,13 +277,10 @@ class Extractor:
 
     policy: Callable[[], Policy]
     settings: ExtractorSettings = field(default_factory=ExtractorSettings)
-    trained: bool = True
-    """False: static extraction"""
-    background: bool = False
-    """sample in a thread, for several threads at once"""
+    trained: bool = True  # False: static extraction
+    background: bool = False  # sample in a thread, for several threads at once
     buffer: list[Sample] = field(default_factory=list)
-    updates: int = 0
-    """updates so far, in a resumed run too: the version of its weights"""
+    updates: int = 0  # updates so far, in a resumed run too: the version of its weights
     _thread: SamplingThread | None = field(default=None, repr=False)
     _buffering: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

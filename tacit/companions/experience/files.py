@@ -27,8 +27,7 @@ from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.rollout.replay import build_trajectory, play_episode
 
-IMPORT_BATCH = 256
-"""entries per embedding call and transaction"""
+IMPORT_BATCH = 256  # entries per embedding call and transaction
 KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "success": bool, "step": int}
 """fields of an origin that survive an import"""
 
@@ -36,10 +35,8 @@ KEPT_FIELDS = {"world": str, "family": str, "task": str, "episode": int, "succes
 @dataclass
 class ImportResult:
     added: int = 0
-    known: int = 0
-    """texts that the bank already had"""
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    """(line number, problem)"""
+    known: int = 0  # texts that the bank already had
+    bad: list[tuple[int, str]] = field(default_factory=list)  # (line number, problem)
 
 
 def export_lines(bank: Bank) -> Iterator[str]:
@@ -101,8 +98,7 @@ def parse_line(line: bytes) -> tuple[str, Origin]:
     return validate_text(document["text"]), Origin(**fields, operation="import")
 
 
-BANK_FILE = Path("experience", "bank.sqlite")
-"""of a run's bank, in the run directory"""
+BANK_FILE = Path("experience", "bank.sqlite")  # of a run's bank, in the run directory
 
 
 def find_bank(place: Path) -> Path:

@@ -1,11 +1,5 @@
 """The experience manager, between the agents, the bank and the extractor; queries during an episode; and the critic.
 
-    search     at the start of an episode: one entry near its task                         readers never wait
-    submit     at its end: queue the episode for distillation
-    work       the extractor distills queued episodes, and its operations are applied      under the bank's writer lock
-    learn      the extractor trains on full batches
-    merge      periodically: entries in chunks, each chunk's result carried into the next
-
 With `background=True` (§3.1) distilling, training and merging have a thread each, questions have W, and the extractor samples
 for all of them at once (`SamplingThread`). None of them waits for another, nor the rollouts for them.
 """
@@ -31,10 +25,8 @@ from tacit.core.seeds import derive
 from tacit.core.types import IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ENTRY, SearchResult
 
-DISTILL_BATCH = 32
-"""episodes distilled at once"""
-MERGE_CHUNK = 5
-"""entries merged per extractor call"""
+DISTILL_BATCH = 32  # episodes distilled at once
+MERGE_CHUNK = 5  # entries merged per extractor call
 
 
 @dataclass(frozen=True)
@@ -69,8 +61,7 @@ class ExperienceManager:
         self._submitting = threading.Lock()
         self._closed = self._leaving = False
         self._failure: BaseException | None = None
-        self._jobs: dict[str, threading.Thread] = {}
-        """training and merging in the background, by name"""
+        self._jobs: dict[str, threading.Thread] = {}  # training and merging in the background, by name
         self._learned: dict[str, float] = {}
         self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
@@ -402,8 +393,7 @@ class QueryAnswerer:
     def __init__(self, manager: ExperienceManager, settings: QuerySettings) -> None:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
-        self.refinements: dict[tuple[int, str], Call] = {}
-        """(entry, question) -> the call that refined it, in this iteration"""
+        self.refinements: dict[tuple[int, str], Call] = {}  # (entry, question) -> the call that refined it, in this iteration
         workers = settings.workers if manager.background else 0
         self.queries: QueryQueue[Query, SearchResult] = QueryQueue(self._answer, settings.batch, settings.wait_s, workers)
 

@@ -141,8 +141,7 @@ class Query:
     text: str
     world: str = ""
     family: str = ""
-    seed: int | None = None
-    """decides whether a recent entry is passed over; None never does"""
+    seed: int | None = None  # decides whether a recent entry is passed over; None never does
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,8 @@ step_skills      advice for the steps on which the outcome turned, at most {most
 
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
-MAX_ANSWER_CHARS = 40_000
-"""parsed of an answer, from its end; far more than it can have"""
-MAX_SKILL_CHARS = 2000
-"""the rest of a skill is cut off"""
+MAX_ANSWER_CHARS = 40_000  # parsed of an answer, from its end; far more than it can have
+MAX_SKILL_CHARS = 2000  # the rest of a skill is cut off
 
 
 class UnusableAnswer(Exception):
@@ -153,25 +151,18 @@ def _text(value: object) -> str:
     return text.strip()[:MAX_SKILL_CHARS] if is_unicode(text) else ""
 
 
-ATTEMPTS = 2
-"""questions per episode; after that the episode has no skill"""
-CHARACTERS_PER_TOKEN = 3
-"""first estimate for a question; one that does not fit loses more turns"""
-MIN_ANSWER_TOKENS = 64
-"""below this, no usable answer fits"""
+ATTEMPTS = 2  # questions per episode; after that the episode has no skill
+CHARACTERS_PER_TOKEN = 3  # first estimate for a question; one that does not fit loses more turns
+MIN_ANSWER_TOKENS = 64  # below this, no usable answer fits
 
 
 @dataclass(frozen=True)
 class Analysis:
     skills: Skills = field(default_factory=Skills)
-    problem: str = ""
-    """why there is no skill, or no episode skill"""
-    asked: int = 0
-    """questions put to a model; 0 if the answer was cached"""
-    written: int = 0
-    """answer tokens"""
-    read: int = 0
-    """question tokens"""
+    problem: str = ""  # why there is no skill, or no episode skill
+    asked: int = 0  # questions put to a model; 0 if the answer was cached
+    written: int = 0  # answer tokens
+    read: int = 0  # question tokens
 
 
 class Analyzer(ABC):
@@ -215,13 +206,11 @@ class ModelAnalyzer(Analyzer):
     A remote model (an endpoint) works in the background; a local one is waited for, since it needs the same device.
     """
 
-    model: Callable[[], Policy] | None
-    """None: the trained policy"""
+    model: Callable[[], Policy] | None  # None: the trained policy
     most: int = 5
     temperature: float = 0.4
     max_tokens: int = 4096
-    kept: Path | None = None
-    """directory of the answer cache"""
+    kept: Path | None = None  # directory of the answer cache
     wording: Wording = "v2"
 
     def __post_init__(self) -> None:

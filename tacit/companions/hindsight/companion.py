@@ -38,8 +38,7 @@ class Hindsight(Companion):
         self._result: Callable[[], list[Analysis]] = list
         self._found: dict[int, Analysis] | None = {}
         self._waited = 0.0
-        self.examples: dict[str, str] = {}
-        """the most common reason for a missing skill, for the alarm `unskilled`"""
+        self.examples: dict[str, str] = {}  # the most common reason for a missing skill, for the alarm `unskilled`
 
     def check(self, policy: Policy) -> None:
         self._analyzer.check(policy)
@@ -103,8 +102,7 @@ def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
 
 
 Notes = Literal["true", "empty", "placebo", "oracle"]
-EMPTY = "..."
-"""the text of a note that says nothing"""
+EMPTY = "..."  # the text of a note that says nothing
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,7 @@ class RoutedSkills:
     routing: Routing = "critical_first"
     notes: Notes = "true"
     expert: Callable[[Task], Expert] | None = field(default=None, compare=False)
-    instructed: bool = False
-    """a line before each skill says to follow it"""
+    instructed: bool = False  # a line before each skill says to follow it
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
         if self.notes == "oracle":
@@ -153,10 +150,8 @@ def advise(expert: Callable[[Task], Expert], trajectory: Trajectory) -> list[str
 class Handbook:
     """A fixed skill per task family, the same at every step."""
 
-    pages: Mapping[str, str]
-    """family -> its text; under the empty name, what holds for all"""
-    keywords: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """page -> words; it is also for goals with one of these"""
+    pages: Mapping[str, str]  # family -> its text; under the empty name, what holds for all
+    keywords: Mapping[str, Sequence[str]] = field(default_factory=dict)  # page -> words; it is also for goals with one of these
 
     def page(self, task: Task) -> str:
         """The general text, the family's own, and those whose keywords are in the goal, as far as they fit into a prompt."""
@@ -191,8 +186,7 @@ def render_teacher_prompts(
     return found
 
 
-SKILL_CONDITION = "skill"
-"""the condition of an episode whose agent reads the handbook"""
+SKILL_CONDITION = "skill"  # the condition of an episode whose agent reads the handbook
 
 
 def load_handbook(world: Environment, file: str = "") -> Handbook:

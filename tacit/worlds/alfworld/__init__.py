@@ -9,10 +9,9 @@ from random import Random
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
-from tacit.worlds.alfworld.house_tables import FITS, ROOMS
 from tacit.worlds.alfworld.published import NAME, SIZES
 from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.alfworld.tasks import PANELS, SPLITS, tasks
+from tacit.worlds.alfworld.tasks import FITS, PANELS, ROOMS, SPLITS, tasks
 from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, FullWording, TerseWording
 

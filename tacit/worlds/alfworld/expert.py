@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.core.world import ByReading
-from tacit.worlds.alfworld.house_tables import OPENED_KINDS, PLACES, likelihood
-from tacit.worlds.alfworld.tracker import SEARCHES, command_of, kind_of, read_goal, read_view, sort_by_number
-from tacit.worlds.alfworld.world import APPLIANCES, OPPOSITE_TREATMENT, Game, Household, brief
+from tacit.worlds.alfworld.tasks import OPENED_KINDS, PLACES, likelihood
+from tacit.worlds.alfworld.tracker import SEARCHES, kind_of, read_goal, read_view, sort_by_number
+from tacit.worlds.alfworld.world import APPLIANCES, OPPOSITE_TREATMENT, Game, Household, brief, command_of
 
 
 class Oracle(ByReading):
@@ -46,8 +46,9 @@ def plan(household: Household) -> list[str]:
     """
     if household.won:
         return []
-    planner = _Planner(household)
-    drafts = list(planner.iterate_plans())
+    planner, family = _Planner(household), household.game.goal.family
+    plans = {"look": planner.light, "pick2": planner.gather}.get(family, planner.deliver_one)
+    drafts = list(plans())
     if not drafts and household.held is not None:
         drafts = planner.free_hand(())  # the held object may itself be needed elsewhere: put it down and plan again
     return list(min(drafts, key=len).commands) if drafts else []
@@ -79,28 +80,24 @@ class _Planner:
         self.reachable = [i for i, r in enumerate(self.game.receptacles) if r.location is not None]
         self.targets = [i for i in self.reachable if self.game.receptacles[i].kind == goal.target]
 
-    def iterate_plans(self) -> Iterator[_Draft]:
-        family = self.goal.family
-        return self._light() if family == "look" else self._gather() if family == "pick2" else self._deliver_one()
-
-    def _deliver_one(self) -> Iterator[_Draft]:
+    def deliver_one(self) -> Iterator[_Draft]:
         """Take, treat if the goal asks for it, put."""
         treated = self.household.treated.get(self.goal.family)
         for thing in self.things:
             for draft, source in self._hold(thing):
-                ready = [draft] if treated is None or thing in treated else self._treat(draft, thing)
+                ready = [draft]
+                if treated is not None and thing not in treated:
+                    verb, name = self.goal.family, self.game.things[thing].name
+                    appliances = [i for i in self.reachable if self.game.receptacles[i].kind in APPLIANCES[verb][1]]
+                    does = [(i, f"{verb} {name} with {self.game.receptacles[i].name}") for i in appliances]
+                    ready = [self._go(draft, i).then(command) for i, command in does]
                 # an object that starts in two receptacles stays in the second: it may already be at the target
                 there = any(thing in self.household.contents[t] for t in self.targets if t != source)
                 for draft in ready:
                     puts = [draft] if there else [self._put(draft, thing, t) for t in self.targets if self._fits(t, thing)]
                     yield from sorted(puts, key=len)[:1]
 
-    def _treat(self, draft: _Draft, thing: int) -> list[_Draft]:
-        verb, name, receptacles = self.goal.family, self.game.things[thing].name, self.game.receptacles
-        places = [i for i in self.reachable if receptacles[i].kind in APPLIANCES[verb][1]]
-        return [self._go(draft, i).then(f"{verb} {name} with {receptacles[i].name}") for i in places]
-
-    def _gather(self) -> Iterator[_Draft]:
+    def gather(self) -> Iterator[_Draft]:
         """Put the missing one or two objects into one target."""
         for target in self._distinct_targets():
             there = self.household.contents[target]
@@ -128,7 +125,7 @@ class _Planner:
             sorts.setdefault(sort, target)
         return list(sorts.values())
 
-    def _light(self) -> Iterator[_Draft]:
+    def light(self) -> Iterator[_Draft]:
         """Take, walk to a lamp, turn it on."""
         lamps = [i for i, t in enumerate(self.game.things) if t.kind == self.goal.target and "toggleable" in t.traits]
         for thing in self.things:
@@ -367,14 +364,7 @@ _GROUP = re.compile(r"([a-z]+) (\d+(?:-\d+)?(?: \d+(?:-\d+)?)*)")
 _PLACE = re.compile(r"(?:go to|open|examine|close) (\w+ \d+)$|(?:to|from|with) (\w+ \d+)$")
 _SHOWN = re.compile(r"^(\w+ \d+)(?: open)?: (?!\+)(.*)$")
 _KINDS = tuple(dict.fromkeys(kind for places in PLACES.values() for kind in places))
-
-
 _MOST = 40  # the most receptacles of one kind in a house
-
-
-def act_on_prompt(prompt: str) -> str:
-    """The action that this prompt calls for."""
-    return _Page(prompt).choose()
 
 
 def expand(listed: str) -> list[str]:
@@ -422,7 +412,10 @@ class _Page:
         if subgoal == "take_object":
             return self._take()
         if subgoal == "use_light":
-            return self._use()
+            kind = self.goal.target
+            if self.refused and self.last.startswith(f"use {kind} "):
+                return f"use {kind} {int(self.last.rpartition(' ')[2]) + 1}"
+            return f"use {next((thing for thing in self.things if kind_of(thing) == kind), f'{kind} 1')}"
         if subgoal == "reach_light" and "where" not in self.fields:
             return self._walk(self.goal.target, ())
         place = self._place()
@@ -479,12 +472,6 @@ class _Page:
                 return self._walk(self.goal.kind, ())
         return f"open {place}" if self.closed == place else f"take {thing} from {place}"
 
-    def _use(self) -> str:
-        kind = self.goal.target
-        if self.refused and self.last.startswith(f"use {kind} "):
-            return f"use {kind} {int(self.last.rpartition(' ')[2]) + 1}"
-        return f"use {next((thing for thing in self.things if kind_of(thing) == kind), f'{kind} 1')}"
-
     def _place(self) -> str:
         """Where the subgoal is achieved: as the block says, else the one that is here, else the first of its kind."""
         if "where" in self.fields:
@@ -498,3 +485,8 @@ class _Page:
             tried = kinds.index(kind_of(here)) + 1 if here and self.refused else 0
             return f"{kinds[tried % len(kinds)]} 1"
         return here or f"{kinds[0]} 1"
+
+
+def act_on_prompt(prompt: str) -> str:
+    """The action that this prompt calls for."""
+    return _Page(prompt).choose()

@@ -1,12 +1,6 @@
-"""Published games as tasks, in either of two formats:
-
-    game.tw-pddl   one JSON file per game, in the folders that `alfworld-download` makes:
-                   <root>/json_2.1.1/{train,valid_seen,valid_unseen}/<task>/<trial>/game.tw-pddl
-    JSON lines     one line per game with task, trial, goal_text, walkthrough, pddl_problem:
-                   <root>/{train,valid_seen,valid_unseen}.jsonl or .jsonl.xz
-
-Both give the same tasks with the same ids in the same order. A game that cannot be read is reported and skipped.
-"""
+"""Published games as tasks: a `game.tw-pddl` per game as `alfworld-download` lays them out (<root>/json_2.1.1/<split>/…), or
+<root>/<split>.jsonl[.xz] with task, trial, goal_text, walkthrough, pddl_problem a line. Both give the same tasks with the same
+ids in the same order. A game that cannot be read is reported and skipped."""
 
 from __future__ import annotations
 
@@ -59,7 +53,14 @@ _Facts = dict[str, set[tuple[str, ...]]]
 def parse_problem(text: str, sentence: str) -> Game:
     """The game of a PDDL problem; `sentence` is its goal in words. Raises TacitError if the problem is malformed."""
     sections = _sections(text)
-    types = _declared_types(sections["objects"])
+    types, waiting = dict[str, str](), list[str]()  # `a b - type` declares two objects
+    tokens = iter(sections["objects"].partition("objects")[2].replace("(", " ").replace(")", " ").split())
+    for token in tokens:
+        if token == "-":
+            types |= dict.fromkeys(waiting, next(tokens, ""))
+            waiting = []
+        else:
+            waiting.append(token)
     facts: _Facts = defaultdict(set)
     for predicate, arguments in _FACT.findall(sections["init"]):
         facts[predicate].add(tuple(arguments.split()))
@@ -77,7 +78,7 @@ def parse_problem(text: str, sentence: str) -> Game:
         raise TacitError(f"the problem has {len(starts)} start locations of the agent; it needs exactly one.")
     receptacle_kind = {i: kind.removesuffix("type") for i, kind in _pairs(facts, "receptacletype")}
     thing_kind = {i: kind.removesuffix("type") for i, kind in _pairs(facts, "objecttype")}
-    standing = dict(_pairs(facts, "receptacleatlocation"))
+    at = {i: locations[place] for i, place in _pairs(facts, "receptacleatlocation")}
     inside = _indices(facts, "inreceptacle", receptacles)
     places = _indices(facts, "objectatlocation", locations)
     facts["contents"] = {(outer, inner) for inner, outer in _pairs(facts, "inreceptacleobject")}
@@ -87,14 +88,7 @@ def parse_problem(text: str, sentence: str) -> Game:
     fits = {(r.removesuffix("type"), o.removesuffix("type")) for r, o in _pairs(facts, "cancontain")}
     return Game(
         receptacles=tuple(
-            Receptacle(
-                names[i],
-                receptacle_kind.get(i, ""),
-                locations[standing[i]] if i in standing else None,
-                (i,) in openable,
-                (i,) in opened,
-            )
-            for i in receptacles
+            Receptacle(names[i], receptacle_kind.get(i, ""), at.get(i), (i,) in openable, (i,) in opened) for i in receptacles
         ),
         things=tuple(Thing(names[i], thing_kind.get(i, ""), traits[i], inside[i], places[i], contents[i]) for i in things),
         fits=frozenset((r, o) for r, o in fits if r in receptacle_kind.values() and o in thing_kind.values()),
@@ -189,20 +183,6 @@ def _sections(text: str) -> dict[str, str]:
         raise TacitError("the parentheses of the problem do not match (a truncated file?).")
     ends = dict(itertools.pairwise([*sorted(starts.values()), len(text)]))
     return {name: text[start : ends[start]] for name, start in starts.items()}
-
-
-def _declared_types(section: str) -> dict[str, str]:
-    """name -> type of each declared object; `a b - type` declares two."""
-    types: dict[str, str] = {}
-    waiting: list[str] = []
-    tokens = iter(section[section.index("objects") + len("objects") :].replace("(", " ").replace(")", " ").split())
-    for token in tokens:
-        if token == "-":
-            types |= dict.fromkeys(waiting, next(tokens, ""))
-            waiting = []
-        else:
-            waiting.append(token)
-    return types
 
 
 def _pairs(facts: _Facts, predicate: str) -> Iterator[tuple[str, str]]:
@@ -349,11 +329,11 @@ def _list_games(path: Path, failures: list[str]) -> Iterator[Entry]:
                 try:
                     with _locate_errors(where):
                         row = json.loads(line)
-                        entry = Entry(_id(row["split"], row["task"], row["trial"]), partial(_read_row, where, row))
+                        name = _id(row["split"], row["task"], row["trial"])
                 except TacitError as error:
                     failures.append(str(error))
                     continue
-                yield entry
+                yield Entry(name, partial(_make_task, where, name, row))
     except (EOFError, lzma.LZMAError, UnicodeDecodeError, OSError) as error:
         failures.append(f"{path}: cannot be read beyond line {number} (truncated, or not such a file?): {error}.")
 
@@ -369,20 +349,15 @@ def _read_game_file(path: Path, folder: str, task: str, trial: str) -> Task:
         sentence = _SENTENCE.search(game["grammar"])
         if sentence is None:
             raise TacitError("its grammar does not state the task.")
-        goal = json.loads(f'"{sentence.group(1)}"')
-        return _make_task(_id(folder, task, trial), goal, game["pddl_problem"], game.get("walkthrough"))
+        game["goal_text"] = json.loads(f'"{sentence.group(1)}"')
+    return _make_task(str(path), _id(folder, task, trial), game)
 
 
-def _read_row(where: str, row: Mapping[str, Any]) -> Task:
+def _make_task(where: str, name: str, row: Mapping[str, Any]) -> Task:
     with _locate_errors(where):
-        name = _id(row["split"], row["task"], row["trial"])
-        return _make_task(name, row["goal_text"], row["pddl_problem"], row.get("walkthrough"))
-
-
-def _make_task(name: str, sentence: str, problem: str, walkthrough: list[str] | None) -> Task:
-    game = parse_problem(problem, sentence)
-    data = {"game": game.to_data(), "walkthrough": list(walkthrough or [])}
-    return Task(NAME, name, game.goal.family, name.partition("/")[0], 0, sentence, data)
+        game = parse_problem(row["pddl_problem"], row["goal_text"])
+        data = {"game": game.to_data(), "walkthrough": list(row.get("walkthrough") or [])}
+        return Task(NAME, name, game.goal.family, name.partition("/")[0], 0, row["goal_text"], data)
 
 
 def _id(folder: str, task: str, trial: str) -> str:

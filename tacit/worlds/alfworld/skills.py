@@ -1,16 +1,7 @@
-"""Skill alphabet, handbook, failure reasons and hindsight.
+"""Skill alphabet (five atomic skills and a carry flag, ReuseRL Table 3), handbook, failure reasons and hindsight.
 
-Five atomic skills (ReuseRL Table 3), with a carry flag:
-
-    go to, open (close)                      EXPLORE, or TRANSPORT while carrying
-    look, examine (inventory, help, other)   EXPLORE
-    take                                     TAKE
-    move, put                                DELIVER
-    heat, cool, clean, use, light (slice)    TRANSFORM
-
-An effective take sets the flag, and an effective move or put clears it; refused ones are still projected. The paper leaves the
-commands in brackets open. Every executed command has a skill, even a malformed one: otherwise a badly written win would look
-shorter than a well written one.
+An effective take sets the flag, an effective move or put clears it. Every executed command has a skill, even a malformed or
+refused one: otherwise a badly written win would look shorter than a well written one.
 """
 
 from __future__ import annotations

@@ -1,33 +1,121 @@
-"""ALFWorld tasks. Splits `train`, `seen` and `unseen` are generated here; published splits need data on disk (`published.py`).
+"""ALFWorld tasks: generated `train`, `seen` and `unseen`, and published splits, which need data on disk (`published.py`).
 
-A generated game is a floor plan, a goal, and the usual belongings of the room. Splits are disjoint by construction:
-
-    train    training plans, familiar pairs
-    seen     training plans, familiar pairs, but (plan, goal) combinations that `train` never has
-    unseen   held-out plans, goals over held-out pairs, and goal objects that start in held-out places
-
-A pair is an object kind and a receptacle kind (or the lamp for `look`). For each object kind, a digest holds out about a third
-of the receptacles it fits: training goals never put it there, and training games never start with it there.
-Every game is solvable: the goal object is reachable and fits its target, and the appliance or lamp is in the room.
-No game is won at the start.
+`seen` has training plans and pairs in (plan, goal) combinations that `train` never has; `unseen` has held-out plans, goals over
+held-out pairs, and goal objects that start in held-out places. A pair is an object kind and a receptacle kind (or the lamp); a
+digest holds out about a third of each kind's. Every game is solvable and not won at the start.
 """
 
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, islice
+from pathlib import Path
 from random import Random
 
 from tacit.core.errors import check_split_and_count
 from tacit.core.tasks import parse_panels
 from tacit.core.types import Task
-from tacit.worlds.alfworld import house_tables as tables
 from tacit.worlds.alfworld.published import FOLDERS, NAME, published_tasks
 from tacit.worlds.alfworld.world import APPLIANCES, FAMILIES, Game, Goal, Receptacle, Thing, number_names
+
+_TABLES = tomllib.loads(Path(__file__).with_name("houses.toml").read_text(encoding="utf-8"))
+FITS: Mapping[str, frozenset[str]] = {place: frozenset(kinds.split()) for place, kinds in _TABLES["fits"].items()}
+CAPACITY: Mapping[str, int] = _TABLES["capacity"]
+OPENABLE: Mapping[str, float] = _TABLES["openable"]
+SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")  # kinds of which two neighbours may be faced at once
+LAMP = "desklamp"
+SMALL = frozenset(_TABLES["abilities"]["small"].split())  # what may be seen lying in a vessel
+_PUT = frozenset(FITS) - {"bathtubbasin", "handtowelholder", "laundryhamper", "sinkbasin", "towelholder", "tvstand"}
+TARGETS: Mapping[str, frozenset[str]] = {
+    "pick": _PUT,
+    "pick2": _PUT - {kind for kind, most in CAPACITY.items() if most < 2},
+    "clean": _PUT,
+    "heat": _PUT - {"microwave"},
+    "cool": _PUT - {"fridge"},
+    "look": frozenset({LAMP}),
+}  # family -> where its goals may want things put; for `look`, what to look under
+ROOMS_OF_FAMILY: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    **dict.fromkeys(("pick", "pick2"), (("kitchen", "bedroom", "bathroom", "livingroom"), (1, 1, 1, 1))),
+    "look": (("bedroom", "livingroom"), (3, 1)),
+    "clean": (("kitchen", "bathroom"), (3, 1)),
+    **dict.fromkeys(("heat", "cool"), (("kitchen",), (1,))),
+}  # family -> rooms it is played in, and their weights
+SENTENCES: Mapping[str, tuple[str, str]] = {
+    "pick": ("put a {kind} in {target}.", "put some {kind} on {target}."),
+    "look": ("look at {kind} under the {target}.", "examine the {kind} with the {target}."),
+    "clean": ("put a clean {kind} in {target}.", "clean some {kind} and put it in {target}."),
+    "heat": ("put a hot {kind} in {target}.", "heat some {kind} and put it in {target}."),
+    "cool": ("put a cool {kind} in {target}.", "cool some {kind} and put it in {target}."),
+    "pick2": ("put two {kind} in {target}.", "find two {kind} and put them in {target}."),
+}  # family -> its two goal templates in published games
+
+
+def fits(receptacle: str, kind: str) -> bool:
+    return kind in FITS.get(receptacle, ())
+
+
+@cache
+def traits(kind: str) -> frozenset[str]:
+    """What a kind of object can be or have done to it."""
+    listed = {trait for trait, kinds in _TABLES["abilities"].items() if kind in kinds.split()} - {"small"}
+    return frozenset(listed - {"standing"} if "standing" in listed else listed | {"pickupable"})
+
+
+SELDOM = 0.5  # weight of a place that a thing fits but that its row does not name
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How often a room has a kind, and how many of it then."""
+
+    chance: float
+    fewest: int
+    most: int
+    places: Mapping[str, float] = field(default_factory=dict)  # of an object: receptacle kind -> weight
+
+
+@dataclass(frozen=True)
+class Room:
+    furniture: Mapping[str, Amount]
+    belongings: Mapping[str, Amount]
+
+
+def _weights(listed: str) -> dict[str, float]:
+    return {place: float(weight) for place, weight in (part.split() for part in listed.split(","))}
+
+
+def _room(furniture: Mapping[str, list], belongings: Mapping[str, list]) -> Room:
+    things: dict[str, Amount] = {}
+    for kind, (chance, fewest, most, listed) in belongings.items():
+        places = _weights(listed)
+        if "pickupable" in traits(kind):
+            places |= {place: SELDOM for place in sorted(furniture) if fits(place, kind) and place not in places}
+        things[kind] = Amount(chance, fewest, most, places)
+    return Room({kind: Amount(*row) for kind, row in furniture.items()}, things)
+
+
+ROOMS: Mapping[str, Room] = {name: _room(**tables) for name, tables in _TABLES["rooms"].items()}
+
+# Common knowledge of houses, for experts.
+
+PLACES: Mapping[str, Mapping[str, float]] = {thing: _weights(listed) for thing, listed in _TABLES["likelihood"].items()}
+OPENED_KINDS = frozenset(OPENABLE)  # usually closed, so that looking inside takes one more step
+UNLIKELY = 0.5  # for places that the table does not list
+_ANYWHERE: Mapping[str, float] = {
+    place: sum(row.get(place, UNLIKELY) for row in PLACES.values()) / len(PLACES)
+    for place in sorted({place for row in PLACES.values() for place in row})
+}  # for object kinds that are not in the table: the average row
+
+
+def likelihood(thing: str, receptacle: str) -> float:
+    """The probability, in percent, that a receptacle of this kind holds an object of that kind."""
+    return PLACES.get(thing, _ANYWHERE).get(receptacle, UNLIKELY)
+
 
 PANELS = parse_panels("""
 train            16:4c49786f8c448fb5 128:c3ea4c2a87d010ce 256:f1302c4d4e46b73c 512:7407b294eb0ba311
@@ -52,10 +140,6 @@ class FloorPlan:
     receptacles: tuple[Receptacle, ...]
     of_kind: Mapping[str, tuple[int, ...]]  # receptacle kind -> indices
 
-    @property
-    def unseen(self) -> bool:
-        return self.number % KEPT_BACK == KEPT_BACK - 1
-
 
 @cache
 def floor_plans(room: str) -> tuple[FloorPlan, ...]:
@@ -63,15 +147,15 @@ def floor_plans(room: str) -> tuple[FloorPlan, ...]:
     reads, is unique among them."""
     rng, layouts, plans = Random(f"alfworld/floor plans/{room}"), dict[tuple[str, ...], None](), []
     while len(layouts) < PLANS:
-        counts = {kind: draw_count(rng, amount) for kind, amount in sorted(tables.ROOMS[room].furniture.items())}
+        counts = {kind: draw_count(rng, amount) for kind, amount in sorted(ROOMS[room].furniture.items())}
         layouts.setdefault(tuple(kind for kind, count in counts.items() for _ in range(count)))
     for number, kinds in enumerate(layouts):
         locations: list[int] = []
         for i, kind in enumerate(kinds):
-            beside = i > 0 and kinds[i - 1] == kind and kind in tables.SIDE_BY_SIDE and rng.random() < SHARED_PLACE
+            beside = i > 0 and kinds[i - 1] == kind and kind in SIDE_BY_SIDE and rng.random() < SHARED_PLACE
             locations.append(locations[-1] if beside else i)
         receptacles = tuple(
-            Receptacle(name, kind, location, openable=rng.random() < tables.OPENABLE.get(kind, 0.0))
+            Receptacle(name, kind, location, openable=rng.random() < OPENABLE.get(kind, 0.0))
             for name, kind, location in zip(number_names(kinds), kinds, locations, strict=True)
         )
         of_kind = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in dict.fromkeys(kinds)}
@@ -79,7 +163,7 @@ def floor_plans(room: str) -> tuple[FloorPlan, ...]:
     return tuple(plans)
 
 
-def draw_count(rng: Random, amount: tables.Amount) -> int:
+def draw_count(rng: Random, amount: Amount) -> int:
     """0 with probability 1 − chance, otherwise fewest to most, skewed towards small numbers."""
     if rng.random() >= amount.chance:
         return 0
@@ -120,7 +204,7 @@ def iterate_tasks(split: str, seed: int, families: Sequence[str] = FAMILIES) -> 
 def make_task(split: str, family: str, seed: int, number: int) -> Task:
     """One game as a task. Its id has the goal, plan, seed and number: `train/heat-mug-fridge-kitchen7/0-17`."""
     rng = Random(f"{NAME}/{split}/{seed}/{number}")
-    (room,) = rng.choices(*tables.ROOMS_OF_FAMILY[family])
+    (room,) = rng.choices(*ROOMS_OF_FAMILY[family])
     goals: Mapping[str, tuple[Goal, ...]] = {}
     while not goals:
         plan = rng.choice(floor_plans(room))
@@ -128,8 +212,8 @@ def make_task(split: str, family: str, seed: int, number: int) -> Task:
     goal = rng.choice(goals[rng.choice(tuple(goals))])
     things = _populate(rng, plan, goal, split)
     kinds = {thing.kind for thing in things}
-    fits = frozenset((place, kind) for place in plan.of_kind for kind in kinds & tables.FITS.get(place, frozenset()))
-    sentence = rng.choice(tables.SENTENCES[family]).format(kind=goal.kind, target=goal.target)
+    fits = frozenset((place, kind) for place in plan.of_kind for kind in kinds & FITS.get(place, frozenset()))
+    sentence = rng.choice(SENTENCES[family]).format(kind=goal.kind, target=goal.target)
     game = Game(plan.receptacles, tuple(things), fits, len(plan.receptacles), goal, sentence)  # starts in the middle
     name = f"{split}/{family}-{goal.kind}-{goal.target}-{plan.room}{plan.number}/{seed}-{number}"
     return Task(NAME, name, family, split, seed, sentence, {"game": game.to_data()})
@@ -142,22 +226,17 @@ def held_out_places(kind: str) -> frozenset[str]:
     About a third of those it fits, never its most usual place in a room. Of two or three places one is held out, of four or
     more at least two (a start and a target), of one none. The lamp is held out for a quarter of the kinds.
     """
-    rooms = [room for room in tables.ROOMS.values() if kind in room.belongings]
-    options = {place for room in rooms for place in room.furniture if tables.fits(place, kind)}
+    rooms = [room for room in ROOMS.values() if kind in room.belongings]
+    options = {place for room in rooms for place in room.furniture if fits(place, kind)}
     usual = {next(iter(room.belongings[kind].places)) for room in rooms}
     share = max(2, round(len(options) / 3)) if len(options) > 3 else len(options) // 2
-    return frozenset(_by_digest(kind, options - usual)[:share]) | ({tables.LAMP} if kind in _held_out_from_lamp() else set())
+    return frozenset(_by_digest(kind, options - usual)[:share]) | ({LAMP} if kind in _held_out_from_lamp() else set())
 
 
 @cache
 def _held_out_from_lamp() -> frozenset[str]:
-    kinds = {
-        kind
-        for room in tables.ROOMS_OF_FAMILY["look"][0]
-        for kind in tables.ROOMS[room].belongings
-        if "pickupable" in tables.traits(kind)
-    }
-    return frozenset(_by_digest(tables.LAMP, kinds)[: len(kinds) // 4])
+    kinds = {kind for room in ROOMS_OF_FAMILY["look"][0] for kind in ROOMS[room].belongings if "pickupable" in traits(kind)}
+    return frozenset(_by_digest(LAMP, kinds)[: len(kinds) // 4])
 
 
 def _by_digest(key: str, names: set[str]) -> list[str]:
@@ -168,29 +247,25 @@ def _by_digest(key: str, names: set[str]) -> list[str]:
 @cache
 def _goals(plan: FloorPlan, split: str, family: str) -> Mapping[str, tuple[Goal, ...]]:
     """The goals of a split in a plan: object kind -> goals. Empty if the plan belongs to another split."""
-    goals: dict[str, tuple[Goal, ...]] = {}
-    unseen = split == "unseen"
-    if plan.unseen != unseen or (family == "look" and not _start_places(plan, tables.LAMP, "any", "")[0]):
+    goals, unseen = dict[str, tuple[Goal, ...]](), split == "unseen"
+    held_back = plan.number % KEPT_BACK == KEPT_BACK - 1
+    if held_back != unseen or (family == "look" and not _start_places(plan, LAMP, "any", "")[0]):
         return {}
-    targets = tables.TARGETS[family] if family == "look" else tables.TARGETS[family] & set(plan.of_kind)
-    for kind in sorted(tables.ROOMS[plan.room].belongings):
-        if not {"pickupable", APPLIANCES.get(family, ("pickupable",))[0]} <= tables.traits(kind):
+    targets = TARGETS[family] if family == "look" else TARGETS[family] & set(plan.of_kind)
+    for kind in sorted(ROOMS[plan.room].belongings):
+        if not {"pickupable", APPLIANCES.get(family, ("pickupable",))[0]} <= traits(kind):
             continue
         for target in sorted(targets):
             goal = Goal(family, kind, target)
-            if (family != "look" and not tables.fits(target, kind)) or (target in held_out_places(kind)) != unseen:
+            if (family != "look" and not fits(target, kind)) or (target in held_out_places(kind)) != unseen:
                 continue
             places, _ = _target_start_places(plan, goal, split)
-            room = sum(tables.CAPACITY[place] * len(plan.of_kind[place]) for place in places)
+            room = sum(CAPACITY[place] * len(plan.of_kind[place]) for place in places)
             digest = hashlib.sha256(f"{plan.room} {plan.number} {family} {kind} {target}".encode()).digest()
             in_seen = digest[0] % SEEN_SHARE == 0
-            if room >= _required_count(goal) and (unseen or in_seen == (split == "seen")):
+            if room >= 1 + (family == "pick2") and (unseen or in_seen == (split == "seen")):
                 goals[kind] = (*goals.get(kind, ()), goal)
     return goals
-
-
-def _required_count(goal: Goal) -> int:
-    return 2 if goal.family == "pick2" else 1
 
 
 def _target_start_places(plan: FloorPlan, goal: Goal, split: str) -> _WeightedPlaces:
@@ -205,7 +280,7 @@ def _start_places(plan: FloorPlan, kind: str, which: str, avoid: str) -> _Weight
     held_out = held_out_places(kind)
     places = {
         place: weight
-        for place, weight in tables.ROOMS[plan.room].belongings[kind].places.items()
+        for place, weight in ROOMS[plan.room].belongings[kind].places.items()
         if place in plan.of_kind and place != avoid and (which == "any" or (place in held_out) == (which == "unfamiliar"))
     }
     return tuple(places), tuple(accumulate(places.values()))
@@ -213,31 +288,38 @@ def _start_places(plan: FloorPlan, kind: str, which: str, avoid: str) -> _Weight
 
 def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thing]:
     """Place the goal objects, then the other belongings of the room; returns them in listing order."""
-    left = [tables.CAPACITY[receptacle.kind] for receptacle in plan.receptacles]
+    left = [CAPACITY[receptacle.kind] for receptacle in plan.receptacles]
     where: dict[str, list[int]] = {}
 
     def place_copies(kind: str, copies: int, spots: _WeightedPlaces) -> None:
-        for _ in range(copies if spots[0] else 0):
-            index = _free_place(rng, plan, spots, left)
-            if index is not None:
+        kinds, weights = spots
+        for _ in range(copies if kinds else 0):  # in a receptacle with free capacity, its kind drawn by weight
+            for _ in range(3):
+                index = rng.choice(plan.of_kind[kinds[bisect(weights, rng.random() * weights[-1])]])
+                if left[index]:
+                    break
+            else:
+                free = [index for kind in kinds for index in plan.of_kind[kind] if left[index]]
+                index = rng.choice(free) if free else -1
+            if index >= 0:
                 left[index] -= 1
                 where.setdefault(kind, []).append(index)
 
-    sought = tables.Amount(1.0, _required_count(goal), MOST_SOUGHT)
+    sought = Amount(1.0, 1 + (goal.family == "pick2"), MOST_SOUGHT)
     place_copies(goal.kind, draw_count(rng, sought), _target_start_places(plan, goal, split))
     others = "any" if split == "unseen" else "familiar"
     if goal.family == "look":
-        place_copies(tables.LAMP, 1, _start_places(plan, tables.LAMP, others, ""))
-    for kind, belonging in tables.ROOMS[plan.room].belongings.items():
+        place_copies(LAMP, 1, _start_places(plan, LAMP, others, ""))
+    for kind, belonging in ROOMS[plan.room].belongings.items():
         if kind not in where:
             place_copies(kind, draw_count(rng, belonging), _start_places(plan, kind, others, ""))
 
     placed = [(kind, index) for kind in sorted(where) for index in where[kind]]
     things = []
     for name, (kind, index) in zip(number_names(kind for kind, _ in placed), placed, strict=True):
-        receptacle, able = plan.receptacles[index], tables.traits(kind)
+        receptacle, able = plan.receptacles[index], traits(kind)
         holds: tuple[int, ...] = ()
-        small = [number for number, (other, at) in enumerate(placed) if at == index and other in tables.SMALL]
+        small = [number for number, (other, at) in enumerate(placed) if at == index and other in SMALL]
         if receptacle.kind == "fridge" and "coolable" in able and rng.random() < COOL_IN_FRIDGE:
             able |= {"cool"}
         if "vessel" in able and small and rng.random() < IN_VESSEL:
@@ -245,14 +327,3 @@ def _populate(rng: Random, plan: FloorPlan, goal: Goal, split: str) -> list[Thin
         assert receptacle.location is not None
         things.append(Thing(name, kind, able, (index,), (receptacle.location,), holds))
     return things
-
-
-def _free_place(rng: Random, plan: FloorPlan, spots: _WeightedPlaces, left: list[int]) -> int | None:
-    """A receptacle with free capacity, its kind drawn by weight; None if all are full."""
-    kinds, weights = spots
-    for _ in range(3):
-        index = rng.choice(plan.of_kind[kinds[bisect(weights, rng.random() * weights[-1])]])
-        if left[index]:
-            return index
-    free = [index for kind in kinds for index in plan.of_kind[kind] if left[index]]
-    return rng.choice(free) if free else None

@@ -1,20 +1,7 @@
-"""Progress tracker for constant-context agents (Xie et al., 2026, §3.1 and §7.5); signal values from its Table 6.
-
-    progress   +1.0 per subgoal achieved; in a search, +0.02 for a new hinted kind of place and +0.05 for a hinted container;
-               +0.2 for reaching the destination, +0.2 for opening it, +0.5 for putting the object there
-    error      0.3 invalid, 0.2 no effect (if the world lists no actions), 0.2 repeated without progress, 0.3 late-stage
-               regression, 0.2 looking during placement, 0.3 wrong destination instance, 0.1 revisiting and 0.1 reopening in a
-               search, 0.15 wandering after it
+"""Progress tracker for constant-context agents (Xie et al., 2026, §3.1 and §7.5); amounts from its Table 6 (PROGRESS, ERRORS).
 
 Errors are positive; the reward term subtracts them. Each achievement is rewarded once (per object, in pick2), so the subgoals
 of a won episode add up to `total_subgoals`. A subgoal that is skipped is rewarded together with the next one.
-
-Forms of the state block:
-
-    full        uses observations and admissible actions
-    text        the same fields, from observations and the agent's own actions only
-    paper       the six fields of §7.5, from the same sources as `text`
-    no_places   `full` without the list of places left to search
 """
 
 from __future__ import annotations
@@ -28,11 +15,11 @@ from tacit.core.errors import TacitError
 from tacit.core.hindsight import component_names, score_events, sum_signals
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Tracker
-from tacit.worlds.alfworld.house_tables import UNLIKELY, likelihood
-from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, OPPOSITE_TREATMENT, Goal
+from tacit.worlds.alfworld.tasks import UNLIKELY, likelihood
+from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, OPPOSITE_TREATMENT, Goal, command_of
 
 # Parsing of goals and feedback. Feedback names every command that changes the state, so the feedback of an episode determines
-# the state of the game, whoever acted. Names have a limit: a pattern must read any text in linear time.
+# the state of the game, whoever acted.
 
 _TARGET = r"(?P<kind>\w+) (?:{}) (?P<target>\w+)\.?\s*"
 _GOALS = (
@@ -44,19 +31,6 @@ _GOALS = (
 )
 _FAMILIES = {"": "look", "two": "pick2", "hot": "heat", "put": "pick"}
 """word of the goal -> family, where that is not the word itself"""
-_COMMANDS: Sequence[tuple[re.Pattern[str], str]] = [
-    (re.compile(pattern), command)
-    for pattern, command in (
-        (r"You arrive at ([\w ]{1,80})\. ", r"go to \1"),
-        (r"You open the ([\w ]{1,80})\. ", r"open \1"),
-        (r"You close the ([\w ]{1,80})\.$", r"close \1"),
-        (r"You pick up the ([\w ]{1,80}) from the ([\w ]{1,80})\.$", r"take \1 from \2"),
-        (r"You move the ([\w ]{1,80}) to the ([\w ]{1,80})\.$", r"move \1 to \2"),
-        (r"You (clean|heat|cool) the ([\w ]{1,80}) using the ([\w ]{1,80})\.$", r"\1 \2 with \3"),
-        (r"You turn on the ([\w ]{1,80})\.$", r"use \1"),
-        (r"You sliced the ([\w ]{1,80}) with the ([\w ]{1,80})\.$", r"slice \1 with \2"),
-    )
-]
 _VIEW = re.compile(r"(?:On the ([\w ]{1,80})|The ([\w ]{1,80}) is open\. In it), you see ([^.]{0,4000})\.")
 _NAME = re.compile(r"\ba (\w+ \d+)")
 
@@ -69,15 +43,6 @@ def read_goal(sentence: str) -> Goal:
             word = match.groupdict().get("family", "")
             return Goal(_FAMILIES.get(word, word), match["kind"], match["target"])
     raise TacitError(f"the goal {sentence!r} is not an ALFWorld goal; an example of one is 'put a clean plate in fridge.'")
-
-
-def command_of(feedback: str) -> str:
-    """The command that this feedback answers; empty if it changed nothing (look, examine, help, a refusal, the start)."""
-    for pattern, command in _COMMANDS:
-        match = pattern.match(feedback)
-        if match:
-            return match.expand(command)
-    return ""
 
 
 def read_view(feedback: str) -> tuple[str, list[str]] | None:
@@ -103,8 +68,7 @@ SUBGOALS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("pick", "pick2"), (*_SEARCHED, *_PLACED)),
     "look": (*_SEARCHED, "find_light", "reach_light", "use_light"),
     **dict.fromkeys(APPLIANCES, (*_SEARCHED, *_TREATED, *_PLACED)),
-}
-"""family -> its subgoals before `done`, in order; pick2 goes through them twice"""
+}  # family -> its subgoals before `done`, in order; pick2 goes through them twice
 HINTS = 4  # how many receptacle kinds are hinted at in a search
 
 
@@ -164,7 +128,7 @@ class Progress:
         if self.subgoal == "take_object":
             return [self.seen[thing] for thing in self.candidates()]
         if self.subgoal in _TREATED:
-            return self._appliances()
+            return self._of_kinds(*APPLIANCES[self.goal.family][1])
         if self.subgoal in _PLACED:
             return self.destinations()
         return self._lights() if self.subgoal in ("reach_light", "use_light") else []
@@ -179,9 +143,6 @@ class Progress:
     def _of_kinds(self, *kinds: str) -> list[str]:
         return sort_by_number(r for r in self.receptacles if kind_of(r) in kinds)
 
-    def _appliances(self) -> list[str]:
-        return self._of_kinds(*APPLIANCES[self.goal.family][1])
-
     def _lights(self) -> list[str]:
         return [where for thing, where in self.seen.items() if kind_of(thing) == self.goal.target]
 
@@ -194,7 +155,7 @@ class Progress:
             if not places:
                 return "find_light"
         elif self.goal.family in APPLIANCES and self.holding not in self.treated:
-            places, names = self._appliances(), _TREATED
+            places, names = self._of_kinds(*APPLIANCES[self.goal.family][1]), _TREATED
         else:
             places, names = self.destinations(), _PLACED
         return names[any(place in self.facing for place in places)]
@@ -451,20 +412,17 @@ class TextTracker(AlfworldTracker):
             visited = visited if there in visited else (*visited, there)
         known = tuple(dict.fromkeys((*after.receptacles, *facing)))
         after = replace(after, facing=facing, visited=visited, receptacles=known)
-        return replace(after, subgoal=DONE if _is_finished(state, after, command) else after.current_subgoal()), refused
-
-
-def _is_finished(before: Progress, after: Progress, command: str) -> bool:
-    """Whether this command finished the task: the (treated) object was put where it belongs, or its lamp turned on."""
-    goal, (verb, _, rest) = before.goal, command.partition(" ")
-    if goal.family == "look":
-        return verb == "use" and kind_of(rest) == goal.target and before.carries_wanted
-    thing, _, place = rest.partition(" to ")
-    if verb != "move" or kind_of(thing) != goal.kind or kind_of(place) != goal.target:
-        return False
-    if goal.family == "pick2":
-        return sum(where == place and kind_of(t) == goal.kind for t, where in after.seen.items()) > 1
-    return goal.family not in APPLIANCES or thing in before.treated
+        # The task is finished once the (treated) object was put where it belongs, or its lamp turned on.
+        goal, (verb, _, rest) = state.goal, command.partition(" ")
+        thing, _, place = rest.partition(" to ")
+        if goal.family == "look":
+            finished = verb == "use" and kind_of(rest) == goal.target and state.carries_wanted
+        else:
+            finished = verb == "move" and kind_of(thing) == goal.kind and kind_of(place) == goal.target
+            if goal.family == "pick2":
+                finished &= sum(where == place and kind_of(t) == goal.kind for t, where in after.seen.items()) > 1
+            finished &= goal.family not in APPLIANCES or thing in state.treated
+        return replace(after, subgoal=DONE if finished else after.current_subgoal()), refused
 
 
 class PaperTracker(TextTracker):
@@ -475,16 +433,12 @@ class PaperTracker(TextTracker):
     def render(self, state: Progress) -> str:
         visited = state.visited[::-1]
         searched = places_line([r for r in visited if r in state.opened])
-        return "\n".join(
-            (
-                f"target_object: {state.goal.kind}",
-                f"destination: {state.destination or state.goal.target}",
-                f"holding: {state.holding or 'None'}",
-                f"checked_locations: {places_line(visited).replace('none', 'None')}",
-                f"searched_containers: {searched.replace('none', 'None')}",
-                f"current_subgoal: {state.subgoal.replace('reach_destination', 'reach_dest')}",
-            )
-        )
+        return f"""target_object: {state.goal.kind}
+destination: {state.destination or state.goal.target}
+holding: {state.holding or "None"}
+checked_locations: {places_line(visited).replace("none", "None")}
+searched_containers: {searched.replace("none", "None")}
+current_subgoal: {state.subgoal.replace("reach_destination", "reach_dest")}"""
 
 
 class NoPlacesTracker(AlfworldTracker):

@@ -33,8 +33,7 @@ PUBLISHED_TYPES: Mapping[str, str] = {
     "heat": "pick_heat_then_place_in_recep",
     "cool": "pick_cool_then_place_in_recep",
     "pick2": "pick_two_obj_and_place",
-}
-"""family -> its name in published data"""
+}  # family -> its name in published data
 FAMILIES = tuple(PUBLISHED_TYPES)
 ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
 STATES = ("clean", "hot", "cool", "sliced", "toggled")
@@ -169,8 +168,7 @@ APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "clean": ("cleanable", ("sink", "sinkbasin")),
     "heat": ("heatable", ("microwave",)),
     "cool": ("coolable", ("fridge",)),
-}
-"""verb -> the ability a held thing needs, and the kinds of receptacle that do it"""
+}  # verb -> the ability a held thing needs, and the kinds of receptacle that do it
 OPPOSITE_TREATMENT = {"heat": "cool", "cool": "heat"}
 _QUIET = ("look", "inventory", "help", "examine", "slice")
 """commands after which the same commands are admissible and the goal holds or not as before"""
@@ -200,8 +198,7 @@ class Household:
         for i, thing in enumerate(game.things):
             for r in thing.receptacles:
                 self.contents[r].append(i)
-        self.reachable = [set(thing.locations) for thing in game.things]
-        """the locations at which a knife reaches each thing"""
+        self.reachable = [set(thing.locations) for thing in game.things]  # the locations at which a knife reaches each thing
         self.taken_out: set[tuple[int, int]] = set()  # (thing, receptacle): taken out of it and not put back
         self.clean, self.hot, self.cool, self.sliced, self.toggled = map(self._with_trait, STATES)
         self.treated = {"clean": self.clean, "heat": self.hot, "cool": self.cool}  # verb -> the things it was done to
@@ -426,8 +423,7 @@ _INTRO = re.compile(r"^-= Welcome to TextWorld, ALFRED! =-\n\n(.*)\n\nYour task 
 class FullWording(StepCountWording):
     """The template that GiGPO, HGPO and BiPACE train with (BiPACE appendix J)."""
 
-    version = "2"
-    """1 mentioned turns "shown above" even if none were shown"""
+    version = "2"  # 1 mentioned turns "shown above" even if none were shown
 
     def task(self, task: Task) -> str:
         return f"You are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {task.goal}"
@@ -472,29 +468,31 @@ class TerseWording(Brief):
         return _without_help(observation)
 
 
-_BRIEF: Sequence[tuple[re.Pattern[str], str]] = [
-    (re.compile(pattern), short)
-    for pattern, short in (
-        (r"^You (?:arrive at|open the) [\w ]{1,80}\. (?=The|On)", ""),
-        (r"^The ([\w ]{1,80}) is closed\.$", r"\1 closed"),
-        (r"^The ([\w ]{1,80}) is open\. In it, you see (.*)\.$", r"\1 open: \2"),
-        (r"^On the ([\w ]{1,80}), you see (.*)\.$", r"\1: \2"),
-        (r"^You are facing the ([^.]*)\. Next to it, you see (.*)\.$", r"at \1: \2"),
-        (r"^You are in the middle of a room\. Looking quickly around you, you see (.*)\.$", r"room: \1"),
-        (r"^You close the ([\w ]{1,80})\.$", r"\1 closed"),
-        (r"^You pick up the ([\w ]{1,80}) from the [\w ]{1,80}\.$", r"have \1"),
-        (r"^You move the ([\w ]{1,80}) to the ([\w ]{1,80})\.$", r"\2: + \1"),
-        (r"^You are carrying: a ([\w ]{1,80})\.$", r"have \1"),
-        (r"^You are not carrying anything\.$", "have nothing"),
-        (r"^You clean the ([\w ]{1,80}) using.*$", r"\1 clean"),
-        (r"^You heat the ([\w ]{1,80}) using.*$", r"\1 hot"),
-        (r"^You cool the ([\w ]{1,80}) using.*$", r"\1 cool"),
-        (r"^You turn on the ([\w ]{1,80})\.$", r"\1 on"),
-        (r"^You sliced the ([\w ]{1,80}) with.*$", r"\1 sliced"),
-        (r"^Nothing happens\.$", "nothing happens"),
-        (r"^Available commands:.*$", "help"),
+_NAME = r"([\w ]{1,80})"  # limited: a pattern must read any text in linear time
+FEEDBACK: Sequence[tuple[re.Pattern[str], str, str]] = [
+    (re.compile(pattern.replace("NAME", _NAME)), short, command)
+    for pattern, short, command in (
+        (r"^You arrive at NAME\. (?=The|On)", "", r"go to \1"),
+        (r"^You open the NAME\. (?=The|On)", "", r"open \1"),
+        (r"^The NAME is closed\.$", r"\1 closed", ""),
+        (r"^The NAME is open\. In it, you see (.*)\.$", r"\1 open: \2", ""),
+        (r"^On the NAME, you see (.*)\.$", r"\1: \2", ""),
+        (r"^You are facing the ([^.]*)\. Next to it, you see (.*)\.$", r"at \1: \2", ""),
+        (r"^You are in the middle of a room\. Looking quickly around you, you see (.*)\.$", r"room: \1", ""),
+        (r"^You close the NAME\.$", r"\1 closed", r"close \1"),
+        (r"^You pick up the NAME from the NAME\.$", r"have \1", r"take \1 from \2"),
+        (r"^You move the NAME to the NAME\.$", r"\2: + \1", r"move \1 to \2"),
+        (r"^You are carrying: a NAME\.$", r"have \1", ""),
+        (r"^You are not carrying anything\.$", "have nothing", ""),
+        (r"^You clean the NAME using the NAME\.$", r"\1 clean", r"clean \1 with \2"),
+        (r"^You heat the NAME using the NAME\.$", r"\1 hot", r"heat \1 with \2"),
+        (r"^You cool the NAME using the NAME\.$", r"\1 cool", r"cool \1 with \2"),
+        (r"^You turn on the NAME\.$", r"\1 on", r"use \1"),
+        (r"^You sliced the NAME with the NAME\.$", r"\1 sliced", r"slice \1 with \2"),
+        (r"^Nothing happens\.$", "nothing happens", ""),
+        (r"^Available commands:.*$", "help", ""),
     )
-]
+]  # feedback -> how `brief` shortens it, and the command that it answers if that changed the state
 _ITEM = re.compile(r"(?:^|(?<=, )|(?<=: ))(?:and )?a (?=[a-z]+ \d)")
 
 
@@ -504,13 +502,11 @@ def brief(text: str) -> str:
     `room: cabinet 1-4, fridge 1`."""
     intro = _INTRO.match(text)
     text = (intro.group(1) if intro else text).partition("\n")[0]
-    for pattern, short in _BRIEF:
+    for pattern, short, _ in FEEDBACK:
         text = pattern.sub(short, text)
     text = _ITEM.sub("", text).replace(", and ", ", ")
-    return _ranges(text) if intro else text
-
-
-def _ranges(text: str) -> str:
+    if not intro:
+        return text
     head, _, rest = text.partition(": ")
     parts = []
     for kind, names in groupby(rest.split(", "), key=lambda name: name.rsplit(" ", 1)[0]):
@@ -518,6 +514,12 @@ def _ranges(text: str) -> str:
         span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
         parts.append(f"{kind} {span}".strip())
     return f"{head}: {', '.join(parts)}"
+
+
+def command_of(feedback: str) -> str:
+    """The command that this feedback answers; empty if it changed nothing (look, examine, help, a refusal, the start)."""
+    found = (match.expand(command) for pattern, _, command in FEEDBACK if command and (match := pattern.match(feedback)))
+    return next(found, "")
 
 
 def _without_help(observation: Observation) -> list[str]:

@@ -1,14 +1,8 @@
-"""Cooking tasks: ReuseRL's 4:1 mixture of simple and hard games, all winnable.
+"""Cooking tasks: ReuseRL's 4:1 mixture of simple games (one room, one ingredient) and hard ones (six rooms, two), all winnable.
 
-    simple   one room, one ingredient; the cook gate and the cut gate each on or off
-    hard     six rooms, two ingredients, both gates on
-
-If a gate is on, the ingredient starts raw (uncut) and the recipe wants it cooked (cut). If it is off, the ingredient starts as
-wanted, but the cookbook may still mention the step: cooking a roasted apple again burns it. Games come in blocks of
-five in random order: four simple ones with the four gate settings and a hard one. With the cook gate off, the cookbook mentions
-cooking with probability 0.65: 26% of all games, as in the paper (260 of 1000).
-
-A digest of the recipe (foods, cooking, cutting) decides its split: 70% train, 15% test, 15% hard (hard games only).
+If the cook or cut gate is on, the ingredient starts raw (uncut) and the recipe wants it cooked (cut). If it is off, it starts
+as wanted, but the cookbook may still mention the step: cooking a roasted apple again burns it. A block of five games has the four
+gate settings and a hard game. A digest of the recipe decides its split: 70% train, 15% test, 15% hard (hard games only).
 """
 
 from __future__ import annotations

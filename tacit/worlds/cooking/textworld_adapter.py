@@ -83,8 +83,7 @@ class TextWorldWorld:
 
 
 class GameWording(FullWording):
-    version = "1"
-    """the commands listed are TextWorld's own"""
+    version = "1"  # the commands listed are TextWorld's own
 
 
 def textworld_environment(path: str | Path) -> Environment:

@@ -1,17 +1,8 @@
 """Reading of observations, the wordings, and the tracker: the recipe once read, what is left of it, and where things are.
 
-    phase      find_recipe -> gather -> process -> prepare -> eat -> done
-    progress   +1.0 per subgoal: recipe read, ingredient taken, direction done, meal prepared, meal eaten;
-               +0.02 for a new room, +0.05 for a container opened for the first time
-    error      0.3 for an unreadable command and for losing the game, 0.2 for a refused command,
-               0.1 for stepping into a known room and straight back, and for reopening
-
-Values follow Table 6 of the constant-context paper; errors are positive. Each subgoal counts once. The state block has what an
-agent with perfect memory would know: items and directions, never the action to take.
-
-    full        as above
-    text        from observations and actions only
-    no_places   without the line of what is left to search
+Amounts follow Table 6 of the constant-context paper; errors are positive. Each subgoal (recipe read, ingredient taken,
+direction done, meal prepared, meal eaten) counts once. The state block has what an agent with perfect memory would know, never
+the action to take; `text` uses observations and actions only, `no_places` leaves out what is left to search.
 """
 
 from __future__ import annotations
@@ -191,8 +182,7 @@ A wrong cut or a wrong way of cooking loses the game. Food that is cooked alread
 
 
 class FullWording(Numbered):
-    version = "2"
-    """1 listed other commands: all ingredients for `prepare meal`, `examine` of what is carried, no `drink`"""
+    version = "2"  # 1 listed other commands: all ingredients for `prepare meal`, `examine` of what is carried, no `drink`
     rules, word = COMMANDS, "command"
 
 

@@ -1,20 +1,8 @@
 """TextWorld-Cooking in plain Python (ReuseRL §D): read the cookbook, gather, cut, cook, prepare the meal, eat it.
 
-    go <direction>, open / close <container or door>, look, inventory, examine <thing>
-    take <thing> [from <place>], drop <thing>, put <thing> on <place>, insert <thing> into <container>
-    chop / slice / dice <food> with knife, cook <food> with stove (fries) / oven (roasts) / BBQ (grills)
-    prepare meal, eat <food>, drink <milk or water>
-
-    success            eat the meal
-    burned             an ingredient or the meal is cooked a second time: lost
-    wrong_processing   an ingredient is cut or cooked in another way than the recipe's, or eaten: lost
-    timeout            40 steps (counted by the rollout)
-    score              share of points: each ingredient taken, cut, cooked; the meal prepared, eaten
-    reward             the increase of the score
-
-Commands, answers and rules follow the cooking game of the TextWorld package. An observation has the answer to the last command,
-the room and the inventory, but never the recipe. Two differences: descriptions are plainer, and cooking an ingredient that the
-recipe wants raw is wrong_processing even if the cook gate is off; in TextWorld it burns.
+Commands, answers and rules follow the cooking game of the TextWorld package; the score is the share of its points. Two
+differences: descriptions are plainer, and cooking an ingredient that the recipe wants raw is wrong_processing even if the cook
+gate is off; in TextWorld it burns. An observation never has the recipe.
 """
 
 from __future__ import annotations
@@ -305,8 +293,7 @@ class CookingWorld(World):
         except (KeyError, ValueError, TypeError) as error:
             raise TacitError(f"task {task.id!r} is not a cooking task: {error!r}. Create tasks with `tasks`.") from error
         self._lost, self._won, self._score = "", False, 0.0
-        self._seen = Observation(game.describe(), game.admissible())
-        """the current room, cached while commands change nothing"""
+        self._seen = Observation(game.describe(), game.admissible())  # the current room, cached while commands change nothing
         return self._seen
 
     def step(self, action: str) -> Transition:

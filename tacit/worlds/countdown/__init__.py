@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, CountdownTracker, Solver, failure, hindsight, questions
-from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.countdown.world import MAX_STEPS, CountdownWorld, FullWording, TerseWording
+from tacit.worlds.countdown.world import (
+    FAMILIES,
+    MAX_STEPS,
+    NAME,
+    PANELS,
+    SPLITS,
+    CountdownWorld,
+    FullWording,
+    TerseWording,
+    tasks,
+)
 
 ENVIRONMENT = Environment(
     name=NAME,

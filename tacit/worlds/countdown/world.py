@@ -1,26 +1,20 @@
 """Countdown-Stepwise (ReuseRL §D): reach the target with every number, one operation at a time.
 
-    state     a pool of numbers, the target, the pools before each operation
-    actions   op(<+|-|*|/>, n1, n2)   replace two numbers of the pool by their result
-              rollback                undo the last operation
-              reset                   back to the first pool
-    success   the pool is exactly [target]; all numbers have been used
-    stuck     an operation or an unparsable action with a single number left loses the episode; rollback and reset still work
-    timeout   30 steps (counted by the rollout)
-
 The paper leaves open which results are legal. Here every result is a positive integer: divisions must be exact and differences
-positive. Every generated puzzle is solvable under these rules. An action that does not parse, names a number that is not in the
-pool, has no legal result, or undoes nothing is refused: the pool stays the same, and the observation says why.
+positive. A refused action leaves the pool as it is, and the observation says why. With a single number left, an operation or
+an unparsable action loses the episode (`stuck`); rollback and reset still work.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from random import Random
 from typing import NamedTuple
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, check_split_and_count
+from tacit.core.tasks import parse_panels, split_by_digest, take_distinct
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Brief, Numbered, World
 
@@ -186,3 +180,59 @@ class TerseWording(Brief):
     def brief(self, observation: Observation) -> str:
         shown = parse_observation(observation.text)
         return f"{' '.join(map(str, shown.pool))} > {shown.target}{' !' if shown.refused else ''}"
+
+
+NAME = "countdown"
+SPLITS = ("train", "test", "hard")
+FAMILIES = {3: "three_numbers", 4: "four_numbers"}
+LARGEST_NUMBER = 100
+TARGETS = range(10, 1000)
+
+
+def tasks(split: str, count: int, seed: int) -> list[Task]:
+    """`count` different puzzles of the split; a larger count begins with the same ones."""
+    check_split_and_count(NAME, SPLITS, split, count)
+    rng = Random(f"{NAME}/{split}/{seed}")
+
+    def draw() -> Iterator[Task]:
+        while True:
+            size = 4 if split == "hard" else rng.choice((3, 4))
+            numbers = [rng.randint(1, LARGEST_NUMBER) for _ in range(size)]
+            target = numbers[0]
+            for number in numbers[1:]:
+                value = evaluate(Operation(rng.choice("+-*/"), target, number))
+                target = abs(target - number) if value is None else value
+                if target == 0:
+                    break
+            else:
+                rng.shuffle(numbers)
+            if target in TARGETS and split_of(numbers) == split:
+                yield make_task(numbers, target, split, seed)
+
+    return take_distinct(draw(), count, lambda task: (*sorted(task.data["numbers"]), task.data["target"]))
+
+
+def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int = 0) -> Task:
+    """A task for any puzzle."""
+    listed = "-".join(map(str, numbers))
+    return Task(
+        world=NAME,
+        id=f"{NAME}/{split}/{listed}={target}",
+        family=FAMILIES.get(len(numbers), f"{len(numbers)}_numbers"),
+        split=split,
+        seed=seed,
+        goal=f"Use {', '.join(map(str, numbers))} to make {target}.",
+        data={"numbers": list(numbers), "target": target},
+    )
+
+
+def split_of(numbers: Sequence[int]) -> str:
+    """The split of all puzzles over these numbers."""
+    return split_by_digest(" ".join(map(str, sorted(numbers))))
+
+
+PANELS = parse_panels("""
+train  16:541ba3d932674ebd 128:700e3b8081487440 256:edcde876b02e9766 512:c7a0eefacafd9eed 1024:0834aff843f17264
+test   16:7d09d6740b442f0a 128:65e52a882e6f7b61 256:7b6df9cbf1f87a77 512:61e6a24d700a989c 1024:9d5638b37cabda0d
+hard   16:0351ea03d89b0bc4 128:4c1810295cab772c 256:0113646fb2b8edef 512:aa6bb44469cf3344 1024:e2eeb1c1263b6e9b
+""")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.errands.skills import ALPHABET, HANDBOOK, ErrandTracker, Resident, Stranger, failure, hindsight
-from tacit.worlds.errands.tasks import FAMILY, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.errands.world import MAX_STEPS, ErrandsWorld, FullWording, TerseWording
+from tacit.worlds.errands.world import FAMILY, MAX_STEPS, NAME, PANELS, SPLITS, ErrandsWorld, FullWording, TerseWording, tasks
 
 ENVIRONMENT = Environment(
     name=NAME,

@@ -1,11 +1,4 @@
-"""Experts, tracker, skill alphabet, handbook, hindsight and failure reasons.
-
-    phase      search -> found -> done
-    progress   +1.0 per phase; +0.02 for a new door
-    error      0.3 for an unreadable action, 0.2 for a thing that is not here or not wanted, 0.1 for a door opened again
-
-Values follow Table 6 of the constant-context paper; errors are positive.
-"""
+"""Experts, tracker (amounts after Table 6 of the constant-context paper), skill alphabet, handbook, hindsight, failures."""
 
 from __future__ import annotations
 

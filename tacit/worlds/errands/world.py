@@ -1,13 +1,7 @@
-"""Errands: fetch a thing from behind one of eight doors, in a town where nothing ever moves.
+"""Errands: fetch a thing from behind one of eight doors in three steps, in a town where nothing ever moves.
 
-    actions   open DOOR     shows the three things behind it and closes the previous door
-              take THING    takes a visible thing; the observation remarks on the wanted one
-    success   the wanted thing is taken
-    limit     three steps, so two doors can be tried
-
-An agent new to the town succeeds in one of four errands; one that remembers always does, in two steps. The map
-is the same in all episodes, and one episode shows an eighth or a quarter of it. Town 0 is used by `train` and `test`;
-each errand elsewhere has its own town, which teaches nothing about town 0.
+An agent new to the town succeeds in one of four errands; one that remembers always does. One episode shows an eighth or a
+quarter of the map. Town 0 is used by `train` and `test`; each errand elsewhere has its own town.
 """
 
 from __future__ import annotations
@@ -16,7 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, check_split_and_count
+from tacit.core.tasks import parse_panels, take_distinct
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Brief, Numbered, World
 
@@ -24,13 +19,11 @@ DOORS = ("red", "green", "black", "white", "yellow", "purple", "orange", "wooden
 THINGS = (
     *("apple", "bread", "carrot", "cheese", "egg", "lettuce", "milk", "tuna", "mug", "plate", "fork", "knife"),
     *("kettle", "ladle", "box", "book", "candle", "vase", "statue", "watch", "pillow", "cloth", "laptop", "bell"),
-)
-"""words that the packaged pretrained model knows from other worlds"""
+)  # words that the packaged pretrained model knows from other worlds
 PLACES = (
     *("kitchen", "bathroom", "bedroom", "livingroom", "corridor", "pantry", "backyard", "patio"),
     *("pool", "desk", "sofa", "bed", "table", "shelf", "dresser", "armchair"),
-)
-"""where things are wanted"""
+)  # where things are wanted
 HOME = 0  # the town of `train` and `test`
 
 
@@ -123,3 +116,40 @@ class TerseWording(Brief):
 
     def task(self, task: Task) -> str:
         return task.goal
+
+
+NAME = "errands"
+SPLITS = ("train", "test", "elsewhere")
+FAMILY = "errand"
+TOWNS = 2**31
+
+
+def tasks(split: str, count: int, seed: int) -> list[Task]:
+    """`count` different errands of the split, or all of them; a larger count begins with the same ones."""
+    check_split_and_count(NAME, SPLITS, split, count)
+    rng = Random(f"{NAME}/{split}/{seed}")
+    if split == "elsewhere":
+        towns = iter(lambda: rng.randrange(1, TOWNS), 0)
+        drawn = (make_task(rng.choice(PLACES), rng.choice(THINGS), town, split, seed) for town in towns)
+        return take_distinct(drawn, count, lambda task: task.data["town"])
+    pairs = [(place, thing) for place in PLACES for thing in THINGS if split_of(place, thing) == split]
+    rng.shuffle(pairs)
+    return [make_task(place, thing, HOME, split, seed) for place, thing in pairs[:count]]
+
+
+def make_task(place: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
+    """A task for any errand."""
+    name = f"{NAME}/{split}/{town}-{place}-{thing}"
+    return Task(NAME, name, FAMILY, split, seed, f"wanted in the {place}: {thing}", {"thing": thing, "town": town})
+
+
+def split_of(place: str, thing: str) -> str:
+    """The split of a pair in town 0: each thing is wanted in twelve places of `train` and four of `test`."""
+    return "test" if (PLACES.index(place) + THINGS.index(thing)) % 4 == 0 else "train"
+
+
+PANELS = parse_panels("""
+train      16:2c6665be6fe42b0d 128:91918401f98fae5c 256:64b8961df481651e 288:3391c67715e4c7c2
+test       16:daff7dd99ac86f68 96:a7f932b2c837fcbd
+elsewhere  16:3e5361fd706cf606 128:cdc7ae7f4ae8f6f6 256:8040a5068b6d8a38 512:033cb46daec9d39c 1024:14e4c33b29cbee4c
+""")

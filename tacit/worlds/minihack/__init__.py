@@ -8,8 +8,19 @@ from tacit.core.types import Observation
 from tacit.core.world import Environment, texts_of_play
 from tacit.worlds.minihack import world as game
 from tacit.worlds.minihack.skills import ALPHABET, HANDBOOK, Explorer, MiniHackTracker, failure, hindsight
-from tacit.worlds.minihack.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
-from tacit.worlds.minihack.world import COMPASS, FullWording, MiniHackWorld, TerseWording, parse_scene, shift
+from tacit.worlds.minihack.world import (
+    COMPASS,
+    FAMILIES,
+    NAME,
+    PANELS,
+    SPLITS,
+    FullWording,
+    MiniHackWorld,
+    TerseWording,
+    parse_scene,
+    shift,
+    tasks,
+)
 
 
 def place(action: str, observation: Observation) -> str:

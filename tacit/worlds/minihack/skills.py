@@ -1,19 +1,7 @@
 """The expert, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
-    phase      explore, find_key, unlock, bridge -> done
-    progress   +1.0 per subgoal: key held, door open, each of two boulders sunk, stairs seen, stairs reached;
-               +0.02 for a new square
-    error      0.3 for an unreadable action and for dying, 0.2 for a refused action, 0.1 for stepping straight back
-
-Values follow Table 6 of the constant-context paper; errors are positive. Nine atomic skills by the effect of an action (ours,
-in the style of ReuseRL):
-
-    MOVE-NEW, MOVE-KNOWN   onto an unvisited or visited square
-    GOAL                   onto the stairs
-    FIGHT                  into a monster
-    PUSH, SINK             a boulder forward, or into the water
-    PICK_UP, UNLOCK        the key, a door
-    BUMP                   a refused action; unknown actions have no skill
+Amounts follow Table 6 of the constant-context paper; errors are positive. The nine atomic skills are by the effect of an action
+(ours, in the style of ReuseRL); a refused one is BUMP, unknown actions have none.
 """
 
 from __future__ import annotations

@@ -1,16 +1,5 @@
 """MiniHack (Samvelyan et al., 2021) as in Complementary RL (§C.1): the explored map, a legend, and words for actions.
 
-    actions   north … northwest; pick_up and apply in levels with a key
-    success   the stairs down are reached
-    died      killed or drowned
-    timeout   out of the level's turns
-
-    family     MiniHack's level        turns   the stairs down are
-    room       Room-Ultimate-5x5         30    in a dark room, among monsters and traps
-    maze       MazeWalk-9x9              60    at the end of a maze
-    keyroom    KeyRoom-Dark-S5           60    in a locked closet; the key is somewhere in the dark
-    river      River-Narrow             120    beyond a river of width two, to be filled with boulders
-
 Moves that take no game time (into a wall, for example) and unknown actions are refused: the map stays the same, and the
 observation has the game's message. The paper allows 30 turns; MiniHack's limits are 100, 200, 200 and 350. Ours leave an
 explorer enough time (docs/worlds/minihack.md has its win rates).
@@ -23,13 +12,15 @@ import importlib
 import importlib.util
 import re
 import string
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tacit.core.errors import TacitError, install_command
+from tacit.core.errors import TacitError, check_split_and_count, install_command
+from tacit.core.tasks import parse_panels, split_by_digest
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Brief, Numbered
 
@@ -458,3 +449,39 @@ def _mark(scene: Scene) -> str:
 
 def _one_line(action: str, most: int = 40) -> str:
     return " ".join(action[: 4 * most].split())[:most]
+
+
+NAME = "minihack"
+SPLITS = ("train", "test", "hard")
+FAMILIES = tuple(LEVELS)
+HARD = ("keyroom", "river")
+SEEDS = 2**31 - 1
+
+
+def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
+    """`count` different levels of the split; a larger count begins with the same ones. `families` filters them."""
+    check_split_and_count(NAME, SPLITS, split, count)
+    rng = Random(f"{NAME}/{split}/{seed}")
+    kinds = HARD if split == "hard" else FAMILIES
+    if not set(families) & set(kinds):
+        return []
+    found: dict[int, Task] = {}
+    while sum(task.family in families for task in found.values()) < count:
+        for family in rng.sample(kinds, len(kinds)):
+            drawn = rng.randrange(SEEDS)
+            while split_by_digest(str(drawn)) != split or drawn in found:
+                drawn = rng.randrange(SEEDS)
+            found[drawn] = make_task(family, drawn, split, seed)
+    return [task for task in found.values() if task.family in families][:count]
+
+
+def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -> Task:
+    data = {"level": family, "seed": level_seed}
+    return Task(NAME, f"{NAME}/{split}/{family}-{level_seed}", family, split, seed, LEVELS[family].goal, data)
+
+
+PANELS = parse_panels("""
+train  16:5b1d9f463240e6bb 128:1d17ac97e9d74b4b 256:09c5f3a356cc3096 512:23326d775065964d 1024:e4f47614ddb638e2
+test   16:4da114159fed905d 128:76d7002391e6fff8 256:ffee8600588aba87 512:9ff5399033fb0e66 1024:ee2d82e31a3ea2f1
+hard   16:0f354ee6fb9ab64e 128:9844bea4df8d5b79 256:dbd68d31ce630830 512:f08ba93327bbf19e 1024:46da4ef76af08c6d
+""")  # split -> number of tasks -> panel hash

@@ -1,14 +1,5 @@
-"""Skill alphabet, handbook, failure reasons and hindsight.
-
-Nine atomic skills by the command's verb (ours, in the style of ReuseRL). Every executed command has one; numbers, which answer
-ambiguity questions, are OBSERVE.
-
-    MOVE        go, open and close a door               OBSERVE     look, examine, read, inventory, task, and the rest
-    ACCESS      open and close anything else            CARRY       pick up, move, put down, drop
-    OPERATE     activate, deactivate, use, flush, eat   COMBINE     mix, pour, dunk
-    CONNECT     connect, disconnect                     FOCUS       focus on
-    WAIT        wait
-"""
+"""Skill alphabet, handbook, failure reasons and hindsight. Nine atomic skills by the command's verb (ours, in the style of
+ReuseRL). Every executed command has one; numbers, which answer ambiguity questions, are OBSERVE."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
-"""ScienceWorld's 30 tasks, their variations and splits.
+"""ScienceWorld's 30 tasks, their variations and splits: the simulator's lists `train`, `dev`, `test`; up to ten variations of
+each `test` list for the 24 tasks of ETO (Song et al., 2024); and ETO's own samples, from files of its repository.
 
-    train, dev, test      the simulator's lists: the first half of a task's variations, a quarter, the rest
-    eto_test              up to ten variations of each `test` list, for 24 tasks: "unseen" in ETO (Song et al., 2024) and later
-                          papers, with ETO's step limit per task
-    eto_train, eto_dev    ETO's own samples, from files of its repository: "seen" is `eto_dev`, with the step limits
-
-ETO's splits have its step limits. In `eto_train` they hold for the agent's episodes only, since many gold paths are longer and
-are shown whole. Note that 54 of the 194 variations in `eto_dev` are also in `eto_train`, which draws from `train` and `dev`;
-test lists do not overlap.
-`goals.json.xz` has the goal texts of scienceworld 1.2.3; a test compares them with the simulator.
+ETO's step limits hold in `eto_train` for the agent's episodes only: many gold paths are longer and are shown whole. 54 of the
+194 variations in `eto_dev` are also in `eto_train`. `goals.json.xz` has the goal texts of scienceworld 1.2.3.
 """
 
 from __future__ import annotations

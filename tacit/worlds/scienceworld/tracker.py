@@ -1,18 +1,8 @@
 """Progress tracker for constant-context agents (Xie et al., 2026, §3.1); signals after its Table 6.
 
-    env        Δscore / 33, so that a task of 100 points adds up to 3; the loss of a wrong focus too
-    progress   each milestone of the family once
-    error      0.15 unreadable, 0.05 no effect, 0.05 repeated with the same answer, 0.1 oscillating between two rooms,
-               0.2 an answer before measuring or testing, 0.25 wrong focus, 0.05 a verb that the family does not use,
-               0.1 an impossible connection or mixture, 0.03 long waiting
-
-Table 6 names these and their range; "family-specific" amounts are ours. Errors are positive. The paper's reward of a success is
-`--success-reward 1` for this world. The tracker uses the goal, the actions and the observations; only `env` uses the score,
-which no agent reads.
-
-A milestone is a rule on the state and event of a step. It checks the object (the one of the task, or what holds it) and what
-happened to it. The phase is the first milestone not yet reached; an optional one is skipped once a later one is reached.
-Milestone values are ours, within Table 6's +0.08 to +2.0, increasing towards the end.
+Table 6 names the errors and ranges; "family-specific" amounts are ours. Errors are positive. `env` is Δscore / 33; only it uses
+the score, which no agent reads. A milestone is a rule on the state and event of a step, and counts once. The phase is the first
+milestone not yet reached; an optional one is skipped once a later one is reached.
 """
 
 from __future__ import annotations

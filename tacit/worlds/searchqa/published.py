@@ -1,12 +1,8 @@
-"""Question files as tasks. SEARCHQA_DATA is a folder or a single question file.
+"""Question files as tasks. SEARCHQA_DATA is a folder or a single question file. The corpus is the file with the longest common
+name (`hotpotqa_train_corpus.json`), `corpus.json` serves all; without one, the questions' own `context` is used.
 
-    <root>/2wiki_questions.jsonl     2wiki_corpus.json                 the corpus is the file with the longest common name;
-    <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        `corpus.json` serves all files; without a corpus, the
-    <root>/nq_test.jsonl             corpus.jsonl                      questions' own `context` is used
-
-A file named `train` belongs to `published_train`, with dev, valid, val or test to `published_test`. In other files, a
-digest of each question decides (eight tenths train). A question in a test file is never in the training split.
-SEARCHQA_RETRIEVER selects the retriever (retrieval.py). Entries that cannot be read are reported and skipped.
+A file named `train` belongs to `published_train`, with dev, valid, val or test to `published_test`; in other files, a digest of
+each question decides. A question in a test file is never in the training split. Unreadable entries are reported and skipped.
 """
 
 from __future__ import annotations

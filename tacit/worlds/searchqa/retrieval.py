@@ -1,11 +1,7 @@
-"""Passages and observations, answer matching, and retrievers.
+"""Passages and observations, answer matching, and retrievers: bm25, ngrams (hashed character n-grams), a sentence encoder, or a
+server with Search-R1's interface. Ties are in passage order, so every machine returns the same passages.
 
     bm25      score(q, d) = Σ_w idf(w) · tf(w, d) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
-    ngrams    cosine of hashed character n-grams; learns nothing and needs nothing
-    http://…  a retrieval server with Search-R1's interface, which has the passages
-    any other name is a sentence encoder, a directory or a hub id: cosine of its vectors   (extra `sentences`)
-
-Ties are in passage order, so every machine returns the same passages.
 """
 
 from __future__ import annotations

@@ -1,23 +1,7 @@
 """The oracle, the progress tracker, the skill alphabet, the handbook, failure reasons and hindsight.
 
-    phase      search -> done
-    progress   +1.0 for each supporting passage when first read (if the file names them) and for the right answer;
-               +0.02 for a search with a new passage
-    error      0.3 for an unreadable action and for a wrong answer, 0.2 for an empty query or answer,
-               0.1 for a search without a new passage
-
-Values follow Table 6 of the constant-context paper; errors are positive. The state block does not show which passages matter.
-Nine atomic skills by the source of the words (ours, in the style of ReuseRL):
-
-    SEARCH-QUESTION   the question itself, or nearly (F1 of the words at least 0.8)
-    SEARCH-NAMED      words of the question only
-    SEARCH-FOUND      other words from a passage that was read: the next link of a chain
-    SEARCH-OWN        words from neither
-    SEARCH-AGAIN      a repeated query
-    ANSWER-FOUND      in a passage that was read
-    ANSWER-NAMED      in the question
-    ANSWER-YES_NO     yes or no
-    ANSWER-OWN        from neither
+Amounts follow Table 6 of the constant-context paper; errors are positive. The state block does not show which passages matter.
+The nine atomic skills are by the source of the words: the question, a passage that was read (FOUND), or neither (OWN).
 """
 
 from __future__ import annotations

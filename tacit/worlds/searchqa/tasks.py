@@ -1,16 +1,7 @@
-"""Search QA tasks, and the generated corpora behind them.
-
-    train, test      32 questions per generated land: 12 with one hop, 12 with two, 8 comparisons
-    hard             chains of three facts
-    published_train, published_test     from files (published.py)
+"""Search QA tasks, and the generated corpora behind them. `hard` has chains of three facts.
 
 A land is a fictional corpus, seeded by its name: people, towns, rivers and books, each with a passage. Its name begins with its
 split. A digest of each surname, town, river and book decides its split, so no two splits share a name.
-
-    person   profession, birth (town and year), teacher      Mara Velden is a potter, born in Talbrook in 1823, and a pupil of …
-    town     river, trade, mayor, founding year              Talbrook is a town on the Senn, known for its cheese. …
-    river    source, lake it flows into                      The Senn is a river that rises in the Harl Hills and flows into …
-    book     author, year                                    The Long Winter is a book by Mara Velden, published in 1851.
 """
 
 from __future__ import annotations

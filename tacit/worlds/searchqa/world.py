@@ -1,12 +1,7 @@
-"""Search QA (Search-R1; OPID §4): find the answer to a question in at most four turns.
+"""Search QA (Search-R1; OPID §4): find the answer to a question in at most four turns. Success is an exact match, the score F1.
 
-    actions   search QUERY    returns the three best passages between <information> tags
-              answer TEXT     ends the episode
-    success   exact match with one of the answers; the score is F1
-    timeout   four turns (counted by the rollout)
-
-Any other action, a query without a word and an empty answer are refused: the turn is spent, and the observation says why.
-Observations never repeat the query.
+Any action but `search QUERY` and `answer TEXT`, a query without a word and an empty answer are refused: the turn is spent, and
+the observation says why. Observations never repeat the query.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.sokoban.expert import Solver
-from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, SokobanTracker, failure, hindsight, place, questions
+from tacit.worlds.sokoban.skills import ALPHABET, HANDBOOK, SokobanTracker, Solver, failure, hindsight, place, questions
 from tacit.worlds.sokoban.tasks import FAMILIES, MANY, NAME, PANELS, SIZES, SPLITS, tasks
 from tacit.worlds.sokoban.world import MAX_STEPS, FullWording, SokobanWorld, TerseWording
 

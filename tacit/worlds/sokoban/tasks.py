@@ -29,7 +29,7 @@ from random import Random
 from tacit.core.errors import TacitError, check_split_and_count
 from tacit.core.tasks import parse_panels, take_distinct
 from tacit.core.types import Task
-from tacit.worlds.sokoban.expert import moves_left
+from tacit.worlds.sokoban.skills import moves_left
 from tacit.worlds.sokoban.world import Layout, read_rows, split_rows
 
 NAME = "sokoban"
@@ -40,8 +40,7 @@ BOXOBAN = {
     "boxoban_medium_train": "medium/train",
     "boxoban_medium_valid": "medium/valid",
     "boxoban_hard": "hard",
-}
-"""split -> directory of level files"""
+}  # split -> directory of level files
 GENERATED = ("train", "test", "hard")
 SPLITS = (*GENERATED, *BOXOBAN)
 SIZES = {"boxoban_test": 1000, "boxoban_hard": 3332}
@@ -51,8 +50,7 @@ SIZE = 6
 WALLED = 0.3  # share of the inner cells that are walls
 MOVES = {1: range(3, 17), 2: range(5, 21)}
 HARD_MOVES = range(14, 25)
-SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}
-"""twentieths of all rooms"""
+SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}  # twentieths of all rooms
 DERIVED_SEEDS = 1 << 32  # seeds from here on are derived, not typed by a person
 GOAL = "Push every box onto a target."
 

@@ -1,21 +1,8 @@
 """Sokoban: push every box onto a target. Boxes cannot be pulled, so a wrong push may lose the room.
 
-    actions   up, down, left, right: step, pushing a box that is in the way
-    success   every box is on a target
-    refused   a step into a wall, a push against a wall or another box, and anything that is no direction
-    score     the share of boxes on targets
-    reward    gym-sokoban's, for `outcome = steps`: −0.1 per action, +1 for a box pushed onto a target, −1 for one pushed off
-              it, +10 for the last one
-
-As in gym-sokoban, an episode continues after a deadlock; the failure reason reports it. An observation is the room, row by row,
-and why the last action was refused, if it was:
-
-    WWWWWW        W wall, A box, C target, @ agent, . floor, as in Complementary RL (appendix C.1)
-    W..C.W        * box on a target, + agent on a target
-    W.A@.W
-    WW...W        cells are numbered row by row; boxes and targets are bit sets over cells
-    W....W
-    WWWWWW
+The reward is gym-sokoban's: −0.1 per action, ±1 for a box pushed onto a target or off it, +10 for the last one. As there, an
+episode continues after a deadlock. Symbols are those of Complementary RL (appendix C.1). Cells are numbered row by row; boxes
+and targets are bit sets over cells.
 """
 
 from __future__ import annotations

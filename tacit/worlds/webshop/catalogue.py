@@ -1,19 +1,9 @@
-"""Products, goals, search, splits and the reward of WebShop.
-
-Splits: products that share a sentence, and sentences that share a product, form a component; a digest of its smallest sentence
-decides the split of the whole component. So `train` never asks for a product or with a sentence of `test`. Search results
-include all products in every split. Human instructions do not change the split of products that have generated ones;
-a human sentence about products of both sides belongs to the test split.
-
-Reward of a purchase (Yao et al. 2022, Eq. 1; the released `goal.py` decides what the paper leaves open):
+"""Products, goals, search, splits and the reward of WebShop (Yao et al. 2022, Eq. 1; `goal.py` decides what the paper leaves open):
 
     r = r_type · (attributes matched + options matched + [price ≤ limit]) / (attributes wanted + options wanted + 1)
 
-attribute      matches if a product attribute is similar, or if it occurs in the title, features or description
-option         matches if a chosen value is similar, after reducing values to their color; the requested option is compared as
-               `name value`, as in the released code
-r_type         1; ½ if neither the query, nor two steps of the category path, nor more than a fifth of the title's nouns agree;
-               1/10 if less than a tenth of the nouns agree; 0 if none does
+Products that share a sentence, and sentences that share a product, form a component; a digest of its smallest sentence decides
+the split of all of it. Human instructions do not change it; a human sentence about products of both sides is for tests.
 """
 
 from __future__ import annotations

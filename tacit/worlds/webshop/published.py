@@ -1,12 +1,5 @@
-"""The published catalogue, loaded from the directory (or product file) in WEBSHOP_DATA:
-
-    items_shuffle_1000.json   1,000 products; items_shuffle.json has all 1.18 million; products_*.json any other
-    items_ins_v2_1000.json    their attributes and instructions; items_ins_v2.json for the large file
-    items_human_ins.json      human instructions, for the splits `human_*` (optional)
-    reviews.json              reviews and ratings (optional; most training setups do not have it)
-
-Records that cannot be read are reported and skipped.
-"""
+"""The published catalogue, loaded from the directory (or product file) in WEBSHOP_DATA: products, their attributes and
+instructions, and, where they are there, human instructions and reviews. Unreadable records are reported and skipped."""
 
 from __future__ import annotations
 

@@ -1,17 +1,5 @@
-"""Skill alphabet, handbook, failure reasons and hindsight.
-
-Seven atomic skills (ours; ReuseRL does not cover WebShop):
-
-    search[…]                                          SEARCH
-    click[a product]                                   OPEN
-    click[next >]                                      MORE
-    click[< prev], click[back to search]               BACK
-    click[description | features | reviews | attributes]   INSPECT
-    click[buy now]                                     BUY
-    any other click                                    CHOOSE
-
-On a results page, other clicks open a product. Every search or click has a skill, refused or not; other actions have none.
-"""
+"""Skill alphabet (seven atomic skills, ours), handbook, failure reasons and hindsight. Every search or click has a skill, refused
+or not; other actions have none."""
 
 from __future__ import annotations
 

@@ -1,15 +1,8 @@
-"""WebShop tasks, and the generated catalogue.
+"""WebShop tasks, and the generated catalogue. Instructions are generated, or written by people in `human_*`.
 
-    train, test                     the generated catalogue
-    published_train, published_test the published files, instructions made from attributes: what the papers train on
-    human_train, human_test         the published files, instructions written by people
-    original_test, _valid, _train   the published files in the original's order: goals 0 to 499, 500 to 1,499, and the rest, of
-                                    human instructions where their file is there
-
-The original splits are for comparison with published numbers: they share products and sentences, and some goals cannot be won.
-
-A digest of its product and sentence decides a goal's split (catalogue.py). Published goals that cannot be won are left out: for
-some, even the target product with the requested options scores below 1 (`rectangular` matches the color `tan`, for example).
+The `original_*` splits are in the original's order, for comparison with published numbers: they share products and sentences,
+and some goals cannot be won. Elsewhere such goals are left out: even the target product with the requested options scores below
+1 (`rectangular` matches the color `tan`, for example).
 """
 
 from __future__ import annotations

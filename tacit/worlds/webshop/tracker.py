@@ -1,16 +1,8 @@
-"""Progress tracker for constant-context agents (Xie et al., 2026, §3.1); signal values from its Table 6.
-
-    phase      search -> browse -> options -> purchase -> done
-    progress   +0.15 for choosing a requested option; +0.10 once all of them are chosen and the phase becomes purchase
-    error      0.10 for choosing a wrong value, 0.25 for buying before all options are chosen, 0.10 for an action loop A, B, A,
-               0.08 for opening a product again, 0.08 for reading one of its pages again
+"""Progress tracker for constant-context agents (Xie et al., 2026, §3.1); amounts from its Table 6 (PROGRESS, ERRORS).
 
 Errors are positive; the reward term subtracts them. Each achievement is rewarded once. Options that the instruction does not
 mention are neither right nor wrong. The state block has what an agent with perfect memory would know: the chosen options (no
 page shows them), which words of the instruction are confirmed for the current product, and which products were opened.
-
-    full    the fields above
-    paper   the five fields of §3.1: query, inspected product, selected options, remaining options, ready to purchase
 """
 
 from __future__ import annotations

@@ -1,28 +1,8 @@
 """WebShop's text mode in plain Python: its pages, how they and instructions are parsed, the world, and its wordings.
 
-    search[words]   the best fifty matches, ten per page; allowed on any page, as in the original
-    click[text]     any clickable text: a product, an option's value, Next >, < Prev, Back to Search, Description, Features,
-                    Reviews, Buy Now
-
-    success         Buy Now with reward 1 (catalogue.py)
-    score           the reward of the purchase
-    timeout         15 steps (counted by the rollout), the usual training setting
-
-`search` and `click` must be lower case; the text in brackets need not be. Any other action returns the same page. The
-original's hidden queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. Possible queries cannot be listed: the admissible
-actions of the search page are parts of the instruction, and wordings show them as `search[<your query>]`, as verl-agent does.
-
-Parts of a page are joined by ` [SEP] `:
-
-    search    WebShop, Instruction:, the sentence, Search
-    results   Instruction:, the sentence, Back to Search, Page 1 (Total results: 50), [< Prev,] Next >, id, title, price of ten
-    item      …, Back to Search, < Prev, each option's name and values, title, Price:, Rating:, Description, Features, Reviews,
-              Buy Now
-    detail    …, Back to Search, < Prev, and the description, the features, the reviews or the attributes
-    done      Thank you for shopping with us!, Your score (min 0.0, max 1.0), the score
-
-As in the original, an item page does not show the chosen options, `Next >` is on every results page, and a click names the
-lower-case text of a button. The last page is shorter than the original's, which ends with forms.
+`search` and `click` must be lower case; the text in brackets need not be. Any other action returns the same page. The hidden
+queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. As in the original, a page's parts are joined by ` [SEP] `, an item page
+does not show the chosen options, and `Next >` is on every results page. The last page is shorter than the original's.
 """
 
 from __future__ import annotations
