@@ -47,8 +47,11 @@ def critical_steps(
     Success: steps with one of the `achieved` signals -> the action taken. Failure: steps that had no effect, did not parse or
     counted as an error -> what `adviser`, an expert that can act from any state, would have done after these observations.
     """
-    signals = tracker_signals(trajectory, tracker)
-    advised = [adviser.act(step.observation) for step in trajectory.steps]
+    signals, advised = tracker_signals(trajectory, tracker), list[str]()
+    for step in trajectory.steps:
+        advised.append(adviser.act(step.observation))
+        if happened := getattr(adviser, "happened", None):
+            happened(step.action)
     found: dict[int, str] = {}
     for t, step in enumerate(trajectory.steps):
         if trajectory.success:

@@ -19,7 +19,7 @@ from tacit.worlds import get_environment
 from tacit.worlds.textcraft.recipes import open_book
 from tacit.worlds.textcraft.skills import SKILLS, plan
 from tacit.worlds.textcraft.tasks import make_task, split_of
-from tacit.worlds.textcraft.world import MAX_ECHO, format_observation, parse_observation
+from tacit.worlds.textcraft.world import MAX_ECHO, parse_observation
 
 ENVIRONMENT = get_environment("textcraft")
 GENERATED = ("train", "test", "hard")
@@ -424,14 +424,12 @@ def test_a_tiny_policy_can_read_every_prompt_in_256_tokens():
 
 
 def test_observations_read_back():
-    assert parse_observation(format_observation("Got 1 a, 2 b", {"minecraft:a_b": 3})) == ("Got 1 a, 2 b", {"minecraft:a_b": 3})
-    assert parse_observation(format_observation("x\nCurrent inventory: 9 gold", {})) == ("x\nCurrent inventory: 9 gold", {})
+    assert parse_observation("Got 1 a, 2 b\nCurrent inventory: 3 a b") == ("Got 1 a, 2 b", {"minecraft:a_b": 3})
+    assert parse_observation("x\nCurrent inventory: 9 gold\nCurrent inventory: nothing") == ("x\nCurrent inventory: 9 gold", {})
     with pytest.raises(ValueError, match="not a TextCraft observation"):
         parse_observation("Got 1 a")
 
 
 def test_questions_are_answered_by_what_is_held():
-    assert ENVIRONMENT.questions(Random(0), Observation(format_observation("", {}))) == []
-    assert ENVIRONMENT.questions(Random(0), Observation(format_observation("", {"minecraft:ash_log": 3}))) == [
-        ("how many ash log", "3")
-    ]
+    assert ENVIRONMENT.questions(Random(0), Observation("\nCurrent inventory: nothing")) == []
+    assert ENVIRONMENT.questions(Random(0), Observation("\nCurrent inventory: 3 ash log")) == [("how many ash log", "3")]

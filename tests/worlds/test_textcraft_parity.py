@@ -129,7 +129,8 @@ def test_the_same_answers_over_hundreds_of_episodes(engine):
         engine.begin(rng.randrange(goals))
         task = make_task("published", theirs.goal, rng=rng)
         expert, observation = ENVIRONMENT.expert()(task), world.reset(task)
-        names = sorted(book.items_towards(theirs.goal)) + rng.sample(sorted(book.items), 5)
+        below = (part.name for recipe in book.recipes_towards(theirs.goal) for part in recipe.ingredients)
+        names = sorted({theirs.goal, *below}) + rng.sample(sorted(book.items), 5)
         near = [*book.recipes_towards(theirs.goal)] * 5 + rng.sample(list(book), 5)
         wise = rng.choice((0.0, 0.3, 0.7))
         for _ in range(STEPS):

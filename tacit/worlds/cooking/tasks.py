@@ -1,8 +1,8 @@
 """Cooking tasks: ReuseRL's 4:1 mixture of simple games (one room, one ingredient) and hard ones (six rooms, two), all winnable.
 
 If the cook or cut gate is on, the ingredient starts raw (uncut) and the recipe wants it cooked (cut). If it is off, it starts
-as wanted, but the cookbook may still mention the step: cooking a roasted apple again burns it. A block of five games has the four
-gate settings and a hard game. A digest of the recipe decides its split: 70% train, 15% test, 15% hard (hard games only).
+as wanted, but the cookbook may still mention the step: cooking a roasted apple again burns it. A block of five games has the
+four gate settings and a hard game. A digest of the recipe decides its split: 70% train, 15% test, 15% hard (hard games only).
 """
 
 from __future__ import annotations
@@ -63,7 +63,13 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
     for name, cooking, cutting in recipe:
         where = rng.choice([place for place in FOODS[name].places if place in furniture])
         items.append([name, where, RAW if cook else cooking, UNCUT if cut else cutting])
-        items += [[other, where, RAW, UNCUT] for other in _lookalikes(rng, name, items, recipe)]
+        # Up to two foods that share a word with this one (red apple: red onion, green apple), placed next to it.
+        taken = {item[0] for item in items} | {ingredient[0] for ingredient in recipe}
+        words = name.split()
+        for end in (0, -1) if len(words) > 1 else ():
+            if alike := [food for food in FOODS if food.split()[end] == words[end] and food not in taken]:
+                items.append([rng.choice(alike), where, RAW, UNCUT])
+                taken.add(items[-1][0])
     for _ in range(rng.randint(0, 5)):
         name = rng.choice(list(FOODS))
         places = [place for place in FOODS[name].places if place in furniture]
@@ -73,15 +79,9 @@ def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> di
     if cut or rng.random() < 0.5:
         items.append(["knife", rng.choice(("counter", "table")), "", ""])
     rng.shuffle(items)
-    return {
-        "house": house,
-        "start": rng.choice(list(house)),
-        "items": items,
-        "recipe": [list(ingredient) for ingredient in recipe],
-        "cook": cook,
-        "cut": cut,
-        "flavour": rng.randrange(1 << 16),
-    }
+    start, flavour = rng.choice(list(house)), rng.randrange(1 << 16)
+    asked = [list(ingredient) for ingredient in recipe]
+    return {"house": house, "start": start, "items": items, "recipe": asked, "cook": cook, "cut": cut, "flavour": flavour}
 
 
 def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furniture: Sequence[str]) -> tuple[Ingredient, ...]:
@@ -104,16 +104,6 @@ def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furn
         )
         if split_of(recipe) == split:
             return recipe
-
-
-def _lookalikes(rng: Random, name: str, items: list[list[str]], recipe: tuple[Ingredient, ...]) -> list[str]:
-    """Up to two foods that share a word with this one (red apple: red onion, green apple), placed next to it."""
-    taken = {item[0] for item in items} | {ingredient[0] for ingredient in recipe}
-    words, found = name.split(), list[str]()
-    for end in (0, -1) if len(words) > 1 else ():
-        alike = [f for f in FOODS if f.split()[end] == words[end] and f not in taken and f not in found]
-        found += [rng.choice(alike)] if alike else []
-    return found
 
 
 PANELS = parse_panels("""

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from tacit.core.hindsight import RuleTracker
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Brief, Numbered, Tracker
-from tacit.worlds.cooking.skills import skill
-from tacit.worlds.cooking.world import BURNED, COOKED, CUTS, DIRECTIONS, HEAT, HEAT_FOR, RAW, UNCUT
+from tacit.worlds.cooking.world import BURNED, COOKED, CUTS, DIRECTIONS, HEAT, HEAT_FOR, RAW, UNCUT, skill
 
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
 _ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)  # TextWorld's own games may name a room in several words
@@ -52,10 +51,6 @@ class Direction(NamedTuple):
         return f"{self.verb} {self.food}"
 
     @property
-    def result(self) -> str:
-        return CUTS[self.verb] if self.cuts else HEAT[self.heat]
-
-    @property
     def cuts(self) -> bool:
         return self.verb in CUTS
 
@@ -65,7 +60,7 @@ class Direction(NamedTuple):
         return HEAT_FOR[self.verb]
 
     def done_to(self, item: Item) -> bool:
-        return (item.cutting if self.cuts else item.cooking) == self.result
+        return item.cutting == CUTS[self.verb] if self.cuts else item.cooking == HEAT[self.heat]
 
 
 class Recipe(NamedTuple):
@@ -305,6 +300,8 @@ class CookingTracker(RuleTracker):
             left = tuple(step for step in recipe.steps if step in undone)
             achieved |= {"read", *(step for step in recipe.steps if step not in undone)}
         achieved |= {name for name, reached in (("prepare", prepared), ("eat", won)) if reached}
+        gather = any(step.startswith("take ") for step in left)
+        phase = "find_recipe" if recipe is None else "gather" if gather else "process" if left else "prepare"
         before = state.house.here
         target = action.lower().removeprefix("open ") if action.lower().startswith("open ") else ""
         back = scene.room != before and scene.room == state.came_from
@@ -314,7 +311,7 @@ class CookingTracker(RuleTracker):
             recipe=recipe,
             achieved=frozenset(achieved),
             left=() if prepared else left,
-            phase="done" if won else "eat" if prepared else _phase(recipe, left),
+            phase="done" if won else "eat" if prepared else phase,
             came_from=before if scene.room != before and scene.room in state.house.scenes else "",
             fault="lost" if lost else "back" if back else "reopened" if target and target in state.opened else "",
         )
@@ -324,11 +321,19 @@ class CookingTracker(RuleTracker):
         if state.recipe is not None:
             lines.append(f"recipe: {state.recipe.text}")
             lines.append(f"still to do: {', '.join(state.left) or 'nothing'}")
-        places = {thing: _where(state.house, thing) for thing in _needs(state)}
+        house, places = state.house, dict[str, str]()
+        for thing in _needs(
+            state
+        ):  # where: its furniture, `here` for furniture and rooms, or the way to the nearest room with it
+            way = house.first_step(lambda room, thing=thing: room == thing or house.contains(room, thing))
+            there = f"way {way}" if way else house.scene.place_of(thing) or "here"
+            places[thing] = NOT_SEEN if way is None else there
         if places:
             lines.append("needs: " + ", ".join(f"{thing} ({place})" for thing, place in places.items()))
-        if NOT_SEEN in places.values():
-            lines.append(f"to search: {', '.join(_to_search(state.house)) or 'nothing'}")
+        if NOT_SEEN in places.values():  # in the closed containers and behind the untried exits here, else the way to some
+            way = house.first_step(house.unexplored)
+            here = [*house.scene.closed_containers, *(f"way {way}" for way in house.untried(house.here))]
+            lines.append(f"to search: {', '.join(here or ([f'way {way}'] if way else [])) or 'nothing'}")
         return "\n".join(lines)
 
     def count(self, before: CookingState, after: CookingState) -> Mapping[str, float]:
@@ -337,14 +342,6 @@ class CookingTracker(RuleTracker):
             "new_room": len(after.house.scenes) - len(before.house.scenes),
             "new_container": len(after.opened - before.opened),
         }
-
-
-def _phase(recipe: Recipe | None, left: tuple[str, ...]) -> str:
-    if recipe is None:
-        return "find_recipe"
-    if any(step.startswith("take ") for step in left):
-        return "gather"
-    return "process" if left else "prepare"
 
 
 def _needs(state: CookingState) -> list[str]:
@@ -359,21 +356,6 @@ def _needs(state: CookingState) -> list[str]:
     knife = ["knife"] if any(d.cuts for d in pending) and "knife" not in has else []
     heat = dict.fromkeys(d.heat for d in pending if not d.cuts)
     return [*missing, *knife, *heat] or ([] if pending else ["kitchen"])
-
-
-def _where(house: Explored, thing: str) -> str:
-    """The furniture with the item, `here` for furniture and rooms, or the direction to the nearest room that has it."""
-    way = house.first_step(lambda room: room == thing or house.contains(room, thing))
-    if way is None:
-        return NOT_SEEN
-    return f"way {way}" if way else house.scene.place_of(thing) or "here"
-
-
-def _to_search(house: Explored) -> list[str]:
-    """The closed containers and untried exits here, else the direction to the nearest room with any."""
-    here = [*house.scene.closed_containers, *(f"way {way}" for way in house.untried(house.here))]
-    way = house.first_step(house.unexplored)
-    return here or ([f"way {way}"] if way else [])
 
 
 class TextTracker(CookingTracker):

@@ -107,6 +107,24 @@ Directions:
 {}  prepare meal"""
 
 
+_WHOLE = {"examine cookbook": "READ_RECIPE", "prepare meal": "PREPARE_MEAL", "eat meal": "EAT_MEAL"}
+_VERBS = {
+    **dict.fromkeys(("look", "inventory", "eat", "drink", "examine"), "INSPECT"),
+    "go": "EXPLORE",
+    **dict.fromkeys(("open", "close"), "OPEN"),
+    "take": "TAKE",
+    **dict.fromkeys(("drop", "put", "insert"), "DELIVER"),
+    **dict.fromkeys(("chop", "slice", "dice"), "CUT"),
+    "cook": "COOK",
+}
+
+
+def skill(action: str) -> str | None:
+    """The atomic skill of a command, by its verb (ReuseRL Table 3, §E.2); None for an unknown verb."""
+    words = action.lower().split()
+    return _WHOLE.get(" ".join(words)) or (_VERBS.get(words[0]) if words else None)
+
+
 def with_article(words: str) -> str:
     return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
@@ -147,7 +165,6 @@ class Game:
         return self.furniture[self.room]
 
     def doors(self) -> list[str]:
-        """The doors of this room."""
         return [door for _, door in self.exits[self.room].values() if door]
 
     def food(self, name: str) -> Food | None:
@@ -281,8 +298,8 @@ class CookingWorld(World):
             "insert": partial(self._store, preposition=" into "),
             "cook": self._cook,
             "prepare": self._prepare,
-            "eat": self._eat,
-            "drink": self._drink,
+            "eat": partial(self._consume, verb="eat"),
+            "drink": partial(self._consume, verb="drink"),
             "examine": self._examine,
             **{verb: partial(self._cut, verb=verb) for verb in CUTS},
         }
@@ -297,7 +314,9 @@ class CookingWorld(World):
         return self._seen
 
     def step(self, action: str) -> Transition:
-        game, effective = self.game, True
+        if self._game is None:
+            raise TacitError("no episode has been started: call reset(task) first.")
+        game, effective = self._game, True
         verb, _, rest = " ".join(action.lower().split()).partition(" ")
         try:
             if verb in ("look", "inventory") and not rest:
@@ -317,12 +336,6 @@ class CookingWorld(World):
             return Transition(seen, True, self._won, score, effective, self._lost, reward)
         observation = Observation(f"{answer}\n{self._seen.text}", self._seen.actions)
         return Transition(observation, score=score, effective=effective, reward=reward)
-
-    @property
-    def game(self) -> Game:
-        if self._game is None:
-            raise TacitError("no episode has been started: call reset(task) first.")
-        return self._game
 
     def _go(self, game: Game, direction: str) -> str:
         way = game.exits[game.room].get(direction)
@@ -429,22 +442,15 @@ class CookingWorld(World):
         game.reached.add(("prepare", "meal"))
         return "Adding the meal to your inventory."
 
-    def _eat(self, game: Game, name: str) -> str:
+    def _consume(self, game: Game, name: str, verb: str) -> str:
         food = game.food(name)
-        _refuse_if(name in ("cookbook", "knife") and game.within_reach(name), _INEDIBLE)
+        _refuse_if(verb == "eat" and name in ("cookbook", "knife") and game.within_reach(name), _INEDIBLE)
         self._check_carried(game, name)
-        raw = food is not None and food.needs_cooking and game.cooking[name] == RAW
-        _refuse_if(raw, f"You should cook the {name} first.")
-        _refuse_if(not game.edible(name), _INEDIBLE)
-        return self._consume(game, "eat", name)
-
-    def _drink(self, game: Game, name: str) -> str:
-        self._check_carried(game, name)
-        food = game.food(name)
-        _refuse_if(food is None or not food.drinkable, "You can't drink that.")
-        return self._consume(game, "drink", name)
-
-    def _consume(self, game: Game, verb: str, name: str) -> str:
+        if verb == "eat":
+            raw = food is not None and food.needs_cooking and game.cooking[name] == RAW
+            _refuse_if(raw, f"You should cook the {name} first.")
+            _refuse_if(not game.edible(name), _INEDIBLE)
+        _refuse_if(verb == "drink" and (food is None or not food.drinkable), "You can't drink that.")
         game.move(name, GONE)
         if name == "meal":
             self._won = True

@@ -1,17 +1,7 @@
 """Solver, tracker, skill alphabet, handbook, hindsight and failure reasons.
 
-    phase      search -> done
-    progress   +1.0 when the phase becomes done; +0.02 for a new pool
-    error      0.3 for an unreadable action, 0.2 for a refused one, 0.1 for a repeated pool
-
-Values follow Table 6 of the constant-context paper; errors are positive.
-
-26 atomic skills (ReuseRL §E.3): four operators by six unordered pairs of target-relative roles, rollback and reset. Every
-readable action is projected, even if refused.
-
-    role(n) = near_target   if |n - T| <= 0.10 |T|
-              small         if n < T - 0.10 |T|
-              large         otherwise
+Signal amounts follow Table 6 of the constant-context paper; errors are positive. 26 atomic skills (ReuseRL §E.3): four
+operators by six unordered pairs of target-relative roles, rollback and reset. Every readable action is projected, even if refused.
 """
 
 from __future__ import annotations
@@ -28,18 +18,15 @@ from tacit.worlds.countdown.world import STUCK, Operation, evaluate, operations,
 
 
 class Solver(ByReading):
-    """Acts on the observation alone, so it can advise in any episode.
-
-    It plays the first solution in the order of `operations`: sums before differences, products and quotients, large operands
-    before small. It resets an unsolvable pool; a rollback may be shorter, but the pool does not show it.
-    """
+    """Plays the first solution in the order of `operations`. It resets an unsolvable pool; a rollback may be shorter, but the
+    pool does not show it."""
 
     def __init__(self, task: Task | None = None) -> None:
         pass
 
     def act(self, observation: Observation) -> str:
-        shown = parse_observation(observation.text)
-        plan = solve(shown.pool, shown.target)
+        pool, target, _ = parse_observation(observation.text)
+        plan = solve(pool, target)
         return str(plan[0]) if plan else "reset"
 
 

@@ -76,7 +76,7 @@ class Explorer:
     """Acts on what it has seen: it walks to the stairs if they are visible, and explores otherwise."""
 
     def __init__(self, task: Task) -> None:
-        self._actions = LEVELS[str(task.data["level"])].actions
+        self._level = LEVELS[str(task.data["level"])]
         self._visited: set[Place] = set()
         self._doors: set[Place] = set()
         self._keys: set[Place] = set()
@@ -92,8 +92,9 @@ class Explorer:
         return self._before[1]
 
     def happened(self, action: str) -> None:
-        if self._before is not None and action != self._before[1]:
-            self._before, self._plan = (self._before[0], action), []
+        word = parse_action(action, self._level)
+        if self._before is not None and word != self._before[1]:
+            self._before, self._plan = (self._before[0], word), []
 
     def _learn(self, scene: Scene) -> None:
         here = scene.here
@@ -122,7 +123,7 @@ class Explorer:
             return "north"
         if word := self._walk(scene, game.stairs(scene)):
             return word
-        if game.APPLY in self._actions and (word := self._use_key(scene, here)):
+        if game.APPLY in self._level.actions and (word := self._use_key(scene, here)):
             return word
         if scene.find(game.WATER) and (word := self._cross_river(scene, here)):
             return word
@@ -256,28 +257,24 @@ def project(trajectory: Trajectory) -> Iterator[str]:
     level, visited = LEVELS[str(trajectory.task.data["level"])], set[Place]()
     for step, after in zip(trajectory.steps, trajectory.observations[1:], strict=True):
         word = parse_action(step.action, level)
-        if word:
-            yield _skill(word, step.observation, after, step.effective, visited)
-
-
-def _skill(word: str, before: Observation, after: Observation, effective: bool, visited: set[Place]) -> str:
-    """The effect of an action; adds its start square to `visited`."""
-    if not effective:
-        return "BUMP"
-    if word in (game.PICK_UP, game.APPLY):
-        return "PICK_UP" if word == game.PICK_UP else "UNLOCK"
-    seen, now = parse_scene(before.text), parse_scene(after.text)
-    if seen.here is None:
-        return "MOVE-KNOWN"
-    visited.add(seen.here)
-    aim = shift(seen.here, word)
-    if aim in seen.monsters:
-        return "FIGHT"
-    if seen.at(aim) == game.BOULDER:
-        return "SINK" if "into the water" in now.message else "PUSH"
-    if seen.at(aim) == game.STAIRS:
-        return "GOAL"
-    return "MOVE-KNOWN" if now.here in visited else "MOVE-NEW"
+        if not word or not step.effective or word in (game.PICK_UP, game.APPLY):
+            if word:
+                yield "BUMP" if not step.effective else "PICK_UP" if word == game.PICK_UP else "UNLOCK"
+            continue
+        seen, now = parse_scene(step.observation.text), parse_scene(after.text)
+        aim = shift(seen.here, word) if seen.here else None
+        if seen.here is None or aim is None:
+            yield "MOVE-KNOWN"
+            continue
+        visited.add(seen.here)
+        if aim in seen.monsters:
+            yield "FIGHT"
+        elif seen.at(aim) == game.BOULDER:
+            yield "SINK" if "into the water" in now.message else "PUSH"
+        elif seen.at(aim) == game.STAIRS:
+            yield "GOAL"
+        else:
+            yield "MOVE-KNOWN" if now.here in visited else "MOVE-NEW"
 
 
 SKILLS = ("MOVE-NEW", "MOVE-KNOWN", "GOAL", "FIGHT", "PUSH", "SINK", "PICK_UP", "UNLOCK", "BUMP")
@@ -325,23 +322,14 @@ _MISSING = {
 }
 
 
-class _Adviser(Explorer):
-    """Advises at each step of a recorded episode: it says what it would do, and remembers what was done."""
-
-    def __init__(self, trajectory: Trajectory) -> None:
-        super().__init__(trajectory.task)
-        self._done = iter(_words(trajectory))
-
-    def act(self, observation: Observation) -> str:
-        advised = super().act(observation)
-        self.happened(next(self._done))
-        return advised
-
-
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success the effective actions (`east 3, south, pick_up`); after a failure what was missing. Step advice is the
     explorer's."""
-    steps, words = critical_steps(trajectory, _Adviser(trajectory), MiniHackTracker()), _words(trajectory)
+    level, steps = (
+        LEVELS[str(trajectory.task.data["level"])],
+        critical_steps(trajectory, Explorer(trajectory.task), MiniHackTracker()),
+    )
+    words = [parse_action(step.action, level) for step in trajectory.steps]
     if trajectory.success:
         done = [word for word, step in zip(words, trajectory.steps, strict=True) if step.effective]
         runs = [(word, len(list(same))) for word, same in groupby(done)]
@@ -359,9 +347,3 @@ def hindsight(trajectory: Trajectory) -> Skills:
     else:
         advice = f"{f'do not {repeated} again and again: ' if repeated else ''}go where nothing has been seen yet"
     return Skills(advice, steps, f"Failed: {label}.")
-
-
-def _words(trajectory: Trajectory) -> list[str]:
-    """The level's word for each action; empty if it has none."""
-    level = LEVELS[str(trajectory.task.data["level"])]
-    return [parse_action(step.action, level) for step in trajectory.steps]

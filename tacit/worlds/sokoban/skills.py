@@ -158,8 +158,7 @@ def _walks(beside: Mapping[str, tuple[int, ...]], agent: int, boxes: int) -> dic
 
 
 class Solver(ByReading):
-    """Acts on the observation alone, so it can advise in any episode. Of several best moves it takes the first in the order up,
-    down, left, right. In a deadlock it takes the first admissible action. In a large room it follows the solution it found
+    """Plays a shortest solution; in a deadlock, the first admissible action. In a large room it follows the solution it found
     until somebody leaves it."""
 
     def __init__(self, task: Task | None = None) -> None:
@@ -273,7 +272,14 @@ def hindsight(trajectory: Trajectory) -> Skills:
     others = [(t, advice) for t, advice in steps.items() if trajectory.steps[t].action not in best_moves(*seen[t])]
     fatal = next((t for t, after in enumerate(seen[1:]) if is_deadlocked(*after)), None)
     if fatal is None:
-        return Skills(f"push {', '.join(_solution(trajectory))}, in this order", dict(others[:MOST]), "Not solved in time.")
+        layout, at = seen[0]
+        pushes, moves = list[str](), iter(() if is_small(layout) else find_solution(layout, at))
+        while move := next(iter(best_moves(layout, at)), "") if is_small(layout) else next(moves, ""):
+            there = layout.move(at, move)
+            assert there is not None
+            pushes += [move] if there.boxes != at.boxes else []
+            at = there
+        return Skills(f"push {', '.join(pushes)}, in this order", dict(others[:MOST]), "Not solved in time.")
     step, (layout, at) = trajectory.steps[fatal], seen[fatal]
     wrong = f"do not push the box {step.action}"
     kept = dict([(t, advice) for t, advice in others if t < fatal][: MOST - 1])
@@ -281,18 +287,6 @@ def hindsight(trajectory: Trajectory) -> Skills:
     row, column = divmod(layout.beside[step.action.strip().lower()][at.agent], layout.width)
     where = f"that is in row {row + 1}, column {column + 1}"
     return Skills(f"{wrong} {where}: after that the room cannot be solved", kept, "Lost by a push that cannot be undone.")
-
-
-def _solution(trajectory: Trajectory) -> list[str]:
-    """The pushes of the solver's solution from the start."""
-    layout, at = read_position(trajectory.steps[0].observation.text)
-    pushes, moves = list[str](), iter(() if is_small(layout) else find_solution(layout, at))
-    while move := next(iter(best_moves(layout, at)), "") if is_small(layout) else next(moves, ""):
-        there = layout.move(at, move)
-        assert there is not None
-        pushes += [move] if there.boxes != at.boxes else []
-        at = there
-    return pushes
 
 
 def failure(trajectory: Trajectory) -> str:

@@ -1,18 +1,8 @@
-"""Rooms from a seed, made by reverse play, so that all can be solved; and no two splits share a room, not even turned or
-mirrored.
+"""Rooms of 6 by 6 from a seed, made by reverse play, so that all can be solved; and Boxoban's levels, from $BOXOBAN_LEVELS.
 
-A room is 6 by 6 with walls around, some three tenths of the cells inside walls, its floor in one piece, and one or two targets.
-Its start is any position that can be solved in the right number of moves and has no box on a target. A digest of walls and
-targets, in the first of their eight reflections, decides the split:
-
-    train    seven tenths of all rooms: one box (3 to 16 moves) or two (5 to 20)
-    test     about a sixth, the same
-    hard     about a sixth: two boxes, 14 to 24 moves
-
-    boxoban_*    the levels of DeepMind's Boxoban (10 by 10, four boxes), from the directory $BOXOBAN_LEVELS
-
-There are not many rooms this small, and two seeds may well draw the same one. Those of a corpus for pretraining are kept apart
-from those of runs: seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
+A digest of walls and targets, in the first of their eight reflections, decides the split, so no two splits share a room, not
+even turned or mirrored. There are not many rooms this small: those of a corpus for pretraining are kept apart from those of runs.
+Seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
 """
 
 from __future__ import annotations
@@ -85,8 +75,7 @@ LEVEL_SYMBOLS = str.maketrans("# $.", "W.AC")
 
 
 def read_levels(path: Path) -> list[list[str]]:
-    """The rooms of a level file: rows of symbols, with a `;` line or an empty one before each level. Short rows are filled up
-    with floor, and what lies outside the walls stays floor that nobody reaches."""
+    """The rooms of a level file, with a `;` line or an empty one before each. Short rows are filled up with floor."""
     lines = [line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
     levels = [list(rows) for between, rows in groupby(lines, lambda line: not line or line.startswith(";")) if not between]
     rooms = []
@@ -139,21 +128,18 @@ def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]
         if len(floor) < 3 * boxes:
             continue
         layout = Layout(SIZE, SIZE, walls, sum(1 << cell for cell in rng.sample(floor, boxes)))
-        if share_of(layout) not in shares or not _is_connected(layout):
+        if share_of(layout) not in shares:
+            continue
+        reached, edge = {layout.floor[0]}, [layout.floor[0]]
+        for cell in edge:
+            beside = {ahead[cell] for ahead in layout.beside.values()} - {-1} - reached
+            reached |= beside
+            edge += beside
+        if len(reached) < len(layout.floor):  # in several pieces
             continue
         starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
         if starts:
             return layout.rows(rng.choice(sorted(starts)))
-
-
-def _is_connected(layout: Layout) -> bool:
-    reached, edge = {layout.floor[0]}, [layout.floor[0]]
-    while edge:
-        cell = edge.pop()
-        beside = {ahead[cell] for ahead in layout.beside.values()} - {-1} - reached
-        reached |= beside
-        edge += beside
-    return len(reached) == len(layout.floor)
 
 
 PANELS = parse_panels("""

@@ -104,10 +104,6 @@ class Book:
             met[name] = found
         return met[name]
 
-    def items_towards(self, name: str) -> frozenset[str]:
-        """The name and all its direct and indirect ingredients."""
-        return frozenset({name, *(part.name for recipe in self.recipes_towards(name) for part in recipe.ingredients)})
-
     def matching_items(self, ingredient: Ingredient) -> tuple[str, ...]:
         """Every item that satisfies the ingredient."""
         return self.members[ingredient.name] if ingredient.generic else (ingredient.name,)

@@ -1,8 +1,8 @@
 """TextCraft tasks: a goal, the recipes towards it, and distractor recipes. A digest of the goal decides its split.
 
 Distractors share an ingredient with a listed recipe, as in the package, or are any recipe if there are too few. Published
-splits have ten, as in the package; the built-in ones have four, or fewer to stay within sixteen lines, so that tiny models can read
-them. `adapt_test` is the 200 test games of ADaPT (Prasad et al., 2024), from its file of results: $TEXTCRAFT_ADAPT.
+splits have ten, as in the package; the built-in ones have four, or fewer to stay within sixteen lines, so that tiny models can
+read them. `adapt_test` is the 200 test games of ADaPT (Prasad et al., 2024), from its file of results: $TEXTCRAFT_ADAPT.
 """
 
 from __future__ import annotations

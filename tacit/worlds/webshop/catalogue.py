@@ -1,4 +1,4 @@
-"""Products, goals, search, splits and the reward of WebShop (Yao et al. 2022, Eq. 1; `goal.py` decides what the paper leaves open):
+"""Products, goals, search, splits and the reward of WebShop (Yao et al. 2022, Eq. 1; the rest is as in the released `goal.py`):
 
     r = r_type · (attributes matched + options matched + [price ≤ limit]) / (attributes wanted + options wanted + 1)
 
@@ -141,10 +141,8 @@ def draw_price_limit(price: float, rng: Random) -> float:
 K1, B = np.float32(0.9), np.float32(0.4)
 MOST_HITS = 50
 _KEPT = 4096  # cached queries: the members of a group often search for the same
-_STOP_WORDS = """
-a an and are as at be but by for if in into is it no not of on or such that the their then there these they
-this to was will with
-"""
+_STOP_WORDS = """a an and are as at be but by for if in into is it no not of on or such that the their then there these they
+this to was will with"""
 _STOP = frozenset(_STOP_WORDS.split())
 _UAX_29 = r"""
 (?:\p{WB=ExtendNumLet}X)*(?:
@@ -258,10 +256,6 @@ class Catalogue:
         others = [wanted for wanted in self.human if wanted.product not in decided]
         return frozenset((*_held_out_products(self.synthetic), *_held_out_products(others)))
 
-    @cached_property
-    def _tested_sentences(self) -> frozenset[str]:
-        return frozenset(wanted.sentence for wanted in self.human if wanted.product in self.test_products)
-
     def judge(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Verdict:
         return judge(product, chosen, goal, self.tagger or content_words)
 
@@ -270,8 +264,9 @@ class Catalogue:
 
     def goals(self, test: bool, human: bool = False) -> Iterator[Goal]:
         """All goals of a split, in catalogue order."""
+        tested = {wanted.sentence for wanted in self.human if wanted.product in self.test_products}
         for wanted in self.human if human else self.synthetic:
-            shared = human and not test and wanted.sentence in self._tested_sentences
+            shared = human and not test and wanted.sentence in tested
             if (wanted.product in self.test_products) == test and not shared:
                 yield from make_goals(self.by_id[wanted.product], wanted, human)
 

@@ -1,12 +1,12 @@
-"""Skill alphabet (seven atomic skills, ours), handbook, failure reasons and hindsight. Every search or click has a skill, refused
-or not; other actions have none."""
+"""Skill alphabet (seven atomic skills, ours), handbook, failure reasons and hindsight. Every search or click has a skill,
+refused or not; other actions have none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tacit.core.hindsight import Skills, critical_steps, tracker_states
-from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.types import StopReason, Trajectory
 from tacit.core.world import Alphabet
 from tacit.worlds.webshop.catalogue import NO_LIMIT, Goal
 from tacit.worlds.webshop.expert import Shopper
@@ -61,26 +61,10 @@ def failure(trajectory: Trajectory) -> str:
     return "timeout" if opened else "never_opened"
 
 
-MOST = 5  # maximum critical steps of an episode
-
-
-class _Adviser(Shopper):
-    """Advises at each step of a recorded episode: it says what it would do, and remembers what was done."""
-
-    def __init__(self, trajectory: Trajectory) -> None:
-        super().__init__(trajectory.task)
-        self._done = iter([step.action for step in trajectory.steps])
-
-    def act(self, observation: Observation) -> str:
-        advised = super().act(observation)
-        self.happened(next(self._done))
-        return advised
-
-
 def hindsight(trajectory: Trajectory) -> Skills:
     """After a success how the product was found; after a failure which product was meant. Step advice is the shopper's, which
     has read no more than the agent."""
-    steps = critical_steps(trajectory, _Adviser(trajectory), ShopTracker(), MOST, ("progress.option", "progress.ready"))
+    steps = critical_steps(trajectory, Shopper(trajectory.task), ShopTracker(), achieved=("progress.option", "progress.ready"))
     if trajectory.success:
         visit = tracker_states(trajectory, ShopTracker())[-2].visit  # before the purchase
         chosen = [f"choose {format_options(visit.chosen)}"] if visit.chosen else []

@@ -7,9 +7,11 @@ and some goals cannot be won. Elsewhere such goals are left out: even the target
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -18,10 +20,6 @@ from tacit.core.tasks import parse_panels, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.webshop.catalogue import Catalogue, Goal, Instruction, Product, Review
 from tacit.worlds.webshop.published import HUMAN_FILE, PUBLISHED, load_published
-
-OPTION_COLORS = ("black", "white", "red", "blue", "green", "navy", "pink", "brown", "purple", "yellow")
-_CLOTHES = ("small", "medium", "large", "one size", "petite")
-_PACKS = ("1 pack", "2 pack", "4 pack", "6 pack")
 
 
 class Kind(NamedTuple):
@@ -34,111 +32,17 @@ class Kind(NamedTuple):
     prices: tuple[int, int]
 
 
-def _kinds(family: str, path: str, options: Mapping[str, tuple[str, ...]], *rows: str) -> list[Kind]:
-    """Each row: one | many | lowest price - highest price | attribute, attribute, …"""
-    found = []
-    for row in rows:
-        one, many, prices, attributes = (part.strip() for part in row.split("|"))
-        low, _, high = prices.partition("-")
-        phrases = tuple(attribute.strip() for attribute in attributes.split(","))
-        found.append(Kind(one, many, family, f"{path} › {many}", phrases, options, (int(low), int(high))))
-    return found
-
-
-KINDS: tuple[Kind, ...] = (
-    *_kinds(
-        "fashion",
-        "Clothing › Everyday",
-        {"color": OPTION_COLORS, "size": _CLOTHES},
-        "backpack|backpacks|20-80|waterproof, lightweight, padded straps, laptop sleeve, easy clean, side pockets, anti theft, "
-        "wide opening, quick dry",
-        "sweater|sweaters|15-60|machine wash, long sleeve, crew neck, soft knit, hand wash, loose fit, wool blend, "
-        "high collar, ribbed cuffs",
-        "rain jacket|rain jackets|30-90|waterproof, windproof, hooded, packable, zip pockets, slim fit, taped seams, "
-        "long sleeve, fleece lining",
-        "pajama set|pajama sets|12-45|machine wash, elastic waist, button front, long sleeve, breathable, cotton blend, "
-        "plaid pattern, relaxed fit, deep pockets",
-        "running shoe|running shoes|25-95|rubber sole, arch support, memory foam, non slip, breathable, lace up, wide toe, "
-        "lightweight, shock absorbing",
-        "sun hat|sun hats|10-40|wide brim, foldable, chin strap, quick dry, uv protection, breathable, hand wash, straw weave, "
-        "adjustable band",
-    ),
-    *_kinds(
-        "beauty",
-        "Beauty › Personal Care",
-        {"scent": ("vanilla", "jasmine", "citrus", "unscented", "cedar"), "volume": ("50 ml", "100 ml", "250 ml", "500 ml")},
-        "shampoo|shampoos|6-30|sulfate free, dry hair, tea tree, cruelty free, color safe, argan oil, anti dandruff, "
-        "travel friendly, daily use",
-        "body lotion|body lotions|5-28|fragrance tested, sensitive skin, shea butter, non greasy, long lasting, vegan formula, "
-        "fast absorbing, aloe vera, paraben free",
-        "face mask|face masks|4-25|clay based, sensitive skin, deep cleansing, cruelty free, hyaluronic acid, oil control, "
-        "overnight use, green tea, anti aging",
-        "hand soap|hand soaps|3-18|plant based, paraben free, sensitive skin, foaming, refill pouch, moisturizing, "
-        "biodegradable, pump bottle, gentle lather",
-        "lip balm|lip balms|2-15|bees wax, long lasting, spf protection, cruelty free, shea butter, twist tube, matte finish, "
-        "vitamin e, deeply nourishing",
-        "bath oil|bath oils|8-35|essential oils, dry skin, relaxing, glass bottle, vegan formula, muscle relief, "
-        "coconut based, non staining, paraben free",
-    ),
-    *_kinds(
-        "electronics",
-        "Electronics › Accessories",
-        {"color": OPTION_COLORS[:6], "style": ("classic", "compact", "deluxe", "travel", "studio")},
-        "headphone|headphones|20-140|noise cancelling, wireless, fast charging, foldable, long battery, built in microphone, "
-        "over ear, deep bass, water resistant",
-        "phone stand|phone stands|6-35|adjustable height, non slip, aluminum alloy, foldable, cable slot, desk clamp, "
-        "heavy duty, wide compatibility, rotating base",
-        "bluetooth speaker|bluetooth speakers|15-120|waterproof, long battery, stereo sound, fast charging, hands free, "
-        "carry strap, light show, dust proof, deep bass",
-        "power bank|power banks|12-70|fast charging, high capacity, slim body, dual ports, led display, solar panel, "
-        "wireless charging, shock proof, carry pouch",
-        "desk lamp|desk lamps|14-80|eye protection, touch control, dimmable, usb port, flexible neck, memory function, "
-        "night light, energy saving, clamp mount",
-        "webcam|webcams|18-110|full hd, auto focus, privacy cover, built in microphone, plug play, wide angle, low light, "
-        "tripod ready, noise cancelling",
-    ),
-    *_kinds(
-        "garden",
-        "Home › Living",
-        {"color": OPTION_COLORS[:7], "width": ("16 inch", "24 inch", "36 inch", "48 inch")},
-        "bar stool|bar stools|35-180|swivel seat, steel frame, easy assemble, padded back, adjustable height, foot rest, "
-        "faux leather, space saving, stackable",
-        "bookshelf|bookshelves|40-190|easy assemble, solid wood, open storage, wall mounted, steel frame, anti tip, "
-        "water resistant, corner fit, industrial design",
-        "area rug|area rugs|20-150|machine wash, non slip, stain resistant, soft pile, hand woven, pet friendly, "
-        "fade resistant, low pile, vintage design",
-        "throw pillow|throw pillows|8-45|hidden zipper, machine wash, memory foam, velvet cover, hypoallergenic, tassel trim, "
-        "double sided, outdoor use, fade resistant",
-        "plant pot|plant pots|6-55|drainage hole, self watering, ceramic body, outdoor use, matching saucer, lightweight, "
-        "frost proof, hand painted, stackable",
-        "window curtain|window curtains|15-85|blackout lining, machine wash, thermal insulated, rod pocket, noise reducing, "
-        "sheer fabric, easy clean, grommet top, linen texture",
-    ),
-    *_kinds(
-        "grocery",
-        "Grocery › Pantry",
-        {"flavor": ("honey", "pepper", "garlic", "maple", "ginger"), "size": _PACKS},
-        "granola|granolas|4-25|gluten free, non gmo, low sugar, high protein, nut free, whole grain, kosher certified, "
-        "resealable bag, dairy free",
-        "herbal tea|herbal teas|3-22|caffeine free, organic leaves, individually wrapped, non gmo, loose leaf, fair trade, "
-        "plastic free, sugar free, calming blend",
-        "trail mix|trail mixes|5-30|gluten free, no salt, high protein, resealable bag, dairy free, organic fruit, "
-        "keto friendly, low carb, individually wrapped",
-        "pasta sauce|pasta sauces|3-20|low sodium, no preservatives, gluten free, glass jar, vegan recipe, organic tomato, "
-        "dairy free, sugar free, slow cooked",
-        "olive oil|olive oils|8-60|cold pressed, extra virgin, single origin, glass bottle, kosher certified, unfiltered, "
-        "early harvest, dark tin, non gmo",
-        "rice cracker|rice crackers|2-16|gluten free, low fat, whole grain, individually wrapped, no msg, baked crisp, "
-        "nut free, vegan recipe, low sodium",
-    ),
+_DEPARTMENTS = tomllib.loads(Path(__file__).with_name("products.toml").read_text(encoding="utf-8"))["departments"]
+KINDS = tuple(
+    Kind(one, many, of["family"], f"{of['path']} › {many}", tuple(attributes.split(", ")), options, (low, high))
+    for of in _DEPARTMENTS
+    for options in [{name: tuple(values.split(", ")) for name, values in of["options"].items()}]
+    for one, (many, low, high, attributes) in of["kinds"].items()
 )
-
 BRANDS = (
     "Norvo", "Alpira", "Kestow", "Bramble", "Ostra", "Fennic", "Marlow", "Tindra", "Quillan", "Sorrel", "Vexley", "Hollin",
     "Arvest", "Dunmore", "Ilsa", "Perrin", "Jorvik", "Calder", "Wistan", "Ember",
 )  # fmt: skip
-
-
 GENERATED = "generated"
 VERSION = 1  # increased, together with the panel version, whenever the generated catalogue changes
 OF_EACH = 20
@@ -173,27 +77,25 @@ def _product(rng: Random, number: str, kind: Kind, brand: str, attributes: tuple
     for name, values in kind.options.items():
         chosen = rng.sample(values, rng.randint(CHOICES[0], min(CHOICES[1], len(values))))
         options[name] = tuple(value for value in values if value in chosen)
-    low, high = kind.prices
+    price, reviews = float(rng.randint(*kind.prices)), []
+    for _ in range(rng.randint(0, 2)):
+        score, attribute = rng.randint(1, 5), rng.choice(attributes)
+        title = "As described" if score > 2 else "Not for me"
+        reviews.append(Review(title, str(score), f"It says {attribute}, and it is."))
     return Product(
         id=number,
         title=f"{brand} {kind.one.title()}, {attributes[0].title()}",
         query=kind.many,
         family=kind.family,
         path=kind.path,
-        pricing=(float(rng.randint(low, high)),),
+        pricing=(price,),
         description=f"{kind.one.capitalize()} by {brand}: {', '.join(attributes)}.",
         features=attributes,
         options=options,
         attributes=attributes,
-        reviews=tuple(_review(rng, attributes) for _ in range(rng.randint(0, 2))),
+        reviews=tuple(reviews),
         rating=str(rng.randint(30, 50) / 10),
     )
-
-
-def _review(rng: Random, attributes: tuple[str, ...]) -> Review:
-    score = rng.randint(1, 5)
-    attribute = rng.choice(attributes)
-    return Review("As described" if score > 2 else "Not for me", str(score), f"It says {attribute}, and it is.")
 
 
 NAME = "webshop"
@@ -285,15 +187,8 @@ def _goals(catalogue: Catalogue, test: bool, human: bool, seed: int) -> tuple[Go
 
 
 def _task(catalogue: Catalogue, goal: Goal, split: str, seed: int) -> Task:
-    return Task(
-        world=NAME,
-        id=f"{NAME}/{split}/{goal.key}",
-        family=goal.family,
-        split=split,
-        seed=seed,
-        goal=goal.sentence,
-        data={"catalogue": catalogue.name, "digest": catalogue.digest, "goal": goal.to_data()},
-    )
+    data = {"catalogue": catalogue.name, "digest": catalogue.digest, "goal": goal.to_data()}
+    return Task(NAME, f"{NAME}/{split}/{goal.key}", goal.family, split, seed, goal.sentence, data)
 
 
 PANELS = parse_panels("""

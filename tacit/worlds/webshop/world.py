@@ -1,8 +1,8 @@
 """WebShop's text mode in plain Python: its pages, how they and instructions are parsed, the world, and its wordings.
 
 `search` and `click` must be lower case; the text in brackets need not be. Any other action returns the same page. The hidden
-queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. As in the original, a page's parts are joined by ` [SEP] `, an item page
-does not show the chosen options, and `Next >` is on every results page. The last page is shorter than the original's.
+queries `<r>`, `<a>`, `<c>` and `<q>` are not supported. As in the original, a page's parts are joined by ` [SEP] `, an item
+page does not show the chosen options, and `Next >` is on every results page. The last page is shorter than the original's.
 """
 
 from __future__ import annotations
@@ -31,24 +31,6 @@ class Page:
     text: str
     clickables: tuple[str, ...] = ()  # in lower case and display order
     has_search_bar: bool = False
-
-
-def results_page(sentence: str, found: Sequence[Product], number: int) -> Page:
-    shown = found[(number - 1) * PER_PAGE : number * PER_PAGE]
-    buttons = (BACK, PREVIOUS, NEXT) if number > 1 else (BACK, NEXT)
-    heading = f"Page {number} (Total results: {len(found)})"
-    listed = [part for product in shown for part in (product.id, product.title, product.price_tag)]
-    text = _join_parts("Instruction:", sentence, BACK, heading, *buttons[1:], *listed)
-    return Page(text, _clickable(*buttons, *(product.id for product in shown)))
-
-
-def item_page(sentence: str, product: Product) -> Page:
-    details = DETAILS[:3]  # the original omits the attributes by default
-    options = [part for name, values in product.options.items() for part in (name, *values)]
-    details_shown = (product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *details, BUY)
-    values = [value for values in product.options.values() for value in values]
-    text = _join_parts("Instruction:", sentence, BACK, PREVIOUS, *options, *details_shown)
-    return Page(text, (*_clickable(BACK, PREVIOUS, *details, BUY), *dict.fromkeys(values)))
 
 
 def detail_page(sentence: str, product: Product, detail: str) -> Page:
@@ -133,26 +115,22 @@ def read_parts(parts: Sequence[str], clickables: Sequence[str] = (), names: Sequ
                 line = []
         return ParsedPage("results", tuple(offers), int(heading[1]), int(heading[2]))
     below = [part for part in parts[1:] if part != PREVIOUS]
-    if parts[-1] == BUY:
-        return _item(below, clickables, {*_USUAL_NAMES, *names})
-    return ParsedPage("detail", texts=tuple(below))
+    if parts[-1] != BUY:
+        return ParsedPage("detail", texts=tuple(below))
+    place = next((n for n, part in enumerate(below) if part.startswith("Price: ")), 0)
+    options: dict[str, list[str]] = {}
+    for part in below[: max(place - 1, 0)]:
+        if part not in clickables if clickables else part in (*_USUAL_NAMES, *names) or not options:
+            options[part] = []
+        elif options:
+            options[next(reversed(options))].append(part)
+    shown = {name: tuple(values) for name, values in options.items()}
+    title, prices = (below[place - 1], _prices(below[place])) if place else ("", ())
+    return ParsedPage("item", title=title, prices=prices, options=shown)
 
 
 def _prices(text: str) -> tuple[float, ...]:
     return tuple(float(price.rstrip(".")) for price in _PRICE.findall(text) if price.strip("."))
-
-
-def _item(parts: Sequence[str], clickables: Sequence[str], names: set[str]) -> ParsedPage:
-    place = next((n for n, part in enumerate(parts) if part.startswith("Price: ")), 0)
-    options: dict[str, list[str]] = {}
-    for part in parts[: max(place - 1, 0)]:
-        if part not in clickables if clickables else part in names or not options:
-            options[part] = []
-        elif options:
-            options[next(reversed(options))].append(part)
-    title = parts[place - 1] if place else ""
-    shown = {name: tuple(values) for name, values in options.items()}
-    return ParsedPage("item", title=title, prices=_prices(parts[place]) if place else (), options=shown)
 
 
 DETAIL_CLICKS = tuple(name.lower() for name in DETAILS)
@@ -169,10 +147,8 @@ _OPTION = re.compile(r"((?:(?! with )[^:,])+): (.+)")
 _BEGINNING = re.compile(r"^(?:find|get|show|buy) (?:me )?", re.I)
 _PARTING = re.compile(r", (?:and )?| with | for | and ")
 _WORD = re.compile(r"[^\W_]+")
-_SAYING_NOTHING = """
-a an and are as at be by for from i in is it like looking me my need of on or some that the this to want with
-would
-"""
+_SAYING_NOTHING = """a an and are as at be by for from i in is it like looking me my need of on or some that the this to want
+with would"""
 _EMPTY = frozenset(_SAYING_NOTHING.split())
 
 
@@ -210,8 +186,21 @@ class ShoppingRequest:
 def parse_request(sentence: str) -> ShoppingRequest:
     sentence = sentence[:MAX_REQUEST]
     price = _PRICE_WORDS.search(sentence)
-    rest = sentence[: price.start()] if price else sentence
-    thing, options = _options(rest)
+    thing, options = sentence[: price.start()] if price else sentence, dict[str, str]()
+    for match in re.finditer(r" with ", thing):  # split ` with name: value, and name: value` off the end
+        pieces = thing[match.end() :].split(", and ")
+        named = [_OPTION.fullmatch(piece) for piece in pieces]
+        if named[0] is None:
+            continue
+        last = ""
+        for piece, option in zip(pieces, named, strict=True):
+            if option is None:  # a value that contains the separator
+                options[last] += f", and {piece}"
+            else:
+                last = option[1].strip()
+                options[last] = option[2].strip()
+        thing = thing[: match.start()]
+        break
     number = price is not None and re.fullmatch(r"\d+\.?\d*|\.\d+", price[1])  # others are no numbers: 1.2.3
     return ShoppingRequest(_BEGINNING.sub("", thing).strip(), options, float(number[0]) if number else None)
 
@@ -227,25 +216,6 @@ def stem(word: str) -> str:
     if word.endswith(("xes", "ches", "shes", "sses")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
-
-
-def _options(sentence: str) -> tuple[str, dict[str, str]]:
-    """Split ` with name: value, and name: value` off the end."""
-    for match in re.finditer(r" with ", sentence):
-        pieces = sentence[match.end() :].split(", and ")
-        named = [_OPTION.fullmatch(piece) for piece in pieces]
-        if named[0] is None:
-            continue
-        options: dict[str, str] = {}
-        last = ""
-        for piece, option in zip(pieces, named, strict=True):
-            if option is None:  # a value that contains the separator
-                options[last] += f", and {piece}"
-            else:
-                last = option[1].strip()
-                options[last] = option[2].strip()
-        return sentence[: match.start()], options
-    return sentence, {}
 
 
 MAX_STEPS = 15
@@ -332,12 +302,22 @@ class WebShop:
         self.page = Page(_join_parts("WebShop", "Instruction:", self.goal.sentence, SEARCH), (SEARCH.lower(),), True)
 
     def _open_results(self) -> None:
-        self._product, self._detail, self.chosen = None, "", {}
-        self.page = results_page(self.goal.sentence, self._found, self._number)
+        self._product, self._detail, self.chosen, number = None, "", {}, self._number
+        shown = self._found[(number - 1) * PER_PAGE : number * PER_PAGE]
+        buttons = (BACK, PREVIOUS, NEXT) if number > 1 else (BACK, NEXT)
+        heading = f"Page {number} (Total results: {len(self._found)})"
+        listed = [part for product in shown for part in (product.id, product.title, product.price_tag)]
+        text = _join_parts("Instruction:", self.goal.sentence, BACK, heading, *buttons[1:], *listed)
+        self.page = Page(text, _clickable(*buttons, *(product.id for product in shown)))
 
     def _open_item(self, product: Product, chosen: dict[str, str] | None = None) -> None:
         self._product, self._detail, self.chosen = product, "", chosen or {}
-        self.page = item_page(self.goal.sentence, product)
+        details = DETAILS[:3]  # the original omits the attributes by default
+        options = [part for name, values in product.options.items() for part in (name, *values)]
+        about = (product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *details, BUY)
+        text = _join_parts("Instruction:", self.goal.sentence, BACK, PREVIOUS, *options, *about)
+        values = dict.fromkeys(value for values in product.options.values() for value in values)
+        self.page = Page(text, (*_clickable(BACK, PREVIOUS, *details, BUY), *values))
 
     def _buy(self, product: Product) -> Transition:
         verdict = self.catalogue.judge(product, self.chosen, self.goal)
