@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from tacit.companions.dictionary.extraction import Dictionary, Phrase, extract_dictionary
+from tacit.companions.dictionary import Dictionary, Phrase, extract_dictionary
 from tacit.core.errors import TacitError
 from tacit.runs.metrics import read_metrics
 

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.extraction import Dictionary
+from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.bounds import NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.method import Schedule

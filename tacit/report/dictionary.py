@@ -9,8 +9,7 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.extraction import Dictionary, Phrase
+from tacit.companions.dictionary import Dictionary, Phrase, SkillDictionary
 from tacit.config.checks import open_world
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError

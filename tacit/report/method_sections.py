@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tacit.companions.dictionary.companion import FILE, History, SkillDictionary
+from tacit.companions.dictionary import FILE, History, SkillDictionary
 from tacit.companions.experience.files import BANK_FILE, read_bank
 from tacit.companions.experience.retrieval import Order, rank_entries
 from tacit.core.errors import TacitError

@@ -13,8 +13,7 @@ from skilled import ABC, won
 
 from tacit.cli.inspection.dictionary import behavior_table, mark_phrases, step_table
 from tacit.cli.main import main
-from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.extraction import Dictionary
+from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behavior import Behavior
 from tacit.report.dictionary import DictionaryHistory, EStep

@@ -20,7 +20,7 @@ from math import inf, log2
 
 from plain import count_subsequences
 
-from tacit.companions.dictionary.extraction import MIN_GAIN_BITS, Phrase, Sequences, phrase_bits
+from tacit.companions.dictionary import MIN_GAIN_BITS, Phrase, Sequences, phrase_bits
 from tacit.core.errors import TacitError
 
 RENTS = (8.0, 14.0, 4.0, 20.0, 0.0, 30.0, 50.0)

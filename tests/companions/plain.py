@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import log2
 
-from tacit.companions.dictionary.extraction import MIN_GAIN_BITS, Dictionary, Phrase, phrase_bits, spell
+from tacit.companions.dictionary import MIN_GAIN_BITS, Dictionary, Phrase, phrase_bits, spell
 
 
 def merge(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> Dictionary:

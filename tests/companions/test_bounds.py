@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.extraction import (
+from tacit.companions.dictionary import (
     Dictionary,
     complexity,
     extract_dictionary,

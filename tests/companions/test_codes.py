@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.extraction import Dictionary
+from tacit.companions.dictionary import Dictionary
 from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")

@@ -8,7 +8,7 @@ import literal
 import pytest
 from exhaustive import all_singletons, disjoint, original
 
-from tacit.companions.dictionary.extraction import Dictionary, extract_dictionary
+from tacit.companions.dictionary import Dictionary, extract_dictionary
 from tacit.core.errors import TacitError
 
 SKILLS = tuple("ABCDE")

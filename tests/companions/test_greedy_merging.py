@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.extraction import (
+from tacit.companions.dictionary import (
     Dictionary,
     Segmentation,
     extract_dictionary,

@@ -7,8 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from skilled import ABC, episode, group, step, won
 
-from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.extraction import Dictionary
+from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Method, Schedule

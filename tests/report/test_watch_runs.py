@@ -12,7 +12,7 @@ from watching import contents, grow, watching
 from written import HOSTILE, episode, write_comparison, write_run
 
 from tacit.cli.main import main
-from tacit.companions.dictionary.companion import FILE
+from tacit.companions.dictionary import FILE
 from tacit.report.run_page import render_run
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from skilled import ABC, episode, group, won
 
-from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.extraction import Dictionary
+from tacit.companions.dictionary import Dictionary, SkillDictionary
 from tacit.core.errors import TacitError
 from tacit.rewards.segmentation import SegmentationCost
 

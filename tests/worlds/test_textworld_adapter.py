@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from skilled import episode, step
 
-from tacit.companions.dictionary.extraction import extract_dictionary
+from tacit.companions.dictionary import extract_dictionary
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds.cooking.textworld_adapter import TextWorldWorld, game_tasks, textworld_environment

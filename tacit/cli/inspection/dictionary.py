@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import make_console, percent, say, say_pairs, table
-from tacit.companions.dictionary.extraction import Phrase, proposition_4
+from tacit.companions.dictionary import Phrase, proposition_4
 from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import pluralize

@@ -187,11 +187,10 @@ class _Planner:
 
 
 class Explorer(ByReading):
-    """Searches the object's usual places, takes it, treats it as the goal asks, and delivers it.
+    """Searches the object's usual places, takes it, treats it as the goal asks, and delivers it. Deterministic.
 
-    It reads observations and the goal's sentence, never the game. It searches the place with the highest likelihood per step
-    first, and remembers what it has seen. Each turn it plans from the current facts, so it recovers from refused commands and
-    from other agents' moves: feedback names the executed command. It is deterministic.
+    It reads observations and the goal's sentence, never the game, and searches the place with the highest likelihood per step
+    first. Each turn it plans from the current facts, so it recovers from refused commands and from other agents' moves.
     """
 
     def __init__(self, task: Task) -> None:

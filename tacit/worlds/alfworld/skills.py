@@ -60,13 +60,7 @@ def _replay(trajectory: Trajectory) -> Household:
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed (ReuseRL Table 7), found by replaying it.
-
-    never_picked_target    no effective take of an object of the goal's kind
-    two_partial_deliver    pick2: exactly one of the two objects is delivered
-    picked_no_transform    clean, heat, cool: taken, but never treated
-    timeout                out of steps otherwise; else the stop reason
-    """
+    """Why an episode failed (ReuseRL Table 7), found by replaying it."""
     household = _replay(trajectory)
     goal = household.game.goal
     done = (step.action.strip().partition(" ") for step in trajectory.steps if step.effective)

@@ -66,13 +66,8 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The winning condition.
-
-    pick         some `kind` is in some `target`
-    pick2        two of `kind` are in the same `target`
-    clean, heat, cool  some `kind` that is clean, hot, cool is in some `target`
-    look         a `kind` is held, facing a receptacle with a toggled lamp of kind `target`
-    """
+    """The winning condition: some `kind` (two, for pick2), treated as the family asks, is in one `target`; look: a `kind` is
+    held, facing a receptacle with a toggled lamp of kind `target`."""
 
     family: str
     kind: str

@@ -1,7 +1,7 @@
 """Solver, tracker, skill alphabet, handbook, hindsight and failure reasons.
 
 Signal amounts follow Table 6 of the constant-context paper; errors are positive. 26 atomic skills (ReuseRL §E.3): four
-operators by six unordered pairs of target-relative roles, rollback and reset. Every readable action is projected, even if refused.
+operators by six unordered pairs of target-relative roles, rollback and reset. Every readable action counts, even if refused.
 """
 
 from __future__ import annotations

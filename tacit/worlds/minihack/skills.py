@@ -191,15 +191,8 @@ class MiniHackTracker(RuleTracker):
         scene = parse_scene(transition.observation.text)
         achieved = _achieved(state, scene, transition.success)
         moved = scene.here is not None and scene.here != state.here
-        fault = ""
-        if not word:
-            fault = "unreadable"
-        elif transition.label == game.DIED:
-            fault = "died"
-        elif not transition.effective:
-            fault = "refused"
-        elif moved and scene.here == state.came_from:
-            fault = "back"
+        back = moved and scene.here == state.came_from
+        fault = "died" if transition.label == game.DIED else "refused" if not transition.effective else "back" if back else ""
         return replace(
             state,
             here=scene.here or state.here,
@@ -209,7 +202,7 @@ class MiniHackTracker(RuleTracker):
             last=word or "nothing",
             achieved=achieved,
             phase=_phase(state.family, achieved),
-            fault=fault,
+            fault=fault if word else "unreadable",
         )
 
     def render(self, state: MiniHackState) -> str:
@@ -229,18 +222,15 @@ class MiniHackTracker(RuleTracker):
 
 def _achieved(state: MiniHackState, scene: Scene, success: bool) -> frozenset[str]:
     found = set(state.achieved)
-    if scene.holds:
-        found.add("key")
-    if scene.find(game.OPEN_DOOR) or ("key" in found and "door opens" in scene.message):
-        found.add("door")
-    if "boulder into the water" in scene.message:
-        sunk = sum(name.startswith("sunk") for name in found)
-        found.add(f"sunk {min(sunk + 1, BOULDERS)}")
-    if scene.find(game.STAIRS) or success:
-        found.add("stairs seen")
-    if success:
-        found.add("stairs")
-    return frozenset(found)
+    sunk = sum(name.startswith("sunk") for name in found)
+    reached = {
+        "key": scene.holds,
+        "door": scene.find(game.OPEN_DOOR) or ((scene.holds or "key" in found) and "door opens" in scene.message),
+        f"sunk {min(sunk + 1, BOULDERS)}": "boulder into the water" in scene.message,
+        "stairs seen": scene.find(game.STAIRS) or success,
+        "stairs": success,
+    }
+    return frozenset(found | {name for name, met in reached.items() if met})
 
 
 def _phase(family: str, achieved: frozenset[str]) -> str:
@@ -292,14 +282,7 @@ HANDBOOK = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed.
-
-    died         killed or drowned
-    no_key       key room: the key was never held
-    no_door      key room: the key was held, but no door was opened
-    no_bridge    river: fewer than two boulders in the water
-    timeout      out of turns otherwise; else the stop reason
-    """
+    """Why an episode failed: died, no_key or no_door (key room), no_bridge (river), timeout, or the stop reason."""
     if trajectory.end_label == game.DIED:
         return game.DIED
     if trajectory.stop is not StopReason.STEP_LIMIT and trajectory.end_label != game.TIMEOUT:
@@ -323,8 +306,7 @@ _MISSING = {
 
 
 def hindsight(trajectory: Trajectory) -> Skills:
-    """After a success the effective actions (`east 3, south, pick_up`); after a failure what was missing. Step advice is the
-    explorer's."""
+    """After a success the effective actions (`east 3, south, pick_up`); after a failure what was missing."""
     level, steps = (
         LEVELS[str(trajectory.task.data["level"])],
         critical_steps(trajectory, Explorer(trajectory.task), MiniHackTracker()),

@@ -64,13 +64,7 @@ HANDBOOK = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed.
-
-    wrong_focus      focused on a wrong object, which ends the episode
-    never_focused    out of steps without focusing on anything, the first step of most tasks
-    unfinished       out of steps with a partial score
-    timeout          out of steps with no score; else the stop reason
-    """
+    """Why an episode failed. `unfinished` is out of steps with a partial score, `timeout` with none."""
     if trajectory.detail == WRONG_FOCUS:
         return WRONG_FOCUS
     if trajectory.stop is not StopReason.STEP_LIMIT and trajectory.detail != OUT_OF_STEPS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from tacit.core.hindsight import component_names, score_events, sum_signals
@@ -104,29 +105,20 @@ def on_focus(count: int) -> Rule:
     return lambda known, event: event.kind == "focused" and len(known.focused) >= count
 
 
-def on_event(kind: str, what: str = "", where: str = "", after: str = "") -> Rule:
-    """An event with these names, after a milestone."""
-    return lambda known, event: (
-        event.kind == kind
-        and bool(re.search(what, event.what))
-        and bool(re.search(where, event.where))
-        and (not after or after in known.reached)
-    )
-
-
-def on_target(kind: str, where: str = "") -> Rule:
-    """An event with the target: focusing on it, taking it, moving it somewhere, making it."""
+def on_event(kind: str, what: str = "", where: str = "", after: str = "", of: str = "") -> Rule:
+    """An event with these names, after a milestone; `of` the `target`, or of the `subject`, which may be what holds it."""
 
     def reached(known: Progress, event: Event) -> bool:
-        what = event.where if kind == "mixed" else event.what
-        return event.kind == kind and matches(what, known.goal.target) and bool(re.search(where, event.where))
+        if event.kind != kind or not re.search(what, event.what) or not re.search(where, event.where):
+            return False
+        if of == "target" and not matches(event.where if kind == "mixed" else event.what, known.goal.target):
+            return False
+        return (not after or after in known.reached) and (of != "subject" or known.is_subject(event.what))
 
     return reached
 
 
-def on_subject(kind: str, where: str = "") -> Rule:
-    """The task's object, or what holds it, was taken, moved or poured to such a place."""
-    return lambda known, event: event.kind == kind and known.is_subject(event.what) and bool(re.search(where, event.where))
+on_target, on_subject = partial(on_event, of="target"), partial(on_event, of="subject")
 
 
 def in_answer_room(known: Progress, event: Event) -> bool:
@@ -150,11 +142,6 @@ def target_connected(known: Progress, event: Event) -> bool:
     return event.kind == "connected" and known.goal.target in known.text
 
 
-def circuit_tested(known: Progress, event: Event) -> bool:
-    """A wait after both ends of the object and the source were connected."""
-    return event.kind == "waited" and len(known.wired) > 1 and "connect_source" in known.reached
-
-
 def heater_started(known: Progress, event: Event) -> bool:
     """What the object stands on was activated, or it was put where it is cold."""
     if event.kind == "started":
@@ -176,10 +163,6 @@ def state_changed(known: Progress, event: Event) -> bool:
 
 def pot_watered(known: Progress, event: Event) -> bool:
     return event.kind == "poured" and event.where in known.pots
-
-
-def fruit_focused(known: Progress, event: Event) -> bool:
-    return event.kind == "focused" and event.what == known.goal.target and "see_adult" in known.reached
 
 
 def plant_seen(stages: str) -> Rule:
@@ -217,7 +200,9 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
         Milestone("find", 0.5, on_target("focused")),
         Milestone("connect_source", 0.2, source_connected, optional=True),
         Milestone("connect_target", 0.5, target_connected),
-        Milestone("test", 0.2, circuit_tested, optional=True),
+        Milestone(  # a wait after both ends of the object and the source were connected
+            "test", 0.2, lambda k, e: e.kind == "waited" and len(k.wired) > 1 and "connect_source" in k.reached, optional=True
+        ),
         _ANSWER,
     ),
     "measurement": (
@@ -231,18 +216,23 @@ PROCEDURES: Mapping[str, tuple[Milestone, ...]] = {
     "growth": (
         Milestone("take_seeds", 0.2, on_event("took", "seed"), optional=True),
         Milestone("reach_pots", 0.2, lambda known, event: known.room == "greenhouse", optional=True),
-        Milestone("plant", 0.3, on_target("moved", "pot")),
+        Milestone("plant", 0.3, on_target("moved", where="pot")),
         Milestone("focus_seed", 0.3, lambda k, e: on_target("focused")(k, e) and "seed" in e.what, optional=True),
         Milestone("water", 0.3, pot_watered),
         Milestone("see_seedling", 0.3, plant_seen("seedling"), optional=True),
         Milestone("see_adult", 0.5, plant_seen("adult|reproducing"), optional=True),
         Milestone("let_bees_out", 0.3, on_event("opened", "bee hive"), optional=True),
-        Milestone("focus_fruit", 2.0, fruit_focused, optional=True),
+        Milestone(
+            "focus_fruit",
+            2.0,
+            lambda k, e: (e.kind, e.what) == ("focused", k.goal.target) and "see_adult" in k.reached,
+            optional=True,
+        ),
     ),
     "state_change": (
         Milestone("find", 0.5, on_focus(1)),
-        Milestone("contain", 0.2, on_subject("moved", "pot|cup|jug|bowl|can"), optional=True),
-        Milestone("place", 0.3, on_subject("moved", f"{HEATERS}|{COOLERS}")),
+        Milestone("contain", 0.2, on_subject("moved", where="pot|cup|jug|bowl|can"), optional=True),
+        Milestone("place", 0.3, on_subject("moved", where=f"{HEATERS}|{COOLERS}")),
         Milestone("start", 0.3, heater_started, optional=True),
         Milestone("measure", 0.08, subject_measured, optional=True),
         Milestone("see_change", 1.0, state_changed, optional=True),

@@ -129,13 +129,7 @@ HANDBOOK = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed. A yes/no answer counts as read once all supporting passages were.
-
-    no_answer    out of turns
-    no_search    answered wrongly without searching
-    not_found    answered wrongly, and no passage that was read has the answer
-    misread      answered wrongly although a passage had the answer
-    """
+    """Why an episode failed. `misread`: a passage that was read had the answer (yes, no: all supporting ones were read)."""
     if trajectory.stop is StopReason.STEP_LIMIT:
         return "no_answer"
     if trajectory.end_label != WRONG:

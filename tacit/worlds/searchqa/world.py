@@ -50,7 +50,7 @@ def open_index(task: Task, root: Path | None = None, encode: Encode | None = Non
         raise TacitError(f"task {task.id!r} is not a Search QA task: its data has neither 'land' nor 'corpus'.")
     name = str(data["corpus"])
     if search.is_address(name):
-        return _remote_index(name)
+        return _file_index(Path(), name, "", "", None)
     place = root or published.data_root()
     digest = published.digest_of(name, place)
     if digest != data.get("digest", digest):
@@ -67,12 +67,9 @@ def _land_index(land: str, retriever: str, encode: Encode | None) -> PassageInde
 
 
 @lru_cache(maxsize=4)
-def _remote_index(address: str) -> PassageIndex:
-    return PassageIndex((), RetrievalServer(address))
-
-
-@lru_cache(maxsize=4)
 def _file_index(root: Path, name: str, digest: str, retriever: str, encode: Encode | None) -> PassageIndex:
+    if search.is_address(name):
+        return PassageIndex((), RetrievalServer(name))
     path = (root if root.is_dir() else root.parent) / name
     if retriever == published.USUAL_RETRIEVER and encode is None and path.is_file() and path.stat().st_size >= published.LARGE:
         index = search.open_disk_index(path, digest, published.stream_passages(path))

@@ -1,7 +1,7 @@
 """Rooms of 6 by 6 from a seed, made by reverse play, so that all can be solved; and Boxoban's levels, from $BOXOBAN_LEVELS.
 
 A digest of walls and targets, in the first of their eight reflections, decides the split, so no two splits share a room, not
-even turned or mirrored. There are not many rooms this small: those of a corpus for pretraining are kept apart from those of runs.
+even turned or mirrored. There are not many rooms this small: those of a corpus for pretraining are kept apart from runs.
 Seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
 """
 

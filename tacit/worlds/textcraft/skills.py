@@ -77,10 +77,7 @@ class Plan:
 
 
 def plan(book: Book, goal: str, held: Mapping[str, int]) -> Plan:
-    """What is left to get and craft, by backward search:
-
-        need(item, n) = nothing if n are held, else `get` the missing ones, or apply a recipe as often as needed after
-                        need(ingredient, count · times) for each ingredient
+    """What is left to get and craft, by backward search.
 
     Of several recipes, the one that adds the fewest commands is used. Surplus is used before more is crafted. Each raw item is
     fetched once, in the total number. A generic ingredient is one item: a held one if there are enough, else the cheapest.
@@ -195,13 +192,7 @@ _KINDS = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """The most frequent refusal if more than half of the commands were refused, else `timeout`.
-
-    unreadable        not a command
-    missing_items     ingredients that were not held
-    wrong_recipe      no such recipe for the item
-    not_to_be_got     `get` of something that is not a raw item
-    """
+    """The most frequent refusal if more than half of the commands were refused, else `timeout` or the stop reason."""
     if trajectory.stop is not StopReason.STEP_LIMIT:
         return str(trajectory.stop)
     answers = [parse_observation(observation.text).answer for observation in trajectory.observations[1:]]

@@ -50,12 +50,8 @@ class _VisitingExpert(ABC):
 
 
 class Shopper(_VisitingExpert):
-    """Searches with the words of the instruction, opens results in order, reads the features while words are unconfirmed, and
-    buys the first product that has all of them, with the requested options.
-
-    It skips products that are too expensive or lack an option. If no product has all words, it buys the best one before the
-    steps run out. It is deterministic.
-    """
+    """Searches with the words of the instruction, opens results in order, reads the features while words are unconfirmed, buys
+    the first product that has all of them, with the requested options; else the best one before the steps run out."""
 
     def _choose(self, visit: Visit) -> str:
         if visit.page.kind == "search":

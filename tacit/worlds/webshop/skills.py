@@ -44,15 +44,7 @@ HANDBOOK = {
 
 
 def failure(trajectory: Trajectory) -> str:
-    """Why an episode failed.
-
-    wrong_type       bought another kind of product
-    wrong_product    the right kind, but an attribute is missing
-    wrong_options    the right product with the wrong options
-    too_expensive    only the price is wrong
-    never_opened     out of steps without opening a product
-    timeout          out of steps otherwise; else the stop reason
-    """
+    """Why an episode failed: what was wrong with the purchase, `never_opened` a product, `timeout`, or the stop reason."""
     if trajectory.stop is StopReason.FAILURE:
         return trajectory.end_label or str(trajectory.stop)
     if trajectory.stop is not StopReason.STEP_LIMIT:
