@@ -81,7 +81,6 @@ class _Planner:
         self.targets = [i for i in self.reachable if self.game.receptacles[i].kind == goal.target]
 
     def deliver_one(self) -> Iterator[_Draft]:
-        """Take, treat if the goal asks for it, put."""
         treated = self.household.treated.get(self.goal.family)
         for thing in self.things:
             for draft, source in self._hold(thing):
@@ -98,7 +97,6 @@ class _Planner:
                     yield from sorted(puts, key=len)[:1]
 
     def gather(self) -> Iterator[_Draft]:
-        """Put the missing one or two objects into one target."""
         for target in self._distinct_targets():
             there = self.household.contents[target]
             missing = [t for t in self.things if t not in there and self._fits(target, t)]
@@ -126,7 +124,6 @@ class _Planner:
         return list(sorts.values())
 
     def light(self) -> Iterator[_Draft]:
-        """Take, walk to a lamp, turn it on."""
         lamps = [i for i, t in enumerate(self.game.things) if t.kind == self.goal.target and "toggleable" in t.traits]
         for thing in self.things:
             for draft, _ in self._hold(thing):
@@ -258,7 +255,6 @@ class Explorer(ByReading):
         return [t for t in things if kind_of(t) == self._goal.kind and t not in self._useless and t not in delivered]
 
     def _fetch(self) -> str:
-        """One step towards holding a wanted object."""
         treated = self._treated.get(self._goal.family, set())
         options = [
             (thing not in treated, self._steps_to(receptacle), receptacle, thing)
@@ -271,7 +267,6 @@ class Explorer(ByReading):
         return self._do(f"take {thing} from {receptacle}", receptacle)
 
     def _use(self, held: str) -> str:
-        """One step towards the goal while holding a wanted object."""
         goal, family = self._goal, self._goal.family
         if family == "look":
             lamps = sort_by_number(lamp for lamp in self._lamps if kind_of(lamp) == goal.target)
@@ -440,7 +435,6 @@ class _Page:
         return f"go to {left[0]}" if left else "look"
 
     def _look_at(self, place: str) -> str:
-        """Look into a receptacle that shares this location."""
         shut = kind_of(place) in OPENED_KINDS and not (self.refused and self.last == f"open {place}")
         return f"open {place}" if shut else f"examine {place}"
 
@@ -487,5 +481,4 @@ class _Page:
 
 
 def act_on_prompt(prompt: str) -> str:
-    """The action that this prompt calls for."""
     return _Page(prompt).choose()

@@ -173,7 +173,6 @@ def _tree(tokens: list[str]) -> list:
 
 
 def _sections(text: str) -> dict[str, str]:
-    """The text of :objects, :init and :goal, in lower case."""
     text = re.sub(r";[^\n]*", "", text).lower()
     starts = {match.group(1): match.start() for match in _SECTION.finditer(text)}
     for name in ("objects", "init", "goal"):
@@ -218,15 +217,11 @@ class _ExcludedGame(Exception):
 
 
 class Entry(NamedTuple):
-    """A game that has been found but not loaded."""
-
     id: str
     load: Callable[[], Task]
 
 
 class Loaded(NamedTuple):
-    """What came out of a file or directory."""
-
     tasks: tuple[Task, ...]
     failures: tuple[str, ...] = ()  # `file: reason` for each game that could not be read
     left_out: int = 0  # games that are unsolvable or of unpublished types
@@ -272,7 +267,6 @@ def published_tasks(split: str, count: int, seed: int, families: Sequence[str] =
 
 
 def data_root() -> Path:
-    """The directory that ALFWORLD_DATA names."""
     return path_from_env(
         DATA_VARIABLE,
         f"published ALFWorld games not found: set {DATA_VARIABLE} to the directory filled by alfworld-download (with "

@@ -120,7 +120,6 @@ class Progress:
         return [t for t, where in self.seen.items() if kind_of(t) == self.goal.kind and where != self.destination]
 
     def destinations(self) -> list[str]:
-        """Where the object may go."""
         return [self.destination] if self.destination else self._of_kinds(self.goal.target)
 
     def places(self) -> list[str]:
@@ -162,7 +161,6 @@ class Progress:
 
 
 def total_subgoals(family: str) -> int:
-    """How many subgoals lead to `done`."""
     return len(SUBGOALS[family]) * (2 if family == "pick2" else 1)
 
 

@@ -54,8 +54,6 @@ class Receptacle:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An object."""
-
     name: str  # `apple 2`
     kind: str  # `apple`
     traits: frozenset[str] = frozenset()  # words of TRAITS
@@ -76,8 +74,6 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """One game, as it starts."""
-
     receptacles: tuple[Receptacle, ...]
     things: tuple[Thing, ...]
     fits: frozenset[tuple[str, str]]  # (receptacle kind, object kind) pairs that may be put together
@@ -227,7 +223,6 @@ class Household:
         return self.opened[receptacle] or not self.game.receptacles[receptacle].openable
 
     def intro(self) -> str:
-        """The first observation."""
         names = [f"a {r.name}" for r in self.game.receptacles if r.location is not None]
         room = f"You are in the middle of a room. Looking quickly around you, you see {_join(names)}."
         view = self._look() if self.facing else room

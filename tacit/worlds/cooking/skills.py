@@ -96,7 +96,6 @@ _NEED = re.compile(r"([^,()]+) \(([^()]*)\)")
 
 
 def act_on_prompt(prompt: str) -> str:
-    """The action that this prompt calls for."""
     fields = dict(_FIELD.findall(prompt))
     if "phase" not in fields:
         raise TacitError("the rule agent of cooking needs a prompt with a state block: --state-block --history 1.")

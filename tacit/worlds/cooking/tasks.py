@@ -49,13 +49,11 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 def split_of(recipe: Sequence[Sequence[str]]) -> str:
-    """The split of a recipe."""
     share = zlib.crc32(json.dumps(sorted(map(list, recipe))).encode()) % 100
     return "train" if share < 70 else "test" if share < 85 else "hard"
 
 
 def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> dict[str, Any]:
-    """The data of a game, as `CookingWorld` needs it."""
     house = build_house(rng, 6 if family == "hard" else 1)
     furniture = [name for room in house.values() for name in room["furniture"]]
     recipe = _draw_recipe(rng, 2 if family == "hard" else 1, cook, cut, split, furniture)

@@ -7,9 +7,11 @@ gate is off; in TextWorld it burns. An observation never has the recipe.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -39,55 +41,18 @@ class Food:
     drinkable: bool = False
 
 
-def _foods() -> dict[str, Food]:
-    def several(names: str, places: str, **properties) -> list[Food]:
-        return [Food(name, tuple(places.split(", ")), **properties) for name in names.split(", ")]
-
-    plain: dict = {"cookable": False, "cuttable": False, "uncountable": True}
-    foods = [
-        *several("egg, chicken wing, chicken leg, chicken breast", "fridge", needs_cooking=True, cuttable=False),
-        *several("pork chop, red tuna, white tuna", "fridge", needs_cooking=True),
-        *several("red potato, yellow potato, purple potato", "counter, shelf", needs_cooking=True),
-        *several("carrot, lettuce, red bell pepper, yellow bell pepper", "fridge, counter"),
-        *several("green bell pepper, orange bell pepper, block of cheese", "fridge, table"),
-        *several("red onion, white onion, yellow onion", "fridge, shelf"),
-        *several("red apple, yellow apple, green apple, banana", "counter, table, patio table"),
-        *several("tomato, red hot pepper, green hot pepper", "counter, patio table, shelf"),
-        *several("cilantro, parsley", "fridge, counter", cookable=False, uncountable=True),
-        *several("milk, water", "fridge", edible=False, drinkable=True, **plain),
-        *several("olive oil, peanut oil, vegetable oil", "shelf, counter", edible=False, **plain),
-        *several("salt, sugar, flour, black pepper", "shelf, counter", **plain),
-    ]
-    return {food.name: food for food in foods}
-
-
-FOODS = _foods()
-MEAL = Food("meal", ())
-FURNITURE = {
-    "kitchen": ("fridge", "oven", "table", "counter", "stove"),
-    "pantry": ("shelf",),
-    "livingroom": ("sofa",),
-    "bedroom": ("bed",),
-    "bathroom": ("toilet",),
-    "backyard": ("BBQ", "patio table", "patio chair"),
-    "corridor": (),
+_TABLES = tomllib.loads(Path(__file__).with_name("house.toml").read_text(encoding="utf-8"))
+FOODS = {
+    name: Food(name, tuple(row["places"].split(", ")), **{key: row[key] for key in row if key not in ("names", "places")})
+    for row in _TABLES["foods"]
+    for name in row["names"].split(", ")
 }
+MEAL = Food("meal", ())
+FURNITURE: Mapping[str, Sequence[str]] = {room: table["furniture"] for room, table in _TABLES["rooms"].items()}
+NEIGHBOURS: Mapping[str, Sequence[str]] = {room: table["beside"] for room, table in _TABLES["rooms"].items()}
+DOORS = {frozenset(row["between"]): row["names"] for row in _TABLES["doors"]}
 CONTAINERS, HOLDS_NOTHING = ("fridge", "oven"), ("BBQ",)
 """furniture that can be closed and holds items inside, and that holds none; on all other furniture they are on top"""
-NEIGHBOURS = {
-    "kitchen": ("livingroom", "backyard", "corridor", "pantry"),
-    "pantry": ("kitchen",),
-    "livingroom": ("kitchen", "bedroom", "corridor"),
-    "bathroom": ("corridor",),
-    "bedroom": ("livingroom", "corridor"),
-    "backyard": ("kitchen", "corridor"),
-    "corridor": ("livingroom", "kitchen", "bedroom", "bathroom", "backyard"),
-}
-DOORS = {
-    frozenset(("kitchen", "pantry")): ("frosted-glass door", "plain door"),
-    frozenset(("kitchen", "backyard")): ("sliding patio door", "screen door"),
-    frozenset(("corridor", "backyard")): ("patio door", "wooden door"),
-}
 FLOOR, CARRIED, GONE = "floor", "carried", "gone"
 MAX_STEPS = 40
 BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
@@ -161,7 +126,6 @@ class Game:
 
     @property
     def here(self) -> tuple[str, ...]:
-        """the furniture of this room"""
         return self.furniture[self.room]
 
     def doors(self) -> list[str]:
@@ -202,7 +166,6 @@ class Game:
         return f"{', '.join(first)} and {last}" if first else last
 
     def describe(self) -> str:
-        """The current room and the inventory."""
         lines = [f"-= {self.room.capitalize()} =-", self._entrance[self.room]]
         for name in self.here:
             container = name in CONTAINERS
@@ -284,8 +247,6 @@ def _refuse_if(wrong: object, why: str) -> None:
 
 
 class CookingWorld(World):
-    """One game at a time; see the module for the rules."""
-
     def __init__(self) -> None:
         self._game: Game | None = None
         self._verbs: dict[str, Callable[[Game, str], str]] = {

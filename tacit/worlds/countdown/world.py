@@ -99,7 +99,6 @@ def format_observation(pool: tuple[int, ...], target: int, refused: str = "") ->
 
 
 def parse_observation(text: str) -> ParsedObservation:
-    """The inverse of `format_observation`."""
     match = _OBSERVATION.fullmatch(text)
     if match is None:
         raise ValueError(f"not a Countdown observation: {text!r}")
@@ -107,8 +106,6 @@ def parse_observation(text: str) -> ParsedObservation:
 
 
 class CountdownWorld(World):
-    """One puzzle at a time; see the module for the rules."""
-
     def reset(self, task: Task) -> Observation:
         try:
             pool, target = tuple(int(n) for n in task.data["numbers"]), int(task.data["target"])
@@ -213,7 +210,6 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int = 0) -> Task:
-    """A task for any puzzle."""
     listed = "-".join(map(str, numbers))
     return Task(
         world=NAME,
@@ -227,7 +223,6 @@ def make_task(numbers: Sequence[int], target: int, split: str = "own", seed: int
 
 
 def split_of(numbers: Sequence[int]) -> str:
-    """The split of all puzzles over these numbers."""
     return split_by_digest(" ".join(map(str, sorted(numbers))))
 
 

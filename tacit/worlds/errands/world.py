@@ -29,7 +29,6 @@ HOME = 0  # the town of `train` and `test`
 
 @lru_cache(maxsize=4096)
 def town_map(number: int) -> Mapping[str, tuple[str, ...]]:
-    """door -> the things behind it"""
     things = list(THINGS)
     Random(f"errands/town/{number}").shuffle(things)
     each = len(THINGS) // len(DOORS)
@@ -50,8 +49,6 @@ HERE = "here it is"
 
 
 class ErrandsWorld(World):
-    """One errand at a time; see the module for the rules."""
-
     def reset(self, task: Task) -> Observation:
         try:
             self._wanted, self._town = str(task.data["thing"]), int(task.data["town"])
@@ -138,7 +135,6 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 def make_task(place: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
-    """A task for any errand."""
     name = f"{NAME}/{split}/{town}-{place}-{thing}"
     return Task(NAME, name, FAMILY, split, seed, f"wanted in the {place}: {thing}", {"thing": thing, "town": town})
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from random import Random
 
 from tacit.core.hindsight import RuleTracker, Skills, critical_steps, most_repeated
 from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
@@ -329,3 +330,19 @@ def hindsight(trajectory: Trajectory) -> Skills:
     else:
         advice = f"{f'do not {repeated} again and again: ' if repeated else ''}go where nothing has been seen yet"
     return Skills(advice, steps, f"Failed: {label}.")
+
+
+def place(action: str, observation: Observation) -> str:
+    """The agent's square, at the start of an episode or after a move."""
+    here = parse_scene(observation.text).here
+    return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """Pretraining questions about the neighboring squares: `what is north? boulder`."""
+    scene = parse_scene(observation.text)
+    if scene.here is None:
+        return []
+    word = rng.choice(list(COMPASS))
+    symbol = scene.at(shift(scene.here, word))
+    return [(f"what is {word}", scene.legend.get(symbol, "wall"))]

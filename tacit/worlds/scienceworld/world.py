@@ -143,7 +143,6 @@ class Simulator:
             raise self._fail(str(error)) from error
 
     def acquire(self) -> EpisodeSlot:
-        """A slot for a sequence of episodes."""
         if len(self._lent) >= MOST_EPISODES:
             raise TacitError(
                 f"too many ScienceWorld episodes in one process: its JVM has memory for {MOST_EPISODES}; run fewer, or "

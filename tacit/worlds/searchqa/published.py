@@ -290,7 +290,6 @@ def data_root() -> Path:
 
 
 def corpus_of(name: str, root: Path) -> Loaded[Passage]:
-    """The passages of a corpus, by its name in the tasks."""
     folder = root if root.is_dir() else root.parent
     if not name.startswith(CONTEXTS):
         return read_passages(folder / name)

@@ -78,7 +78,6 @@ def format_passages(passages: Iterable[Passage]) -> str:
 
 
 def parse_passages(text: str) -> tuple[Passage, ...]:
-    """The passages of an observation, best first."""
     return tuple(Passage(*found) for found in _DOC.findall(text)) if text.startswith(OPENING) else ()
 
 
@@ -295,7 +294,6 @@ def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
 
 
 def content_words(text: str) -> list[str]:
-    """Lower-case words without stop words."""
     return [word for word in _WORD.findall(text.lower()) if word not in _STOPWORDS]
 
 
@@ -327,8 +325,6 @@ META = "meta.json"
 
 
 class DiskIndex(Sequence[Passage]):
-    """The passages, and their retriever."""
-
     def __init__(self, directory: Path) -> None:
         meta = json.loads((directory / META).read_text())
         self._size = int(meta["passages"])

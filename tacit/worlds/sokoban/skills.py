@@ -55,7 +55,6 @@ def moves_left(layout: Layout) -> Mapping[Position, int]:
 
 
 def is_small(layout: Layout) -> bool:
-    """Whether the exhaustive solver can be used."""
     return layout.targets.bit_count() <= SMALL_BOXES and layout.height * layout.width <= SMALL_CELLS
 
 

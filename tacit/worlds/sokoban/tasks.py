@@ -63,7 +63,6 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
 
 
 def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
-    """Any room as a task."""
     _, start = read_rows(rows)
     mark = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
     family = FAMILIES.get(start.boxes.bit_count(), MANY)

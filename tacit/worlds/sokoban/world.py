@@ -30,8 +30,6 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The walls and targets of a room."""
-
     height: int
     width: int
     walls: int
@@ -73,7 +71,6 @@ class Layout:
         return Position(agent, at.boxes ^ 1 << agent | 1 << behind)
 
     def placed(self, at: Position) -> int:
-        """How many boxes are on targets."""
         return (at.boxes & self.targets).bit_count()
 
     def rows(self, at: Position) -> list[str]:
@@ -123,8 +120,6 @@ def read_rows(rows: Sequence[str], named: str = "a room") -> tuple[Layout, Posit
 
 
 class SokobanWorld(World):
-    """One room at a time; see the module for the rules."""
-
     def reset(self, task: Task) -> Observation:
         rows = task.data.get("room")
         if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
@@ -159,7 +154,6 @@ class SokobanWorld(World):
 
 
 def parse_direction(action: str) -> str | None:
-    """The direction; None if the action is none."""
     word = action.strip().lower()
     return word if word in DIRECTIONS else None
 
@@ -174,13 +168,11 @@ class ParsedObservation(NamedTuple):
 
 
 def parse_observation(text: str) -> ParsedObservation:
-    """The inverse of `format_observation`."""
     rows, _, refused = text.partition("\nrefused: ")
     return ParsedObservation(tuple(rows.split("\n")), refused)
 
 
 def read_position(text: str) -> tuple[Layout, Position]:
-    """The layout and position of an observation."""
     return read_rows(parse_observation(text).rows, "an observation")
 
 

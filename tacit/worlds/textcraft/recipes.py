@@ -105,12 +105,10 @@ class Book:
         return met[name]
 
     def matching_items(self, ingredient: Ingredient) -> tuple[str, ...]:
-        """Every item that satisfies the ingredient."""
         return self.members[ingredient.name] if ingredient.generic else (ingredient.name,)
 
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> its items, by name"""
         return {kind: tuple(i for i in sorted(self.kind_of) if self.kind_of[i] == kind) for kind in self.kind_of.values()}
 
     @cached_property
@@ -251,7 +249,6 @@ def _open(source: str) -> Book:
 
 
 def published_source() -> Path:
-    """The path of the benchmark's recipes."""
     named = os.environ.get(DATA_VARIABLE, "")
     if named:
         return Path(named).expanduser()

@@ -71,7 +71,6 @@ def _task(book_name: str, goal: str, commands: list[str], split: str, name: str,
 
 
 def split_of(goal: str, depth: int, published: bool = False) -> str:
-    """The split of a goal."""
     share = zlib.crc32(goal.encode()) % 10
     if published:
         return "published_test" if share >= 8 else "published_train"

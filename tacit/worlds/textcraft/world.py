@@ -95,7 +95,6 @@ def parse_command(action: str, book: Book) -> Craft | Get | str:
 
 
 def item_id(words: str) -> str:
-    """`oak planks` -> `minecraft:oak_planks`"""
     return NAMESPACE + words.replace(" ", "_")
 
 
@@ -125,8 +124,6 @@ MAX_STEPS = 50  # the longest of the published goals takes 48 commands
 
 
 class TextCraftWorld(World):
-    """One goal at a time; see the module for the rules."""
-
     def reset(self, task: Task) -> Observation:
         book, goal, commands = open_task(task)
         self._book, self._goal, self._held = book, goal, dict[str, int]()

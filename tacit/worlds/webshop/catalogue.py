@@ -263,7 +263,6 @@ class Catalogue:
         return [self.products[place] for place in self.index.find(query)]
 
     def goals(self, test: bool, human: bool = False) -> Iterator[Goal]:
-        """All goals of a split, in catalogue order."""
         tested = {wanted.sentence for wanted in self.human if wanted.product in self.test_products}
         for wanted in self.human if human else self.synthetic:
             shared = human and not test and wanted.sentence in tested

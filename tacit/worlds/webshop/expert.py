@@ -27,8 +27,6 @@ LOOK = 4  # steps to inspect a product and come back: its page, its features, an
 
 
 class _VisitingExpert(ABC):
-    """Tracks the visit and decides from it."""
-
     def __init__(self, task: Task) -> None:
         self._task, self._action, self._turn = task, "", 0
         self._visit: Visit | None = None
@@ -76,7 +74,6 @@ class Shopper(_VisitingExpert):
         return f"click[{here[0]}]" if here else "click[back to search]"
 
     def _consider(self, visit: Visit) -> str:
-        """Read on, choose, buy, or leave."""
         product, about = visit.product, visit.known[visit.product]
         missing, left = visit.missing(product), self._left
         if self._is_unsuitable(visit, product) and left >= 3 + len(visit.wanted):  # back, another, its options, and buy it

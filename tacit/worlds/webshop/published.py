@@ -37,7 +37,6 @@ MISSING = (
 
 
 def load_published() -> Catalogue:
-    """The catalogue in WEBSHOP_DATA, read once per process."""
     return load_catalogue(str(path_from_env(DATA_VARIABLE, MISSING)))
 
 

@@ -92,7 +92,6 @@ def read_page(observation: Observation) -> ParsedPage:
 
 
 def parts_of(text: str) -> tuple[str, ...]:
-    """The parts of a page below its instruction."""
     parts = text.split(SEPARATOR)
     begin = parts.index("Instruction:") + 2 if "Instruction:" in parts else 0
     return tuple(parts[begin:])
@@ -160,7 +159,6 @@ class ShoppingRequest:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The content words, in order."""
         return tuple(dict.fromkeys(word for word in split_words(self.thing) if word not in _EMPTY))
 
     @property
