@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -211,14 +211,12 @@ class Bank:
         self._meta = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
         try:
             if not self._base.execute("SELECT * FROM meta").fetchone():
-                with self._transaction():
+                with transaction(self._base, self.path):
                     self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", self._meta.items())
             self._load()
-            if (
-                path is not None
-                and ("capacity", str(capacity)) not in self._base.execute("SELECT key, value FROM meta").fetchall()
-            ):
-                with self._transaction():
+            meta = self._base.execute("SELECT key, value FROM meta").fetchall()
+            if path is not None and ("capacity", str(capacity)) not in meta:
+                with transaction(self._base, self.path):
                     self._base.execute("INSERT OR REPLACE INTO meta VALUES ('capacity', ?)", (str(capacity),))
             self._drop_surplus()
         except BaseException:
@@ -246,9 +244,6 @@ class Bank:
         os.pwrite(file, owner.encode(), 0)
         _open_here[known] = self
         return file
-
-    def _transaction(self) -> AbstractContextManager[None]:
-        return transaction(self._base, self.path)
 
     def _change_count(self) -> int:
         """Changes whenever another connection has written."""
@@ -301,7 +296,7 @@ class Bank:
         """Replace old entries by new ones in one transaction. A full bank retires its oldest, even of the new ones."""
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
-            with self._transaction():
+            with transaction(self._base, self.path):
                 self._take_over()
                 for text, vector_D, origin, call in new:
                     made.append(self._insert(validate_text(text), np.asarray(vector_D, np.float32), origin, call))
@@ -337,7 +332,7 @@ class Bank:
         if not ids:
             return
         with self._writing:
-            with self._transaction():
+            with transaction(self._base, self.path):
                 self._base.executemany(
                     "INSERT INTO events (entry, kind, step, task, success) VALUES (?, ?, ?, ?, ?)",
                     [(number, kind, step, task, None if success is None else int(success)) for number in ids],
@@ -368,7 +363,7 @@ class Bank:
         with self._writing:
             if not self._retired:
                 return
-            with self._transaction():
+            with transaction(self._base, self.path):
                 for entry in self._retired:
                     calls = self._base.execute("SELECT call FROM entries WHERE id = ?", (entry,)).fetchall()
                     unset = "UPDATE entries SET call = NULL, origin = json_set(origin, '$.call', NULL) WHERE id = ?"
@@ -389,21 +384,16 @@ class Bank:
             after = "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?"
             uses = "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number"
             events = self._base.execute(uses, (entry,))
-            return {
-                "id": entry,
-                "text": row[0],
-                "origin": origin,
-                "retired": row[2],
-                "replaced": [dict(zip(("id", "text", "retired"), found, strict=True)) for found in before],
-                "replaced_by": _numbers(self._base, after, entry),
-                "events": [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events],
-            }
+            replaced = [dict(zip(("id", "text", "retired"), found, strict=True)) for found in before]
+            used = [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events]
+            known = {"id": entry, "text": row[0], "origin": origin, "retired": row[2], "replaced": replaced}
+            return {**known, "replaced_by": _numbers(self._base, after, entry), "events": used}
 
     def clear(self) -> None:
         """Delete everything. What was removed by hand stays removed if a copy with it is restored."""
         with self._writing:
             self._note_removed_by_hand()
-            with self._transaction():
+            with transaction(self._base, self.path):
                 for table in ("events", "entries", "calls"):
                     self._base.execute(f"DELETE FROM {table}")
             self._load()
@@ -501,8 +491,8 @@ class Bank:
 
 def _count(usage: Usage | None, kind: str, step: int, success: bool | None) -> None:
     if usage is None:  # retired since
-        return
-    if kind == "retrieved":
+        pass
+    elif kind == "retrieved":
         usage.retrieved, usage.last_retrieved = usage.retrieved + 1, step
     elif kind == "trained":
         usage.trained, usage.last_trained = usage.trained + 1, step

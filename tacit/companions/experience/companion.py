@@ -11,19 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tacit.companions.experience import manager as managing
 from tacit.companions.experience.bank import Call, Usage
 from tacit.companions.experience.extractor import Sample
-from tacit.companions.experience.manager import (
-    SCORES,
-    Critic,
-    DistillRequest,
-    ExperienceManager,
-    QueryAnswerer,
-    QuerySettings,
-    Verdict,
-    critic_reward,
-    queried_entries,
-)
+from tacit.companions.experience.manager import Critic, DistillRequest, ExperienceManager, QueryAnswerer, QuerySettings, Verdict
 from tacit.companions.experience.retrieval import Query
 from tacit.companions.imitation import Examples, ImitationCompanion
 from tacit.core.errors import TacitError
@@ -85,7 +76,7 @@ class Experience(Companion):
         episodes = [trajectory for group in groups for trajectory in group.trajectories]
         outcomes: dict[int, list[bool]] = {}
         for trajectory in episodes:
-            bank.record("retrieved", queried_entries(trajectory), self.step)
+            bank.record("retrieved", managing.queried_entries(trajectory), self.step)
             bank.record("guided", guiding_entries(trajectory), self.step, trajectory.task.id, trajectory.success)
             for entry in guiding_entries(trajectory):
                 outcomes.setdefault(entry, []).append(trajectory.success)
@@ -112,7 +103,7 @@ class Experience(Companion):
         for trajectory in (t for group in groups for t in group.trajectories):
             verdict, outcome = critic_verdict(trajectory.condition), 1.0 if trajectory.success else -1.0
             if verdict is not None:
-                rewards.setdefault(verdict[0], []).append(critic_reward(verdict[1], trajectory.success))
+                rewards.setdefault(verdict[0], []).append(managing.critic_reward(verdict[1], trajectory.success))
             for entry in guiding_entries(trajectory):
                 if verdict is None or entry != verdict[0]:
                     rewards.setdefault(entry, []).append(outcome)
@@ -130,10 +121,9 @@ class Experience(Companion):
 
     def _trained(self, entry: int) -> Usage:
         """c_train and t_last of Eq. 7; for a retired entry, read from disk."""
-        bank = self.manager.bank
-        if (usage := bank.usage.get(entry)) is not None:
+        if (usage := self.manager.bank.usage.get(entry)) is not None:
             return usage
-        steps = bank.training_steps(entry)
+        steps = self.manager.bank.training_steps(entry)
         return Usage(trained=len(steps), last_trained=steps[-1]) if steps else Usage()
 
     def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
@@ -194,7 +184,7 @@ class Experience(Companion):
 def guiding_entries(trajectory: Trajectory) -> list[int]:
     """The entries that guided an episode: the one it started with, and those retrieved for its questions."""
     first = guiding_entry(trajectory.condition)
-    return list(dict.fromkeys([*([] if first is None else [first]), *queried_entries(trajectory)]))
+    return list(dict.fromkeys([*([] if first is None else [first]), *managing.queried_entries(trajectory)]))
 
 
 def guiding_entry(condition: Condition) -> int | None:
@@ -206,7 +196,7 @@ def guiding_entry(condition: Condition) -> int | None:
 def critic_verdict(condition: Condition) -> tuple[int, Verdict] | None:
     """(entry, the critic's verdict) of a condition like `17 refine`; None if there was no critic."""
     number, _, word = condition.entry.partition(" ")
-    return (int(number), word) if number.isdecimal() and word in SCORES else None  # type: ignore[return-value]
+    return (int(number), word) if number.isdecimal() and word in managing.SCORES else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -75,8 +75,7 @@ class MalformedAnswer(Exception):
     """An extractor answer without valid operations."""
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     kind: OperationKind
     text: str = ""
 
@@ -104,18 +103,18 @@ def parse_operations(answer: str, style: Style, guided: bool) -> tuple[Operation
         found.append(Operation(each["op"], each.get("text", "")))
     if not 1 <= len(found) <= MAX_OPERATIONS:
         raise MalformedAnswer(f"{len(found)} operations, but 1 to {MAX_OPERATIONS} are allowed")
-    for operation in found:
-        if operation.kind == "update" and not guided:
+    for kind, text in found:
+        if kind == "update" and not guided:
             raise MalformedAnswer("an update, but no entry was retrieved")
-        if operation.kind != "return" and not operation.text.strip():
-            raise MalformedAnswer(f"an {operation.kind} without text")
-        if len(operation.text) > MAX_ENTRY_CHARS:
-            raise MalformedAnswer(f"a text of {len(operation.text)} characters, more than {MAX_ENTRY_CHARS}")
-        if not is_unicode(operation.text):
+        if kind != "return" and not text.strip():
+            raise MalformedAnswer(f"an {kind} without text")
+        if len(text) > MAX_ENTRY_CHARS:
+            raise MalformedAnswer(f"a text of {len(text)} characters, more than {MAX_ENTRY_CHARS}")
+        if not is_unicode(text):
             raise MalformedAnswer("a text with half a character in it")
-    if sum(operation.kind == "update" for operation in found) > 1:
+    if sum(kind == "update" for kind, _ in found) > 1:
         raise MalformedAnswer("one entry updated twice")
-    return tuple(Operation(o.kind, o.text.strip()) for o in found)
+    return tuple(Operation(kind, text.strip()) for kind, text in found)
 
 
 def strip_thinking(answer: str) -> str:
@@ -141,13 +140,11 @@ def find_object(answer: str) -> Mapping[str, Any]:
 def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
     """The entries of a merge; None if the answer is unusable, and then nothing is merged."""
     answer = strip_thinking(answer)
-    if style == "terse":
-        listed: Any = [line.partition(":")[2] for line in answer.splitlines() if line.startswith("entry:")]
-    else:
-        try:
-            listed = find_object(answer).get("entries")
-        except MalformedAnswer:
-            return None
+    lines = [line.partition(":")[2] for line in answer.splitlines() if line.startswith("entry:")]
+    try:
+        listed = lines if style == "terse" else find_object(answer).get("entries")
+    except MalformedAnswer:
+        return None
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         return None
     found = [text.strip() for text in listed if text.strip()]
@@ -156,13 +153,10 @@ def parse_merged(answer: str, style: Style, most: int) -> list[str] | None:
 
 def parse_advice(answer: str, style: Style) -> str:
     answer = strip_thinking(answer)
-    if style == "terse":
-        advice: Any = next(iter(answer.strip().splitlines()), "")
-    else:
-        try:
-            advice = find_object(answer).get("advice")
-        except MalformedAnswer:
-            return ""
+    try:
+        advice = next(iter(answer.strip().splitlines()), "") if style == "terse" else find_object(answer).get("advice")
+    except MalformedAnswer:
+        return ""
     advice = advice.strip() if isinstance(advice, str) else ""
     return advice if len(advice) <= MAX_ENTRY_CHARS and is_unicode(advice) else ""
 
@@ -177,7 +171,7 @@ def render_distill_prompt(trajectory: Trajectory, entry: str, style: Style, room
     for t, (step, after) in enumerate(zip(trajectory.steps, trajectory.observations[1:], strict=True)):
         if style == "terse":
             said = step.answer if full and step.answer else after.text
-            turns.append(f"{step.action[:most]} > {one_line(said)[:most]}")
+            turns.append(f"{step.action[:most]} > {' '.join(said.split())[:most]}")
             continue
         # the thought, or all of a completion that is not an action
         thought = step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
@@ -216,15 +210,11 @@ same, and drop what is wrong or says nothing. Answer with one JSON object and no
 
 def render_advice_prompt(question: str, entry: str, style: Style) -> str:
     if style == "terse":
-        return "\n".join([f"question: {one_line(question)}", f"entry: {one_line(entry)}", "advice:"])
+        return f"question: {' '.join(question.split())}\nentry: {' '.join(entry.split())}\nadvice:"
     request = """You keep a bank of experience for an agent. In the middle of an episode it asks for advice, and this entry is
 the nearest to its question. Say in a few sentences what of the entry holds for its situation, and what it should do next.
 Answer with one JSON object and nothing else: {"advice": "..."}"""
     return quote_record(request, [to_json_line({"question": question, "entry": entry})])
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def render_critic_prompt(goal: str, entry: str, rate: float, style: Style) -> str:
@@ -286,8 +276,17 @@ class Extractor:
 
     def distill(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distilled]:
         """(episode, the entry that guided it or an empty text) -> operations, in order. `place` seeds the sampling."""
-        policy = self.policy()
-        prompts = [self._fit_distill_prompt(policy, trajectory, entry) for trajectory, entry in requests]
+        policy, prompts = self.policy(), []
+        limit = policy.context_limit - self._sampling(policy).max_tokens
+        for trajectory, entry in requests:
+            room, prompt = 3 * max(64, limit), np.zeros(0, np.int64)
+            for _ in range(4):  # drop turns from the middle until it fits; if two turns do not, it is refused later
+                text = render_distill_prompt(trajectory, entry, self.settings.style, room, self.settings.trace)
+                prompt = policy.encode_prompt(text)
+                if len(prompt) <= limit:
+                    break
+                room = int(0.9 * room * limit / len(prompt))
+            prompts.append(prompt)
         written = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
         found: list[Distilled] = []
         for (_, entry), (text, call, problem) in zip(requests, written, strict=True):
@@ -297,19 +296,6 @@ class Extractor:
                 operations, problem = (), str(error)
             found.append((operations, call, problem))
         return found
-
-    def _fit_distill_prompt(self, policy: Policy, trajectory: Trajectory, entry: str) -> np.ndarray:
-        """With turns dropped from the middle until it fits; if two turns do not, it is refused later."""
-        limit = policy.context_limit - self._sampling(policy).max_tokens
-        room = 3 * max(64, limit)
-        prompt = np.zeros(0, np.int64)
-        for _ in range(4):
-            text = render_distill_prompt(trajectory, entry, self.settings.style, room, self.settings.trace)
-            prompt = policy.encode_prompt(text)
-            if len(prompt) <= limit:
-                break
-            room = int(0.9 * room * limit / len(prompt))
-        return prompt
 
     def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
         """Fewer entries with the same content; the old ones and no call if the answer is unusable."""

@@ -373,14 +373,10 @@ class _LazyFuture(Future[Answer]):
 class QuerySettings:
     """How questions during an episode are answered. Defaults are the paper's."""
 
-    refined: bool = True
-    """the extractor applies the entry to the question; otherwise the answer is the entry's text"""
-    batch: int = 16
-    """B"""
-    wait_s: float = 0.001
-    """t_max"""
-    workers: int = 4
-    """W"""
+    refined: bool = True  # the extractor applies the entry to the question; otherwise the answer is the entry's text
+    batch: int = 16  # B
+    wait_s: float = 0.001  # t_max
+    workers: int = 4  # W
 
 
 class QueryAnswerer:

@@ -146,18 +146,12 @@ class Query:
 
 @dataclass(frozen=True)
 class Diversity:
-    candidates: int = 16
-    """N: nearest entries considered per query"""
-    penalty: float = 0.4
-    """λ: penalty for earlier retrievals"""
-    recency: int = 3
-    """iterations within which a retrieval counts as recent"""
-    demotion: float = 0.5
-    """probability that the best entry is passed over for the second if it is recent"""
-    scope: Scope = "world"
-    """whose entries a query finds: all, those of its world, or those of its family"""
-    shuffled: bool = False
-    """find any entry of the scope instead of a near one: the control for what the entries say"""
+    candidates: int = 16  # N: nearest entries considered per query
+    penalty: float = 0.4  # λ: penalty for earlier retrievals
+    recency: int = 3  # iterations within which a retrieval counts as recent
+    demotion: float = 0.5  # probability that the best entry is passed over for the second if it is recent
+    scope: Scope = "world"  # whose entries a query finds: all, those of its world, or those of its family
+    shuffled: bool = False  # find any entry of the scope instead of a near one: the control for what the entries say
 
 
 def retrieve(

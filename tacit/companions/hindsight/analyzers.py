@@ -52,10 +52,7 @@ def render_question(trajectory: Trajectory, most: int, room: int, wording: Wordi
         last = {"then saw": shorten(trajectory.final.text)} if t + 1 == len(trajectory) else {}
         turns.append(to_json_line(said | last))
     kept = drop_middle_turns(turns, room)
-    head = [
-        f"Task: {to_json_line(trajectory.task.goal)}",
-        f"Outcome: {'success' if trajectory.success else 'failure'}",
-    ]
+    head = [f"Task: {to_json_line(trajectory.task.goal)}", f"Outcome: {'success' if trajectory.success else 'failure'}"]
     if wording == "v2" and len(kept) < len(turns):
         head.append(f"Steps left out for length: {', '.join(str(t) for t, turn in enumerate(turns) if turn not in kept)}")
     return quote_record(render_request(trajectory.success, most, wording), kept, head)
@@ -237,8 +234,16 @@ class ModelAnalyzer(Analyzer):
         future: Future[list[Analysis]] = Future()
 
         def analyze() -> None:
+            found = [Analysis(problem="not asked")] * len(trajectories)
             try:
-                future.set_result(self._analyze(trajectories, asked, info))
+                for attempt in range(ATTEMPTS):
+                    if left := [i for i, analysis in enumerate(found) if analysis.problem]:
+                        answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
+                        for i, after in zip(left, answers, strict=True):
+                            old = found[i]
+                            cost = (old.asked + after.asked, old.written + after.written, old.read + after.read)
+                            found[i] = Analysis(after.skills or old.skills, after.problem, *cost)
+                future.set_result(found)
             except BaseException as error:  # raised by future.result
                 future.set_exception(error)
 
@@ -247,18 +252,6 @@ class ModelAnalyzer(Analyzer):
         else:
             analyze()
         return future.result
-
-    def _analyze(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo) -> list[Analysis]:
-        found = [Analysis(problem="not asked")] * len(trajectories)
-        for attempt in range(ATTEMPTS):
-            left = [i for i, analysis in enumerate(found) if analysis.problem]
-            if left:
-                answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
-                for i, after in zip(left, answers, strict=True):
-                    old = found[i]
-                    cost = (old.asked + after.asked, old.written + after.written, old.read + after.read)
-                    found[i] = Analysis(after.skills or old.skills, after.problem, *cost)
-        return found
 
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
         assert self._answers is not None
