@@ -39,11 +39,6 @@ def door_of(thing: str, number: int) -> str:
     return next(door for door, things in town_map(number).items() if thing in things)
 
 
-def is_true(text: str, number: int = HOME) -> bool:
-    """Whether the text is a single fact that is true in the town: `mug behind red`."""
-    return any(text.strip() == f"{thing} behind {door}" for door, things in town_map(number).items() for thing in things)
-
-
 MAX_STEPS = 3
 HERE = "here it is"
 

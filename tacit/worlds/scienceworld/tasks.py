@@ -11,7 +11,7 @@ import json
 import lzma
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +86,13 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> li
         raise unknown(f"split of world {NAME!r}", split, SPLITS)
     if not 0 <= count <= SIZES[split]:
         raise TacitError(f"{count} tasks of {split!r} were asked for; it has {SIZES[split]}.")
-    listed = _read_eto_file(split) if split in _ETO_FILES else _list_variations(split)
+    listed = _read_eto_file(split) if split in _ETO_FILES else []
+    for name, kind in () if split in _ETO_FILES else TASKS.items():
+        start = {"train": 0, "dev": kind.train}.get(split, kind.train + kind.dev)
+        size = {"train": kind.train, "dev": kind.dev}.get(split, kind.test)
+        if split == "eto_test":
+            size = min(ETO_TESTED, size) if kind.limit else 0
+        listed += [(name, variation) for variation in range(start, start + size)]
     every = [_task(name, variation, split, seed) for name, variation in listed]
     wanted = [task for task in every if not families or task.family in families]
     return sorted(wanted, key=lambda task: shuffle_key(seed, task.id))[:count]
@@ -99,18 +105,17 @@ def _task(name: str, variation: int, split: str, seed: int) -> Task:
     return Task(NAME, f"{split}/{name}/{variation}", kind.family, split, seed, goals()[name][variation], data)
 
 
-def _list_variations(split: str) -> Iterator[tuple[str, int]]:
-    for name, kind in TASKS.items():
-        start = {"train": 0, "dev": kind.train}.get(split, kind.train + kind.dev)
-        size = {"train": kind.train, "dev": kind.dev}.get(split, kind.test)
-        if split == "eto_test":
-            size = min(ETO_TESTED, size) if kind.limit else 0
-        yield from ((name, variation) for variation in range(start, start + size))
-
-
 def _read_eto_file(split: str) -> list[tuple[str, int]]:
-    """ETO's file: a list of [its name of the task, variation]."""
-    path = eto_file(split)
+    """ETO's list of [its name of the task, variation], in the directory SCIENCEWORLD_ETO."""
+    root, name = os.environ.get(ETO_VARIABLE, ""), _ETO_FILES[split]
+    files = [Path(root).expanduser() / file for file in (name, f"eto_{name}")] if root else []
+    path = next((file for file in files if file.is_file()), None)
+    if path is None:
+        where = f"{root!r} has none" if root else "it is not set"
+        raise TacitError(
+            f"{split!r} is a list of ETO's: set {ETO_VARIABLE} to the directory with its {name} "
+            f"(eval_agent/data/sciworld in the ETO repository); {where}. {', '.join((*_OWN, 'eto_test'))} need no file."
+        )
     try:
         rows = [(_ETO_NAME.sub("", name), int(variation)) for name, variation in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
@@ -119,20 +124,6 @@ def _read_eto_file(split: str) -> list[tuple[str, int]]:
         if name not in TASKS or not 0 <= variation < sum(TASKS[name][1:4]):
             raise TacitError(f"{path} names variation {variation} of {name!r}, which ScienceWorld does not have.")
     return rows
-
-
-def eto_file(split: str) -> Path:
-    """The list's file in the directory SCIENCEWORLD_ETO."""
-    root = os.environ.get(ETO_VARIABLE, "")
-    if root:
-        for name in (_ETO_FILES[split], f"eto_{_ETO_FILES[split]}"):
-            if (Path(root).expanduser() / name).is_file():
-                return Path(root).expanduser() / name
-    where = f"{root!r} has none" if root else "it is not set"
-    raise TacitError(
-        f"{split!r} is a list of ETO's: set {ETO_VARIABLE} to the directory with its {_ETO_FILES[split]} "
-        f"(eval_agent/data/sciworld in the ETO repository); {where}. {', '.join((*_OWN, 'eto_test'))} need no file."
-    )
 
 
 @cache

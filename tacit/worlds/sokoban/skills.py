@@ -124,7 +124,14 @@ def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
                 trail, moves = trail
                 parts.append(moves)
             return tuple(move for moves in reversed(parts) for move in moves)
-        ways = _walks(beside, agent, boxes)
+        ways: dict[int, tuple[str, ...]] = {agent: ()}  # cell -> the moves of a shortest walk there, without pushing
+        edge = [agent]
+        for cell in edge:
+            for way, ahead in beside.items():
+                there = ahead[cell]
+                if there >= 0 and there not in ways and not boxes >> there & 1:
+                    ways[there] = (*ways[cell], way)
+                    edge.append(there)
         key = (min(ways), boxes)
         if key in met:
             continue
@@ -141,19 +148,6 @@ def find_solution(layout: Layout, at: Position) -> tuple[str, ...]:
                     step = (trail, (*ways[stand], way))
                     heappush(queue, (pushes + 1 + WEIGHT * left, number, pushes + 1, Position(box, pushed), step))
     return ()
-
-
-def _walks(beside: Mapping[str, tuple[int, ...]], agent: int, boxes: int) -> dict[int, tuple[str, ...]]:
-    """cell -> the moves of a shortest walk, for every cell the agent reaches without pushing"""
-    reached: dict[int, tuple[str, ...]] = {agent: ()}
-    edge = [agent]
-    for cell in edge:
-        for way, ahead in beside.items():
-            there = ahead[cell]
-            if there >= 0 and there not in reached and not boxes >> there & 1:
-                reached[there] = (*reached[cell], way)
-                edge.append(there)
-    return reached
 
 
 class Solver(ByReading):

@@ -140,13 +140,12 @@ class SokobanWorld(World):
         moved, solved = layout.placed(there) - layout.placed(self._at), there.boxes == layout.targets
         self._at = there
         reward = STEP_REWARD + BOX_REWARD * moved + SOLVED_REWARD * solved
-        return Transition(self._observe(), done=solved, success=solved, score=self._score(), reward=reward)
+        score = layout.placed(there) / there.boxes.bit_count()
+        return Transition(self._observe(), done=solved, success=solved, score=score, reward=reward)
 
     def _refuse(self, why: str) -> Transition:
-        return Transition(self._observe(why), effective=False, score=self._score(), reward=STEP_REWARD)
-
-    def _score(self) -> float:
-        return self._layout.placed(self._at) / self._at.boxes.bit_count()
+        score = self._layout.placed(self._at) / self._at.boxes.bit_count()
+        return Transition(self._observe(why), effective=False, score=score, reward=STEP_REWARD)
 
     def _observe(self, refused: str = "") -> Observation:
         possible = tuple(way for way in DIRECTIONS if self._layout.move(self._at, way) is not None)

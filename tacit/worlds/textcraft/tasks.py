@@ -19,7 +19,7 @@ from random import Random
 from tacit.core.errors import TacitError, check_split_and_count, describe_error
 from tacit.core.tasks import parse_panels, shuffle_key, take_distinct
 from tacit.core.types import Task
-from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, Book, display_name, open_book
+from tacit.worlds.textcraft.recipes import NAMESPACE, PUBLISHED, WORKSHOP, display_name, open_book
 
 NAME = "textcraft"
 DEPTHS = (2, 3, 4)
@@ -37,7 +37,13 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     if split == "adapt_test":
         return [task for task in _read_adapt_games(seed) if task.family in families][:count]
     if split in SIZES:
-        return _published(split, count, seed, families)
+        book = open_book(PUBLISHED)
+        goals = [goal for goal in book.goals() if split_of(goal, book.depth(goal), published=True) == split]
+        wanted = [goal for goal in goals if f"depth_{book.depth(goal)}" in families]
+        if len(wanted) < count and len(wanted) == len(goals):
+            raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
+        wanted.sort(key=lambda goal: shuffle_key(seed, goal))
+        return [make_task(PUBLISHED, goal, split, seed, Random(f"{seed}/{goal}")) for goal in wanted[:count]]
     depths = DEPTHS[-1:] if split == "hard" else DEPTHS
     if not any(f"depth_{depth}" in families for depth in depths):
         return []
@@ -57,8 +63,14 @@ def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng:
     commands = [recipe.text for recipe in book.recipes_towards(goal)]
     if rng is not None:
         room = min(WORKSHOP_DISTRACTORS, max(0, WORKSHOP_LINES - len(commands))) if book_name == WORKSHOP else DISTRACTORS
-        commands += _distractors(book, goal, room, rng)
-        commands = list(dict.fromkeys(commands))
+        leading = dict.fromkeys(commands)
+        parts = dict.fromkeys(part.name for recipe in book.recipes_towards(goal) for part in recipe.ingredients)
+        near = dict.fromkeys(recipe.text for part in parts for recipe in book.uses.get(part, ()) if recipe.text not in leading)
+        chosen = rng.sample(list(near), min(room, len(near)))
+        if len(chosen) < room:
+            far = [text for text in book.by_text if text not in leading and text not in near]
+            chosen += rng.sample(far, min(room - len(chosen), len(far)))
+        commands = list(dict.fromkeys([*commands, *chosen]))
         rng.shuffle(commands)
     mark = hashlib.sha256("\n".join(commands).encode()).hexdigest()[:10]
     return _task(book_name, goal, commands, split, f"{goal.removeprefix(NAMESPACE)}-{mark}", seed)
@@ -75,16 +87,6 @@ def split_of(goal: str, depth: int, published: bool = False) -> str:
     if published:
         return "published_test" if share >= 8 else "published_train"
     return "hard" if share >= 8 and depth == DEPTHS[-1] else "test" if share >= 6 else "train"
-
-
-def _published(split: str, count: int, seed: int, families: Sequence[str]) -> list[Task]:
-    book = open_book(PUBLISHED)
-    goals = [goal for goal in book.goals() if split_of(goal, book.depth(goal), published=True) == split]
-    wanted = [goal for goal in goals if f"depth_{book.depth(goal)}" in families]
-    if len(wanted) < count and len(wanted) == len(goals):
-        raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
-    wanted.sort(key=lambda goal: shuffle_key(seed, goal))
-    return [make_task(PUBLISHED, goal, split, seed, Random(f"{seed}/{goal}")) for goal in wanted[:count]]
 
 
 def _read_adapt_games(seed: int) -> list[Task]:
@@ -114,17 +116,6 @@ def _read_adapt_games(seed: int) -> list[Task]:
 def _workshop_goals(split: str, depth: int) -> tuple[str, ...]:
     book = open_book(WORKSHOP)
     return tuple(goal for goal in book.goals() if book.depth(goal) == depth and split_of(goal, depth) == split)
-
-
-def _distractors(book: Book, goal: str, wanted: int, rng: Random) -> list[str]:
-    leading = dict.fromkeys(recipe.text for recipe in book.recipes_towards(goal))
-    parts = dict.fromkeys(part.name for recipe in book.recipes_towards(goal) for part in recipe.ingredients)
-    near = dict.fromkeys(recipe.text for part in parts for recipe in book.uses.get(part, ()) if recipe.text not in leading)
-    chosen = rng.sample(list(near), min(wanted, len(near)))
-    if len(chosen) < wanted:
-        far = [text for text in book.by_text if text not in leading and text not in near]
-        chosen += rng.sample(far, min(wanted - len(chosen), len(far)))
-    return chosen
 
 
 PANELS = parse_panels("""

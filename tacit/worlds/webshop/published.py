@@ -42,7 +42,17 @@ def load_published() -> Catalogue:
 
 @lru_cache(2)
 def load_catalogue(source: str) -> Catalogue:
-    file = _product_file(Path(source))
+    file = Path(source)
+    if file.is_dir():
+        found_file = next((found for pattern in _PRODUCTS for found in sorted(file.glob(pattern))), None)
+        if found_file is None:
+            raise TacitError(
+                f"{source} holds no products: none of {', '.join(_PRODUCTS)}. WebShop's setup.sh (`-d small`, `-d all`) "
+                "downloads them."
+            )
+        file = found_file
+    elif not file.is_file():
+        raise TacitError(f"no such file or directory: {source} (set by {DATA_VARIABLE}).")
     folder = file.parent
     attributes = _mapping(folder / _ATTRIBUTES.get(file.name, _USUAL_ATTRIBUTES))
     people = _mapping(folder / HUMAN_FILE) if (folder / HUMAN_FILE).exists() else {}
@@ -126,20 +136,6 @@ def _text(record: Mapping[str, Any], key: str) -> str:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"its {key!r} is a {type(value).__name__}, not a text")
     return value or ""
-
-
-def _product_file(source: Path) -> Path:
-    if source.is_file():
-        return source
-    if not source.is_dir():
-        raise TacitError(f"no such file or directory: {source} (set by {DATA_VARIABLE}).")
-    found = next((file for pattern in _PRODUCTS for file in sorted(source.glob(pattern))), None)
-    if found is None:
-        raise TacitError(
-            f"{source} holds no products: none of {', '.join(_PRODUCTS)}. WebShop's setup.sh (`-d small`, `-d all`) downloads "
-            "them."
-        )
-    return found
 
 
 def _mapping(file: Path) -> Mapping[str, Any]:

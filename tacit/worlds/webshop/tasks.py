@@ -120,16 +120,23 @@ SPLITS = (*_SOURCES, *ORIGINAL)
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` goals of the split, the same on every machine. With `families`, fewer if there are not enough."""
     check_split_and_count(NAME, SPLITS, split, count)
-    if split in ORIGINAL:
-        return _original_tasks(split, count, seed, families)
-    name, test, human = _SOURCES[split]
-    catalogue = _CATALOGUES[name]()
+    name, test, human = _SOURCES.get(split, (PUBLISHED, False, False))
+    catalogue, every = _CATALOGUES[name](), set(families) >= set(FAMILIES)
+    if split in ORIGINAL:  # test and validation goals in the original's order, training goals in the seed's
+        order = catalogue.published_order
+        numbered = [n for n in range(len(order))[ORIGINAL[split]] if every or order[n].family in families]
+        if split == "original_train":
+            numbered.sort(key=lambda n: shuffle_key(seed, str(n)))
+        if len(numbered) < count and every:
+            raise TacitError(
+                f"{count} goals of {split!r} were asked for, but the published shop ({catalogue.report}) has {len(numbered)}."
+            )
+        return [replace(_task(catalogue, order[n], split, seed), id=f"{NAME}/{split}/{n}") for n in numbered[:count]]
     if human and not catalogue.human:
         raise TacitError(
             f"{split!r} needs {HUMAN_FILE} next to the product file, with instructions for its products; WebShop's setup.sh "
             "downloads it. `published_train` and `published_test` do not need it."
         )
-    every = set(families) >= set(FAMILIES)
     found: list[Task] = []
     for goal in _goals(catalogue, test, human, seed):
         if len(found) == count:
@@ -141,20 +148,6 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
             f"{count} goals of {split!r} were asked for, but the {name} shop ({catalogue.report}) has {len(found)}."
         )
     return found
-
-
-def _original_tasks(split: str, count: int, seed: int, families: Sequence[str]) -> list[Task]:
-    """Test and validation goals in the original's order; training goals in the seed's."""
-    catalogue = load_published()
-    every, order = set(families) >= set(FAMILIES), catalogue.published_order
-    numbered = [n for n in range(len(order))[ORIGINAL[split]] if every or order[n].family in families]
-    if split == "original_train":
-        numbered.sort(key=lambda n: shuffle_key(seed, str(n)))
-    if len(numbered) < count and every:
-        raise TacitError(
-            f"{count} goals of {split!r} were asked for, but the published shop ({catalogue.report}) has {len(numbered)}."
-        )
-    return [replace(_task(catalogue, order[n], split, seed), id=f"{NAME}/{split}/{n}") for n in numbered[:count]]
 
 
 @lru_cache(65536)
