@@ -23,8 +23,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tacit.companions.hindsight.analyzers import ModelAnalyzer
-from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
+from tacit.companions.hindsight import Hindsight, ModelAnalyzer, RoutedSkills
 from tacit.core.method import Method, Schedule
 from tacit.core.types import flat_steps
 from tacit.credit.skill_shift import SkillShift

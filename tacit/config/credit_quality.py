@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacit.calibration.probe import late_layer
-from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer
-from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
+from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, RoutedSkills, RuleAnalyzer
 from tacit.config.agents import Target
 from tacit.config.resources import load_policy
 from tacit.core.credit import Rewards, sum_terms

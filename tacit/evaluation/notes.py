@@ -22,8 +22,7 @@ from typing import get_args
 
 import numpy as np
 
-from tacit.companions.hindsight.analyzers import Analyzer
-from tacit.companions.hindsight.companion import EMPTY, Hindsight, Notes, RoutedSkills, advise, load_handbook
+from tacit.companions.hindsight import EMPTY, Analyzer, Hindsight, Notes, RoutedSkills, advise, load_handbook
 from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight.companion import HandbookConditions, load_handbook
+from tacit.companions.hindsight import HandbookConditions, load_handbook
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.method import Schedule

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.companions.hindsight.analyzers import Analyzer, ModelAnalyzer, RuleAnalyzer, Wording
-from tacit.companions.hindsight.companion import Hindsight, Notes, RoutedSkills, Routing
+from tacit.companions.hindsight import Analyzer, Hindsight, ModelAnalyzer, Notes, RoutedSkills, Routing, RuleAnalyzer, Wording
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError

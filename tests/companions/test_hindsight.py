@@ -16,8 +16,16 @@ from scripted import ScriptedPolicy
 from templates import TOOLS, talking_tokenizer
 
 from tacit.companions.answers import AnswerCache
-from tacit.companions.hindsight.analyzers import ModelAnalyzer, RuleAnalyzer, UnusableAnswer, parse_skills, render_question
-from tacit.companions.hindsight.companion import Hindsight, RoutedSkills, route
+from tacit.companions.hindsight import (
+    Hindsight,
+    ModelAnalyzer,
+    RoutedSkills,
+    RuleAnalyzer,
+    UnusableAnswer,
+    parse_skills,
+    render_question,
+    route,
+)
 from tacit.core.actions import CALLS
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError

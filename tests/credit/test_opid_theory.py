@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import make_group
 
-from tacit.companions.hindsight.companion import route
+from tacit.companions.hindsight import route
 from tacit.core.hindsight import Skills
 from tacit.core.protocols import TokenView
 from tacit.credit.skill_shift import skill_shifts

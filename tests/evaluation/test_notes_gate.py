@@ -9,8 +9,7 @@ import pytest
 from scripted import Words
 
 from tacit.cli.main import main
-from tacit.companions.hindsight.analyzers import RuleAnalyzer
-from tacit.companions.hindsight.companion import Hindsight, RoutedSkills
+from tacit.companions.hindsight import Hindsight, RoutedSkills, RuleAnalyzer
 from tacit.core.hindsight import Skills
 from tacit.core.types import Completion, Group, IterationInfo, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.evaluation.notes import KINDS, Gate, NoteResult, area_under_curve, score_notes

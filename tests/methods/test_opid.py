@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scripted import ScriptedPolicy, make_group
 
-import tacit.companions.hindsight.companion as teachers
-from tacit.companions.hindsight.companion import load_handbook, route
+import tacit.companions.hindsight as teachers
+from tacit.companions.hindsight import load_handbook, route
 from tacit.config.recipe import Recipe
 from tacit.core.bounds import check_bounds
 from tacit.core.credit import Batch

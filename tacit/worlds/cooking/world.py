@@ -248,7 +248,7 @@ def _refuse_if(wrong: object, why: str) -> None:
 
 class CookingWorld(World):
     def __init__(self) -> None:
-        self._game: Game | None = None
+        self.game: Game | None = None
         self._verbs: dict[str, Callable[[Game, str], str]] = {
             "go": self._go,
             "open": partial(self._open, opens=True),
@@ -267,7 +267,7 @@ class CookingWorld(World):
 
     def reset(self, task: Task) -> Observation:
         try:
-            self._game = game = Game(task.data)
+            self.game = game = Game(task.data)
         except (KeyError, ValueError, TypeError) as error:
             raise TacitError(f"task {task.id!r} is not a cooking task: {error!r}. Create tasks with `tasks`.") from error
         self._lost, self._won, self._score = "", False, 0.0
@@ -275,9 +275,9 @@ class CookingWorld(World):
         return self._seen
 
     def step(self, action: str) -> Transition:
-        if self._game is None:
+        if self.game is None:
             raise TacitError("no episode has been started: call reset(task) first.")
-        game, effective = self._game, True
+        game, effective = self.game, True
         verb, _, rest = " ".join(action.lower().split()).partition(" ")
         try:
             if verb in ("look", "inventory") and not rest:
