@@ -73,7 +73,7 @@ class Explorer(ByReading):
     def _approach(self, scene: Scene, wanted: set[str]) -> str:
         """One step towards a room where a wanted item was seen, else towards an unexplored one."""
         house = self._house
-        way = house.first_step(lambda room: room != house.here and any(house.contains(room, thing) for thing in wanted))
+        way = house.first_step(lambda room: room != house.here and any(house.has(thing, room) for thing in wanted))
         way = way or house.first_step(house.unexplored)
         if way is None:
             return "look"

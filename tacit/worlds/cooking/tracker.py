@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from tacit.core.hindsight import RuleTracker
@@ -230,10 +231,10 @@ class Explored:
             ways[scene.room] = {**ways[scene.room], DIRECTIONS[went[1]]: self.here}
         return Explored(scene.room, {**self.scenes, scene.room: scene}, ways)
 
-    def contains(self, room: str, thing: str) -> bool:
-        """Whether an item or a piece of furniture was seen in a room."""
+    def has(self, thing: str, room: str) -> bool:
+        """Whether a room is it, or an item or a piece of furniture was seen there."""
         seen = self.scenes[room]
-        return thing in seen.places or seen.place_of(thing) is not None
+        return thing in (room, *seen.places) or seen.place_of(thing) is not None
 
     def untried(self, room: str) -> list[str]:
         """The exits of a room that were never taken."""
@@ -325,7 +326,7 @@ class CookingTracker(RuleTracker):
         for thing in _needs(
             state
         ):  # where: its furniture, `here` for furniture and rooms, or the way to the nearest room with it
-            way = house.first_step(lambda room, thing=thing: room == thing or house.contains(room, thing))
+            way = house.first_step(partial(house.has, thing))
             there = f"way {way}" if way else house.scene.place_of(thing) or "here"
             places[thing] = NOT_SEEN if way is None else there
         if places:

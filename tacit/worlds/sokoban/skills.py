@@ -266,8 +266,8 @@ def hindsight(trajectory: Trajectory) -> Skills:
     fatal = next((t for t, after in enumerate(seen[1:]) if is_deadlocked(*after)), None)
     if fatal is None:
         layout, at = seen[0]
-        pushes, moves = list[str](), iter(() if is_small(layout) else find_solution(layout, at))
-        while move := next(iter(best_moves(layout, at)), "") if is_small(layout) else next(moves, ""):
+        pushes, known = list[str](), iter(() if is_small(layout) else find_solution(layout, at))
+        while move := next(iter(best_moves(layout, at)), "") if is_small(layout) else next(known, ""):
             there = layout.move(at, move)
             assert there is not None
             pushes += [move] if there.boxes != at.boxes else []
