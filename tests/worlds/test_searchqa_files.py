@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.worlds import get_environment
 from tacit.worlds.searchqa import searchqa_environment
 from tacit.worlds.searchqa.published import published_tasks, read_passages, read_questions
-from tacit.worlds.searchqa.retrieval import CLOSING, Bm25, Dense, Ngrams, make_retriever, parse_passages
+from tacit.worlds.searchqa.retrieval import CLOSING, Bm25, Dense, hash_ngrams, make_retriever, parse_passages
 from tacit.worlds.searchqa.world import open_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,7 +217,7 @@ def test_retrievers_by_hand():
         found = make_retriever(name, RIVERS)
         assert found.find("which river is Lyon on", 1) == [2] and found.find("Danube Ouse", 2) in ([0, 1], [1, 0])
     assert Bm25(RIVERS).find("on the", 3) == () and Bm25(RIVERS).find("zebra", 3) == ()
-    assert Dense(RIVERS, Ngrams()).find("Saon", 1) == [2], "part of a word is enough for n-grams"
+    assert Dense(RIVERS, hash_ngrams).find("Saon", 1) == [2], "part of a word is enough for n-grams"
     assert Bm25(["same words", "same words", "other"]).find("words", 3) == [0, 1], "equal scores keep the order"
 
 

@@ -101,7 +101,19 @@ def parse_problem(text: str, sentence: str) -> Game:
 def parse_goal(text: str) -> Goal:
     """The goal of a `(:goal …)` section: one of the six published types, its conditions in any order."""
     atoms: set[tuple[str, ...]] = set()
-    tree = _tree(_TOKEN.findall(text.lower()))
+    stack: list[list] = [[]]
+    for token in _TOKEN.findall(text.lower()):  # the first parenthesised expression, as nested lists
+        if token == "(":
+            stack.append([])
+        elif token != ")":
+            stack[-1].append(token)
+        elif len(stack) == 2:
+            tree = stack[1]
+            break
+        else:
+            stack[-2].append(stack.pop())
+    else:
+        raise TacitError("the problem text ends inside a parenthesis (a truncated file?).")
     if len(tree) != 2 or not isinstance(tree[1], list):
         raise TacitError("the goal is not one expression.")
     distinct = _collect(tree[1], atoms)
@@ -154,22 +166,6 @@ def _collect(tree: list, atoms: set[tuple[str, ...]]) -> set[frozenset[str]]:
         raise TacitError(f"the goal has an unsupported part: {head!r}.")
     atoms.add((head, *rest))
     return set()
-
-
-def _tree(tokens: list[str]) -> list:
-    """The first parenthesised expression of the tokens, as nested lists."""
-    stack: list[list] = [[]]
-    for token in tokens:
-        if token == "(":
-            stack.append([])
-        elif token == ")":
-            done = stack.pop()
-            stack[-1].append(done)
-            if len(stack) == 1:
-                return done
-        else:
-            stack[-1].append(token)
-    raise TacitError("the problem text ends inside a parenthesis (a truncated file?).")
 
 
 def _sections(text: str) -> dict[str, str]:

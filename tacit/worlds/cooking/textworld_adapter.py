@@ -41,7 +41,15 @@ class TextWorldWorld:
             import textworld
         except ImportError as error:
             raise TacitError(f"TextWorld games need the `textworld` package: {install_command('textworld')}.") from error
-        _check_image(path)
+        # The native interpreter would crash this process on a truncated file or one of another format: a `.z8` begins with its
+        # version, 8, and keeps its length, in units of 8 bytes, at offset 26; a `.ulx` begins with `Glul`, its length is at 12.
+        image = path.read_bytes()
+        if path.suffix == ".z8":
+            is_valid = len(image) >= 64 and image[0] == 8 and len(image) >= 8 * int.from_bytes(image[26:28], "big")
+        else:
+            is_valid = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
+        if not is_valid:
+            raise TacitError(f"TextWorld cannot play {str(path)!r}: it is truncated or not a {path.suffix} game.")
         try:
             if self._path != str(path):
                 self.close()
@@ -128,21 +136,6 @@ def game_tasks(path: str | Path) -> list[Task]:
             goal = "Play the game to a good end."
         tasks.append(Task("textworld", f"textworld/{game.stem}", SPLIT, SPLIT, 0, goal, {"path": str(game)}))
     return tasks
-
-
-def _check_image(path: Path) -> None:
-    """Reject a truncated file or one of another format: the native interpreter would crash this process.
-
-    A `.z8` begins with its version, 8, and keeps its length, in units of 8 bytes, at offset 26; a `.ulx` begins with
-    `Glul` and keeps its length at offset 12.
-    """
-    image = path.read_bytes()
-    if path.suffix == ".z8":
-        is_valid = len(image) >= 64 and image[0] == 8 and len(image) >= 8 * int.from_bytes(image[26:28], "big")
-    else:
-        is_valid = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
-    if not is_valid:
-        raise TacitError(f"TextWorld cannot play {str(path)!r}: it is truncated or not a {path.suffix} game.")
 
 
 def _text(text: str | None) -> str:

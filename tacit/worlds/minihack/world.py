@@ -63,18 +63,8 @@ LEVELS: Mapping[str, Level] = {
 MAX_STEPS = max(level.turns for level in LEVELS.values())
 
 
-# Observations:
-#
-#     it says: You kill the newt!
-#     hp: 12/12
-#     holds: key                          only if held
-#     legend: . floor; @ you; > stairs down; F lichen; _ not seen
-#     map:
-#     _..._
-#     _.@._
-#     _.F>_
-#
-# The map is a fixed window of the terminal, so places keep their coordinates. It shows everything seen so far, with NetHack's
+# Observations have lines for the game's message, `hp: 12/12`, `holds: key` (if held), `legend: . floor; @ you; …` and the map.
+# It is a fixed window of the terminal, so places keep their coordinates. It shows everything seen so far, with NetHack's
 # symbols except for two: `_` for unseen squares (blank in the terminal) and `'` for open doors (drawn like walls).
 
 UNSEEN, OPEN_DOOR, YOU, STAIRS, KEY, DOOR, BOULDER, WATER, TRAP = "_", "'", "@", ">", "(", "+", "`", "}", "^"
@@ -178,15 +168,6 @@ def find_path(
                 continue
             heapq.heappush(queue, (cost + 1 + extra_cost, there, (*words, word)))
     return None
-
-
-def unexplored(scene: Scene, visited: Collection[Place]) -> Callable[[Place], bool]:
-    """A test for unvisited places next to unseen squares."""
-    return lambda place: place not in visited and any(scene.at(shift(place, word)) == UNSEEN for word in COMPASS)
-
-
-def stairs(scene: Scene) -> Callable[[Place], bool]:
-    return lambda place: scene.at(place) == STAIRS
 
 
 # The engine. `nle` and `minihack` are imported when a level is first played.
@@ -447,8 +428,8 @@ def _mark(scene: Scene) -> str:
     return "! " if any(part in scene.message for part in refused) else ""
 
 
-def _one_line(action: str, most: int = 40) -> str:
-    return " ".join(action[: 4 * most].split())[:most]
+def _one_line(action: str) -> str:
+    return " ".join(action[:160].split())[:40]
 
 
 NAME = "minihack"

@@ -25,22 +25,11 @@ from tacit.core.tasks import describe_failures, shuffle_key
 from tacit.core.types import Task
 from tacit.worlds.searchqa.retrieval import SCORINGS, Passage, is_address, normalize_answer, sanitize, sanitize_passage
 
-# File formats:
-#
-# passages    [{"title", "text"}, …], or one such object a line; {"id", "contents": "title\ntext"} a line;
-#             {"title": [sentence, …], …}
-# questions   one object a line, or a list of them:
-#             question           the text
-#             answer             a string or several; or golden_answers, or answers
-#             kind or type       bridge, comparison, …; default one_hop
-#             entity_titles, second_hop_titles, or supporting_facts      titles of the supporting passages (optional)
-#             context            HotpotQA's passages, or MuSiQue's `paragraphs`; used if there is no corpus
-#             answer_aliases     further answers (MuSiQue)
-#             metadata           FlashRAG's: whatever of the above is not in the entry itself
-#             _id, id or idx     default: its number in the file; duplicates are reported and skipped
-#
-# HotpotQA's supporting_facts and context are read as its authors write them ([[title, …], …]) and as Hugging Face does
-# ({"title": […], "sent_id" or "sentences": […]}).
+# Passages are [{"title", "text"}, …] or one such object a line, {"id", "contents": "title\ntext"} a line, or {"title":
+# [sentence, …], …}. Questions are one object a line, or a list of them, with a question, answer(s) (answers, golden_answers,
+# answer_aliases), kind or type (default one_hop), titles of the supporting passages (entity_titles, second_hop_titles,
+# supporting_facts), context (HotpotQA) or paragraphs (MuSiQue), _id, id or idx, and metadata (FlashRAG), which may have any of
+# them. HotpotQA's tables are read as its authors write them ([[title, …], …]) and as Hugging Face does ({"title": […], …}).
 
 FAMILIES = ("one_hop", "bridge", "comparison")
 KINDS: Mapping[str, str] = {

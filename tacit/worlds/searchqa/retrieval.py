@@ -15,6 +15,7 @@ import urllib.request
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -24,16 +25,9 @@ from tacit.core.errors import TacitError, install_command
 from tacit.core.platform import load_bm25s
 from tacit.core.progress import pluralize, report_while
 
-# Observations:
-#
-#     Question: On which river is the town where Mara Velden was born?      before the first search
-#
-#     <information>                                                          after one
-#     Doc 1: "Mara Velden" Mara Velden is a potter, born in Talbrook in 1823.
-#     Doc 2: "Talbrook" Talbrook is a town on the Senn. …
-#     </information>
-#
-# Passages and queries are sanitized: without angle brackets and line breaks, they cannot close the information tag.
+# An observation is `Question: …` before the first search, then the passages between <information> and </information>, each as
+# `Doc 1: "Mara Velden" Mara Velden is a potter, …`. Passages and queries are sanitized: without angle brackets and line breaks,
+# they cannot close the information tag.
 
 OPENING, CLOSING = "<information>", "</information>"
 REFUSED = "Refused: "
@@ -42,11 +36,9 @@ LONGEST = 200  # maximum words of a passage
 _BRACKETS = str.maketrans("<>", "[]")
 _DOC = re.compile(r'^Doc \d+: "([^"\n]*)" (.*)$', re.M)
 _NAME = re.compile(r"\b[^\W\d_a-z][\w'’-]*(?: (?:of |the |de |von |van )?[^\W\d_a-z][\w'’-]*)*|\b\d{4}\b")
-_NO_NAMES = frozenset((
-    "A", "An", "At", "Did", "Do", "Does", "For", "From", "He", "How", "I", "If", "In", "Into", "Is", "It", "Its",
-    "Lake", "On", "Or", "She", "The", "They", "To", "Was", "Were", "What", "When", "Where", "Which", "Who", "Whom",
-    "Whose", "Why", "Are",
-))  # fmt: skip
+_CAPITALIZED = """A An At Are Did Do Does For From He How I If In Into Is It Its Lake On Or She The They To Was Were What
+When Where Which Who Whom Whose Why"""
+_NO_NAMES = frozenset(_CAPITALIZED.split())
 MOST_NAMES = 16
 
 
@@ -153,11 +145,9 @@ def _comparable(text: str) -> str:
 Encode = Callable[[Sequence[str]], np.ndarray]  # N texts -> [N, D]
 
 _WORD = re.compile(r"\w+")
-_STOPWORDS = frozenset((
-    "a", "an", "and", "are", "as", "at", "be", "been", "by", "did", "do", "does", "for", "from", "how", "in", "is",
-    "it", "its", "of", "on", "or", "that", "the", "this", "to", "was", "were", "what", "when", "where", "which",
-    "who", "whom", "whose", "why", "with",
-))  # fmt: skip
+_STOP = """a an and are as at be been by did do does for from how in is it its of on or that the this to was were what when
+where which who whom whose why with"""
+_STOPWORDS = frozenset(_STOP.split())
 
 
 class Retriever(Protocol):
@@ -178,13 +168,8 @@ class Bm25:
         self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
 
     def find(self, query: str, count: int) -> Sequence[int]:
-        scores_N = self.scores(query)
-        return () if scores_N is None else best(scores_N, count)
-
-    def scores(self, query: str) -> np.ndarray | None:
-        """A score per passage; None if no passage has a word of the query."""
         ids = [self._ids[word] for word in content_words(query) if word in self._ids]
-        return self._index.get_scores_from_ids(ids) if ids else None
+        return best(self._index.get_scores_from_ids(ids), count) if ids else ()
 
 
 class Dense:
@@ -204,26 +189,13 @@ class Dense:
         return best(self._vectors_ND @ (vector_D / max(np.linalg.norm(vector_D), 1e-9)), count) if vector_D.any() else ()
 
 
-class Ngrams:
-    """Character n-grams of the words, hashed with a sign into `dims` dimensions, each weighted 1 + log(count)."""
-
-    def __init__(self, dims: int = 4096, sizes: Sequence[int] = (3, 4, 5)) -> None:
-        self._dims, self._sizes = dims, tuple(sizes)
-
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        vectors_ND = np.zeros((len(texts), self._dims), np.float32)
-        for row_D, text in zip(vectors_ND, texts, strict=True):
-            grams, counts = np.unique(self._hashes(text), return_counts=True)
-            signs = 1.0 - 2.0 * (grams >> np.uint64(63)).astype(np.float32)
-            np.add.at(row_D, (grams % np.uint64(self._dims)).astype(np.int64), signs * (1.0 + np.log(counts)))
-        return _unit(vectors_ND)
-
-    def _hashes(self, text: str) -> np.ndarray:
-        """A mixed polynomial hash of each window's bytes, modulo 2⁶⁴."""
+def hash_ngrams(texts: Sequence[str], dims: int = 4096) -> np.ndarray:
+    """Character n-grams (3 to 5) of the words, hashed with a sign into `dims` dimensions, each weighted 1 + log(count)."""
+    vectors_ND = np.zeros((len(texts), dims), np.float32)
+    for row_D, text in zip(vectors_ND, texts, strict=True):
         joined = f" {' '.join(_WORD.findall(text.lower()))} ".encode("utf-8", "ignore")
-        data = np.frombuffer(joined, np.uint8).astype(np.uint64)
-        found = []
-        for size in self._sizes:
+        data, found = np.frombuffer(joined, np.uint8).astype(np.uint64), []
+        for size in (3, 4, 5):  # a mixed polynomial hash of each window's bytes, modulo 2⁶⁴
             windows = max(len(data) - size + 1, 0)
             hashed = np.full(windows, size, np.uint64)
             for k in range(size):
@@ -231,33 +203,31 @@ class Ngrams:
             hashed ^= hashed >> np.uint64(29)
             hashed *= np.uint64(0xBF58476D1CE4E5B9)
             found.append(hashed ^ (hashed >> np.uint64(32)))
-        return np.concatenate(found)
+        grams, counts = np.unique(np.concatenate(found), return_counts=True)
+        signs = 1.0 - 2.0 * (grams >> np.uint64(63)).astype(np.float32)
+        np.add.at(row_D, (grams % np.uint64(dims)).astype(np.int64), signs * (1.0 + np.log(counts)))
+    return _unit(vectors_ND)
 
 
-class Sentences:
-    def __init__(self, name: str) -> None:
-        try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise TacitError(
-                f"the retriever {name!r} is none of {', '.join(RETRIEVERS)}, so it is a sentence encoder, and those need "
-                f"sentence-transformers: {install_command('sentences')}."
-            ) from error
-        try:
-            self._model: Any = SentenceTransformer(name, device="cpu")
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise TacitError(
-                f"cannot load the sentence encoder {name!r}: {reason} Or choose {' or '.join(RETRIEVERS)}."
-            ) from error
-
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        return self._model.encode(list(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
+def load_sentence_encoder(name: str) -> Encode:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise TacitError(
+            f"the retriever {name!r} is none of {', '.join(RETRIEVERS)}, so it is a sentence encoder, and those need "
+            f"sentence-transformers: {install_command('sentences')}."
+        ) from error
+    try:
+        model: Any = SentenceTransformer(name, device="cpu")
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TacitError(f"cannot load the sentence encoder {name!r}: {reason} Or choose {' or '.join(RETRIEVERS)}.") from error
+    return partial(model.encode, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
 
 
 RETRIEVERS: dict[str, Callable[[Sequence[str]], Retriever]] = {
     "bm25": Bm25,
-    "ngrams": lambda texts: Dense(texts, Ngrams(), by_spread=True),
+    "ngrams": lambda texts: Dense(texts, hash_ngrams, by_spread=True),
 }
 
 
@@ -290,7 +260,7 @@ class RetrievalServer:
 
 
 def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
-    return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, Sentences(name))
+    return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, load_sentence_encoder(name))
 
 
 def content_words(text: str) -> list[str]:

@@ -6,10 +6,12 @@ split. A digest of each surname, town, river and book decides its split, so no t
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from random import Random
 
 from tacit.core.errors import check_split_and_count
@@ -20,39 +22,13 @@ from tacit.worlds.searchqa.published import SPLITS as PUBLISHED
 from tacit.worlds.searchqa.retrieval import Passage
 
 PEOPLE, TOWNS, RIVERS, BOOKS = 64, 20, 8, 24
-FIRST_NAMES = (
-    "Ada", "Alma", "Anton", "Arno", "Bela", "Bruno", "Carl", "Clara", "Dora", "Edda", "Elsa", "Emil", "Erik", "Eva",
-    "Felix", "Frida", "Georg", "Greta", "Hugo", "Ida", "Ilse", "Jakob", "Jonas", "Karl", "Klara", "Lena", "Leo",
-    "Lotte", "Mara", "Max", "Mina", "Nils", "Nora", "Olga", "Oskar", "Otto", "Paula", "Petra", "Rosa", "Ruth", "Sofie",
-    "Sven", "Tilda", "Tom", "Ulla", "Vera", "Viktor", "Werner",
-)  # fmt: skip
-_SURNAME = (
-    "Al Bar Bren Dal Dorn Fal Gar Hal Harl Kel Kor Lind Mal Mer Nor Ost Ral Sel Tor Vel",
-    "berg den ett felt gren holm ick ling mann ner roth sen stad tor vik well",
+_LAND = tomllib.loads(Path(__file__).with_name("land.toml").read_text(encoding="utf-8"))
+_WORDS = _LAND["words"]
+FIRST_NAMES, ADJECTIVES, NOUNS, PROFESSIONS, TRADES = (
+    _WORDS[kind].split() for kind in ("first_names", "adjectives", "nouns", "professions", "trades")
 )
-_TOWN = (
-    "Alt Birk Brun Eich Fels Grun Hoch Kalt Lang Moos Neu Ober Rot Sand Stein Tal Unter Weid Wies Wind",
-    "au bach brook dorf feld furt hagen hausen heim horst kirch rode stedt tal wald werth",
-)
-_RIVER = ("Ag Bel Dra Esk Fel Gar Ill Jar Kam Lor Mur Nar Orr Pel Rus Sav Tem Ulm Var Wen", "a ach en er ix ma na ra")
-_ADJECTIVES = (
-    "Bitter", "Blue", "Broken", "Cold", "Dark", "Empty", "Golden", "Green", "Hidden", "Last", "Little", "Lonely",
-    "Long", "Lost", "Old", "Quiet", "Red", "Second", "Silent", "Silver", "Sleeping", "Stone", "White", "Wild",
-)  # fmt: skip
-_NOUNS = (
-    "Bell", "Boat", "Bridge", "Candle", "Door", "Feather", "Field", "Garden", "Hour", "Island", "Journey", "Key",
-    "Lamp", "Letter", "Meadow", "Mill", "Orchard", "River", "Road", "Summer", "Tower", "Valley", "Winter", "Wolf",
-)  # fmt: skip
-PROFESSIONS = (
-    "baker", "botanist", "carpenter", "cook", "doctor", "farmer", "fisher", "gardener", "glazier", "hunter", "judge",
-    "mason", "miller", "painter", "pilot", "poet", "potter", "sailor", "smith", "tailor", "teacher", "weaver",
-)  # fmt: skip
-TRADES = (
-    "amber", "apples", "beer", "bells", "bread", "cheese", "clocks", "cloth", "glass", "honey", "lace", "lamps",
-    "paper", "pepper", "salt", "silk", "soap", "tea", "tin", "wine", "wool",
-)  # fmt: skip
-LAKES = tuple(f"Lake {name}" for name in ["Alden", "Brisk", "Corrin", "Dover", "Elm", "Farrow", "Gray", "Heron"])
-HILLS = tuple(f"{name} Hills" for name in ["Ash", "Crow", "Fern", "Goat", "Larch", "Raven", "Slate", "Thorn"])
+LAKES, HILLS = [f"Lake {name}" for name in _WORDS["lakes"].split()], [f"{name} Hills" for name in _WORDS["hills"].split()]
+QUESTIONS, LINKS, COMPARED = _LAND["questions"], _LAND["links"], _LAND["compared"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +52,9 @@ def make_land(name: str) -> Land:
     """The land with this name, the same on every machine. Cached: each has many questions."""
     split = name.partition("/")[0]
     rng = Random(f"searchqa/{name}")
-    towns, rivers = (rng.sample(_names(parts, split), count) for parts, count in ((_TOWN, TOWNS), (_RIVER, RIVERS)))
-    books = rng.sample(_of_split((f"The {a} {n}" for a, n in product(_ADJECTIVES, _NOUNS)), split), BOOKS)
-    surnames = _names(_SURNAME, split)
+    towns, rivers = (rng.sample(_names(kind, split), count) for kind, count in (("town", TOWNS), ("river", RIVERS)))
+    books = rng.sample(_of_split((f"The {a} {n}" for a, n in product(ADJECTIVES, NOUNS)), split), BOOKS)
+    surnames = _names("surname", split)
     people = [f"{first} {last}" for first, last in rng.sample(list(product(FIRST_NAMES, surnames)), PEOPLE)]
     births = dict(zip(people, rng.sample(range(1700, 1900), PEOPLE), strict=True))
     things = []
@@ -95,67 +71,19 @@ def make_land(name: str) -> Land:
         author = rng.choice(people)
         things.append(Thing(book, "book", {"author": author, "published": str(births[author] + rng.randint(20, 60))}))
     rng.shuffle(things)
-    said = (rng.choice(_DESCRIPTIONS[thing.kind]).format(name=thing.name, **thing.facts) for thing in things)
+    said = (rng.choice(_LAND["descriptions"][thing.kind]).format(name=thing.name, **thing.facts) for thing in things)
     passages = tuple(Passage(thing.name, text) for thing, text in zip(things, said, strict=True))
     return Land({thing.name: thing for thing in things}, passages)
 
 
-_DESCRIPTIONS = {
-    "person": (
-        "{name} is a {profession}, born in {birthplace} in {born}, and a pupil of {teacher}.",
-        "{name}, a {profession} and a pupil of {teacher}, was born in {birthplace} in {born}.",
-    ),
-    "town": (
-        "{name} is a town on the {river}, known for its {trade}. Its mayor is {mayor}. It was founded in {founded}.",
-        "{name}, founded in {founded}, is a town on the {river}. It is known for its {trade}. Its mayor is {mayor}.",
-    ),
-    "river": ("The {name} is a river that rises in the {hills} and flows into {lake}.",),
-    "book": ("{name} is a book by {author}, published in {published}.",),
-}
-
-
 @lru_cache(maxsize=16)
-def _names(parts: tuple[str, str], split: str) -> list[str]:
-    beginnings, endings = (part.split() for part in parts)
+def _names(kind: str, split: str) -> list[str]:
+    beginnings, endings = (part.split() for part in _WORDS[kind])
     return _of_split((f"{a}{b}" for a, b in product(beginnings, endings)), split)
 
 
 def _of_split(names: Iterable[str], split: str) -> list[str]:
     return [name for name in names if split_by_digest(name) == split]
-
-
-# Questions about a land:
-#
-# one_hop      On which river is Talbrook?
-# bridge       On which river is the town where Mara Velden was born?          (three facts in a chain: the split `hard`)
-# comparison   Who was born first, Mara Velden or Jon Hale?    Were Mara Velden and Jon Hale born in the same town?
-
-QUESTIONS = {
-    "profession": "What is the profession of {}?",
-    "birthplace": "Where was {} born?",
-    "born": "In which year was {} born?",
-    "teacher": "Who was the teacher of {}?",
-    "river": "On which river is {}?",
-    "trade": "What is {} known for?",
-    "mayor": "Who is the mayor of {}?",
-    "founded": "In which year was {} founded?",
-    "lake": "Into which lake does {} flow?",
-    "hills": "In which hills does {} rise?",
-    "author": "Who wrote {}?",
-    "published": "In which year was {} published?",
-}
-LINKS = {
-    "birthplace": "the town where {} was born",
-    "teacher": "the teacher of {}",
-    "river": "the river of {}",
-    "mayor": "the mayor of {}",
-    "author": "the author of {}",
-}  # facts that name another thing
-COMPARED = {
-    "person": ("born", "Who was born first, {} or {}?"),
-    "town": ("founded", "Which town was founded first, {} or {}?"),
-    "book": ("published", "Which book was published first, {} or {}?"),
-}
 
 
 def draw_question(rng: Random, land: Land, family: str, hops: int) -> Question:
