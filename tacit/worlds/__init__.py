@@ -9,19 +9,19 @@ from tacit.core.registry import Registry
 from tacit.core.trust import check_typed
 from tacit.core.world import Environment
 
-WORLDS = {
-    "countdown": "tacit.worlds.countdown:ENVIRONMENT",
-    "alfworld": "tacit.worlds.alfworld:ENVIRONMENT",
-    "cooking": "tacit.worlds.cooking:ENVIRONMENT",
-    "textcraft": "tacit.worlds.textcraft:ENVIRONMENT",
-    "sokoban": "tacit.worlds.sokoban:ENVIRONMENT",
-    "webshop": "tacit.worlds.webshop:ENVIRONMENT",
-    "searchqa": "tacit.worlds.searchqa:ENVIRONMENT",
-    "minihack": "tacit.worlds.minihack:ENVIRONMENT",
-    "scienceworld": "tacit.worlds.scienceworld:ENVIRONMENT",
-    "errands": "tacit.worlds.errands:ENVIRONMENT",
-    "code": "tacit.worlds.code:ENVIRONMENT",
-}
+_NAMES = (
+    "countdown",
+    "alfworld",
+    "cooking",
+    "textcraft",
+    "sokoban",
+    "webshop",
+    "searchqa",
+    "minihack",
+    "scienceworld",
+    "errands",
+)
+WORLDS = {name: f"tacit.worlds.{name}:ENVIRONMENT" for name in (*_NAMES, "code")}
 REGISTRY = Registry(
     "world",
     "tacit.worlds",

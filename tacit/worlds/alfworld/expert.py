@@ -97,7 +97,16 @@ class _Planner:
                     yield from sorted(puts, key=len)[:1]
 
     def gather(self) -> Iterator[_Draft]:
-        for target in self._distinct_targets():
+        # One target per equivalence class: twenty closed, empty cabinets away from everything else count as one.
+        places = {self.game.receptacles[s].location for thing in self.things for s in self._sources(thing)}
+        places.add(self.household.location)
+        sorts: dict[tuple, int] = {}
+        for target in self.targets:
+            location = self.game.receptacles[target].location
+            inside = tuple(thing for thing in self.household.contents[target] if thing in self.things)
+            sort = (location if location in places else None, self.household.is_accessible(target), inside)
+            sorts.setdefault(sort, target)
+        for target in sorts.values():
             there = self.household.contents[target]
             missing = [t for t in self.things if t not in there and self._fits(target, t)]
             alone = any(thing in there for thing in self.things)
@@ -110,18 +119,6 @@ class _Planner:
                     for second in (thing for thing in missing if thing != first):
                         for source in self._sources(second):
                             yield self._put(self._take(draft, second, source), second, target)
-
-    def _distinct_targets(self) -> list[int]:
-        """One target per equivalence class: twenty closed, empty cabinets away from everything else count as one."""
-        places = {self.game.receptacles[s].location for thing in self.things for s in self._sources(thing)}
-        places.add(self.household.location)
-        sorts: dict[tuple, int] = {}
-        for target in self.targets:
-            location = self.game.receptacles[target].location
-            inside = tuple(thing for thing in self.household.contents[target] if thing in self.things)
-            sort = (location if location in places else None, self.household.is_accessible(target), inside)
-            sorts.setdefault(sort, target)
-        return list(sorts.values())
 
     def light(self) -> Iterator[_Draft]:
         lamps = [i for i, t in enumerate(self.game.things) if t.kind == self.goal.target and "toggleable" in t.traits]
@@ -169,15 +166,11 @@ class _Planner:
             return draft
         return replace(draft.then(f"go to {place.name}"), location=place.location)
 
-    def _open(self, draft: _Draft, receptacle: int) -> _Draft:
-        draft = self._go(draft, receptacle)
-        if self.household.is_accessible(receptacle) or receptacle in draft.opened:
-            return draft
-        return replace(draft.then(f"open {self.game.receptacles[receptacle].name}"), opened=draft.opened | {receptacle})
-
     def _take(self, draft: _Draft, thing: int, receptacle: int, command: str = "take {} from {}") -> _Draft:
-        names = self.game.things[thing].name, self.game.receptacles[receptacle].name
-        return self._open(draft, receptacle).then(command.format(*names))
+        draft, name = self._go(draft, receptacle), self.game.receptacles[receptacle].name
+        if not self.household.is_accessible(receptacle) and receptacle not in draft.opened:
+            draft = replace(draft.then(f"open {name}"), opened=draft.opened | {receptacle})
+        return draft.then(command.format(self.game.things[thing].name, name))
 
     def _put(self, draft: _Draft, thing: int, receptacle: int) -> _Draft:
         return self._take(draft, thing, receptacle, "move {} to {}")
@@ -430,9 +423,7 @@ class _Page:
             return self._walk(sought, self.names("checked", "checked_locations"))
         left = sorted(self.names("unchecked"), key=lambda place: -likelihood(sought, kind_of(place)))
         here = next((place for place in left if place in self.names("at")), "")
-        if here:
-            return self._look_at(here)
-        return f"go to {left[0]}" if left else "look"
+        return self._look_at(here) if here else f"go to {left[0]}" if left else "look"
 
     def _look_at(self, place: str) -> str:
         shut = kind_of(place) in OPENED_KINDS and not (self.refused and self.last == f"open {place}")

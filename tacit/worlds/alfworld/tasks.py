@@ -39,20 +39,8 @@ TARGETS: Mapping[str, frozenset[str]] = {
     "cool": _PUT - {"fridge"},
     "look": frozenset({LAMP}),
 }  # family -> where its goals may want things put; for `look`, what to look under
-ROOMS_OF_FAMILY: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-    **dict.fromkeys(("pick", "pick2"), (("kitchen", "bedroom", "bathroom", "livingroom"), (1, 1, 1, 1))),
-    "look": (("bedroom", "livingroom"), (3, 1)),
-    "clean": (("kitchen", "bathroom"), (3, 1)),
-    **dict.fromkeys(("heat", "cool"), (("kitchen",), (1,))),
-}  # family -> rooms it is played in, and their weights
-SENTENCES: Mapping[str, tuple[str, str]] = {
-    "pick": ("put a {kind} in {target}.", "put some {kind} on {target}."),
-    "look": ("look at {kind} under the {target}.", "examine the {kind} with the {target}."),
-    "clean": ("put a clean {kind} in {target}.", "clean some {kind} and put it in {target}."),
-    "heat": ("put a hot {kind} in {target}.", "heat some {kind} and put it in {target}."),
-    "cool": ("put a cool {kind} in {target}.", "cool some {kind} and put it in {target}."),
-    "pick2": ("put two {kind} in {target}.", "find two {kind} and put them in {target}."),
-}  # family -> its two goal templates in published games
+SENTENCES: Mapping[str, Sequence[str]] = {name: table["sentences"] for name, table in _TABLES["families"].items()}
+ROOMS_OF_FAMILY: Mapping[str, Mapping[str, int]] = {name: table["rooms"] for name, table in _TABLES["families"].items()}
 
 
 def fits(receptacle: str, kind: str) -> bool:
@@ -204,7 +192,7 @@ def iterate_tasks(split: str, seed: int, families: Sequence[str] = FAMILIES) -> 
 def make_task(split: str, family: str, seed: int, number: int) -> Task:
     """One game as a task. Its id has the goal, plan, seed and number: `train/heat-mug-fridge-kitchen7/0-17`."""
     rng = Random(f"{NAME}/{split}/{seed}/{number}")
-    (room,) = rng.choices(*ROOMS_OF_FAMILY[family])
+    (room,) = rng.choices(tuple(ROOMS_OF_FAMILY[family]), tuple(ROOMS_OF_FAMILY[family].values()))
     goals: Mapping[str, tuple[Goal, ...]] = {}
     while not goals:
         plan = rng.choice(floor_plans(room))
@@ -235,7 +223,7 @@ def held_out_places(kind: str) -> frozenset[str]:
 
 @cache
 def _held_out_from_lamp() -> frozenset[str]:
-    kinds = {kind for room in ROOMS_OF_FAMILY["look"][0] for kind in ROOMS[room].belongings if "pickupable" in traits(kind)}
+    kinds = {kind for room in ROOMS_OF_FAMILY["look"] for kind in ROOMS[room].belongings if "pickupable" in traits(kind)}
     return frozenset(_by_digest(LAMP, kinds)[: len(kinds) // 4])
 
 

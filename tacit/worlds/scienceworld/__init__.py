@@ -9,8 +9,8 @@ from random import Random
 
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.worlds.scienceworld.skills import ALPHABET, HANDBOOK, TEXTS, failure, hindsight
-from tacit.worlds.scienceworld.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, TASKS, tasks
+from tacit.worlds.scienceworld.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.scienceworld.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, TABLES, TASKS, tasks
 from tacit.worlds.scienceworld.tracker import PaperTracker, ScienceTracker
 from tacit.worlds.scienceworld.world import EXTRA, REQUIRES, SERVED, FullWording, GoldPath, TerseWording, lacks, read_room
 
@@ -29,7 +29,7 @@ TURNS = 3  # synthetic turns per goal
 
 
 def example_texts(seed: int) -> list[str]:
-    rng, texts, parts = Random(f"scienceworld/texts/{seed}"), list[str](), TEXTS["examples"]
+    rng, texts, parts = Random(f"scienceworld/texts/{seed}"), list[str](), TABLES["examples"]
     things, rooms = parts["things"], parts["rooms"]
     words = {"a": things, "b": things, "room": rooms, "next": rooms, "n": range(-50, 2000)}
     for task in tasks("train", GOALS, seed):

@@ -3,13 +3,12 @@ ReuseRL). Every executed command has one; numbers, which answer ambiguity questi
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 
 from tacit.core.hindsight import Skills, critical_steps, tracker_signals, tracker_states
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Alphabet
+from tacit.worlds.scienceworld.tasks import TABLES
 from tacit.worlds.scienceworld.tracker import MILESTONES, PROCEDURES, Progress, ScienceTracker
 from tacit.worlds.scienceworld.world import OUT_OF_STEPS, WRONG_FOCUS
 
@@ -34,8 +33,7 @@ def skill(action: str) -> str:
 
 
 ALPHABET = Alphabet(SKILLS, lambda trajectory: [skill(step.action) for step in trajectory.steps])
-TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
-HANDBOOK: Mapping[str, str] = TEXTS["handbook"]
+HANDBOOK: Mapping[str, str] = TABLES["handbook"]
 
 
 def failure(trajectory: Trajectory) -> str:
@@ -51,7 +49,7 @@ def failure(trajectory: Trajectory) -> str:
 
 MOST_TOLD = 3  # maximum milestones named after a failure
 _ACHIEVED = tuple(f"progress.{name}" for name in MILESTONES)
-ADVICE: Mapping[str, str] = TEXTS["advice"]  # milestone -> how it is reached
+ADVICE: Mapping[str, str] = TABLES["advice"]  # milestone -> how it is reached
 
 
 class _Adviser:
