@@ -233,6 +233,8 @@ def train(
     callbacks       functions that receive every `Event`; one that returns True stops the run
     settings        as in `tacit train --help all`: `kl=0.0`, `iterations=20`, `sft={"steps": 200}`, `engine={"device": "cpu"}`
     """
+    if isinstance(world, str) and world.endswith((".toml", ".json")):
+        raise TacitError(f"{world!r} is a settings file, not a world; write train(config={world!r}).")
     document = read_document(run_recipe(str(config))) if config is not None else {}
     recipe = Recipe.from_json(_apply_arguments(document, world, method, model, out, settings))
     begun = (recipe.out / SETTINGS).exists()

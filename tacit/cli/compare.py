@@ -49,13 +49,14 @@ def run(argv: Sequence[str]) -> int:
     check_at_least_one(arguments, "jobs")
     from tacit.cli.main import main
 
-    document = read_document(arguments.file)
-    plan = make_plan({**document, "outcome": arguments.outcome} if arguments.outcome else document, arguments.file.stem)
-    directory = arguments.out or Path("runs") / f"compare-{plan.name}"
-    check_output_directory(directory)
-    wanted = plan.choose(arguments.only)
-    check_stored(plan, directory)
-    console, command = make_console(), ["tacit", "compare", *argv]
+    document, console, command = read_document(arguments.file), make_console(), ["tacit", "compare", *argv]
+    document |= {"outcome": arguments.outcome} if arguments.outcome else {}
+    with report_elapsed(partial(say, console), lambda spent: f"checking every run, {format_duration(spent)}"):
+        plan = make_plan(document, arguments.file.stem)
+        directory = arguments.out or Path("runs") / f"compare-{plan.name}"
+        check_output_directory(directory)
+        wanted = plan.choose(arguments.only)
+        check_stored(plan, directory)
     show_plan(console, plan, directory, wanted)
     if arguments.dry_run:
         return 0
@@ -108,7 +109,7 @@ def make_parser() -> Parser:
 def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[PlannedRun]) -> None:
     say(console, plan.name, style="bold")
     pairs = [("methods", ", ".join(plan.methods)), ("worlds", ", ".join(plan.worlds))]
-    pairs += [("seeds", ", ".join(map(str, plan.seeds)))]
+    pairs += [("seeds", ", ".join(map(str, plan.seeds))), ("runs", str(len(wanted)))]
     for start in plan.starts:
         steps = pluralize(start.document["sft"]["steps"], "step")
         pairs.append(("start", f"{start.world}: {steps} of imitation, once, seed {start.seed}"))

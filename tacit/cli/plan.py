@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from tacit.config.recipe import DEFAULT_METHOD, Document, Overrides, Recipe, abs
 from tacit.config.values import field_name, to_data
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, check_bounds
 from tacit.core.errors import TacitError
-from tacit.core.progress import format_duration, pluralize
+from tacit.core.progress import format_duration, pluralize, report_elapsed
 from tacit.core.trust import flag_for_later
 from tacit.planning.plans import Cluster, Plan, best_division, find_faster, find_remedies, make_plan
 from tacit.planning.shapes import ON_CPU, SAMPLERS, SIZES, Device, ModelShape, choose_device, find_gpus
@@ -115,10 +116,12 @@ def run(argv: Sequence[str]) -> int:
     found = [] if settings.gpu and settings.gpus else find_gpus()
     device, why = choose_device(settings.gpu, found)
     settings = settings if settings.gpus else replace(settings, gpus=(len(found) or 8,))
-    shape, place = model_shape(arguments.model)
-    recipe = _recipe(arguments.model, said, recorded, settings)
-    work, completions = _workload(recipe, settings, (shape.name, place))
-    cluster, console = settings.cluster(shape, device), make_console()
+    console = make_console()
+    with report_elapsed(partial(say, console), lambda spent: f"measuring prompts and turns, {format_duration(spent)}"):
+        shape, place = model_shape(arguments.model)
+        recipe = _recipe(arguments.model, said, recorded, settings)
+        work, completions = _workload(recipe, settings, (shape.name, place))
+    cluster = settings.cluster(shape, device)
     asked = settings.ranks, settings.servers, settings.server_gpus
     plans = [best_division(cluster, work, count, *asked) for count in settings.gpus]
     trained = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all weights"

@@ -14,6 +14,7 @@ from tacit.cli.terminal import add_checkpoint_flag, add_panel_options, add_share
 from tacit.config.agents import HUMAN
 from tacit.config.flags import Parser
 from tacit.config.measuring import episode_at
+from tacit.core.actions import ActionFormat
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.progress import format_duration, pluralize, report_elapsed
@@ -51,9 +52,9 @@ def run(argv: Sequence[str]) -> int:
     say(console, f"{who} plays {task.id}", style="bold")
     say(console, f"{task.goal}  ({task.family}, at most {pluralize(target.rules.max_steps, 'step')})")
     pause = DELAY_S if console.is_terminal and not human else 0.0
-    watch = PrintingPool(make_worlds(target.world, target.recipe.train), console, pause)
     context, agent = target.route.agent(name)
-    policy = RecordingPolicy(agent, watch, console if arguments.prompts else None)
+    watch = PrintingPool(make_worlds(target.world, target.recipe.train), console, pause, context.format)
+    policy = RecordingPolicy(agent, watch, console, arguments.prompts)
     try:
         (played,) = rollout([plan], context, watch, policy, target.sampling, target.rules.max_steps)
     except Quit:
@@ -104,8 +105,8 @@ class Human:
 class PrintingPool:
     """A world pool with one slot that prints observations and actions."""
 
-    def __init__(self, worlds: WorldPool, console: Console, delay: float) -> None:
-        self._worlds, self._console, self._delay = worlds, console, delay
+    def __init__(self, worlds: WorldPool, console: Console, delay: float, format: ActionFormat) -> None:
+        self._worlds, self._console, self._delay, self._format = worlds, console, delay, format
         self._turn, self.wrote = 0, ""
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
@@ -120,7 +121,12 @@ class PrintingPool:
         (_, action), *_ = actions
         if self.wrote.strip() not in ("", action):
             self._console.print(Text(self.wrote.strip(), style="dim"), soft_wrap=True)
-        self._console.print(Text.assemble((f"{self._turn:3d} > ", "dim"), (action, "bold cyan")), soft_wrap=True)
+        note = ""
+        if self.wrote and not self._format.parse(self.wrote).valid:
+            ending = self.wrote.lower().endswith(action.lower())
+            note = "  [no action in the answer: its end is taken]" if ending else "  [not in the full format]"
+        line = Text.assemble((f"{self._turn:3d} > ", "dim"), (action, "bold cyan"), (note, "yellow"))
+        self._console.print(line, soft_wrap=True)
         answers = self._worlds.step(actions)
         time.sleep(self._delay)
         for answer in answers:
@@ -140,8 +146,8 @@ class PrintingPool:
 class RecordingPolicy:
     """Wraps a policy and keeps its completions for printing."""
 
-    def __init__(self, policy: SamplingPolicy, watch: PrintingPool, prompts: Console | None) -> None:
-        self._policy, self._watch, self._prompts = policy, watch, prompts
+    def __init__(self, policy: SamplingPolicy, watch: PrintingPool, console: Console, prompts: bool) -> None:
+        self._policy, self._watch, self._console, self._prompts = policy, watch, console, prompts
         self.encode_completion, self.decode = policy.encode_completion, policy.decode
 
     @property
@@ -149,22 +155,23 @@ class RecordingPolicy:
         return self._policy.context_limit
 
     def encode_prompt(self, text: str):
-        if self._prompts is not None:
-            self._prompts.print(Text(text, style="dim green"), soft_wrap=True)
+        if self._prompts:
+            self._console.print(Text(text, style="dim green"), soft_wrap=True)
         return self._policy.encode_prompt(text)
 
     def encode_chat(self, chat: Chat):
-        if self._prompts is not None:
+        if self._prompts:
             for message in chat.messages:
                 said = message.call.text() if message.call else message.content
-                self._prompts.print(Text(f"{message.role}: {said}", style="dim green"), soft_wrap=True)
+                self._console.print(Text(f"{message.role}: {said}", style="dim green"), soft_wrap=True)
         return self._policy.encode_chat(chat)  # type: ignore[attr-defined]
 
     def encode_answer(self, chat: Chat, answer: Message):
         return self._policy.encode_answer(chat, answer)  # type: ignore[attr-defined]
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, hidden: HiddenState | None = None) -> list[Completion]:
-        completions = self._policy.sample(requests, sampling, hidden)
+        with report_elapsed(partial(say, self._console), lambda spent: f"writing its answer, {format_duration(spent)}"):
+            completions = self._policy.sample(requests, sampling, hidden)
         self._watch.wrote = completions[0].text if completions else ""
         return completions
 

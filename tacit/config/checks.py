@@ -279,6 +279,10 @@ def check_output_directory(out: Path) -> None:
         raise TacitError(f"cannot make the directory {out}: {place} is not writable. Name another --out.") from error
 
 
+TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+"""files of which a model directory has at least one"""
+
+
 def check_model(model: str) -> None:
     """Refuse a model that cannot exist, before anything heavy is imported. Hub ids are looked up when loaded."""
     path = Path(model).expanduser()
@@ -287,8 +291,14 @@ def check_model(model: str) -> None:
     if path.is_dir():
         if (path / "settings.json").exists():
             raise TacitError(f"{model!r} is a run; to start from its weights give {path}/checkpoints/NAME/policy.")
-        if not any((p / "config.json").is_file() for p in (path, path / "model")):
+        place = next((p for p in (path, path / "model") if (p / "config.json").is_file()), None)
+        if place is None:
             raise TacitError(f"{model!r} is a directory without config.json; give the directory of a saved transformers model.")
+        if not any(True for pattern in TOKENIZERS for _ in place.glob(pattern)):
+            raise TacitError(
+                f"{model!r} has no tokenizer (tokenizer.json or the like); copy the model's tokenizer files into it, "
+                "or save them there with tokenizer.save_pretrained."
+            )
         return
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         remedy = "give that of a saved transformers model, or owner/name on the hub."

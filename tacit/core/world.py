@@ -450,6 +450,10 @@ class Environment:
                     f"{name} of world {self.name!r} is a {type(given).__name__}, not a function; for a fixed value write "
                     f"{name}=lambda *_: value."
                 )
+        if isinstance(self.make, type):
+            for name, argument in (("reset", "task"), ("step", "action")):
+                if getattr(self.make, name, None) in (None, getattr(World, name)):
+                    raise TacitError(f"{self.make.__name__} of world {self.name!r} has no {name}(self, {argument}); define it.")
         for name, wording in self.wordings.items():
             if not isinstance(wording, Wording):
                 raise TacitError(

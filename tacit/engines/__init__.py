@@ -12,11 +12,13 @@ from tacit.core.registry import Registry
 from tacit.core.trust import check_endpoint
 from tacit.engines.endpoint.client import ChatClient, ChatSettings
 from tacit.engines.local.settings import EngineSettings, with_value_head
+from tacit.engines.models.bases import check_reachable
 from tacit.engines.sharded.settings import ShardedSettings, check_servers
 from tacit.engines.tinker.service import TinkerSettings, open_service
 
 
 def _load_local(model: ModelSource, settings: EngineSettings) -> Policy:
+    check_reachable(model.name)
     from tacit.engines.local.policy import load_policy
 
     return load_policy(model.name, settings, model.seed, world_texts=model.texts, tiny=model.sizes)
@@ -24,6 +26,7 @@ def _load_local(model: ModelSource, settings: EngineSettings) -> Policy:
 
 def _load_sharded(model: ModelSource, settings: ShardedSettings) -> Policy:
     check_servers(settings)
+    check_reachable(model.name)
     from tacit.engines.sharded.policy import load_policy
 
     return load_policy(model, settings)

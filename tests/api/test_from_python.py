@@ -322,6 +322,11 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path, settings, mes
     assert not (tmp_path / "run").exists()
 
 
+def test_a_settings_file_in_place_of_the_world_is_pointed_to_config():
+    with pytest.raises(TacitError, match=r"'mine.toml' is a settings file, not a world; write train\(config='mine.toml'\)"):
+        tacit.train("mine.toml")
+
+
 def test_a_recipe_by_name_with_something_else_said(tmp_path, monkeypatch):
     import tacit.api.runs as training
 

@@ -229,6 +229,12 @@ def test_play_the_expert(capsys):
     assert out.startswith("expert plays countdown/test/") and "  1 > op(" in out and "success in" in out
 
 
+def test_play_says_where_an_answer_has_no_action(capsys):
+    asked = ["--world", "countdown", "--style", "tags", "--max-steps", "1", "--max-tokens", "4", "--engine.threads", "1"]
+    assert main(["play", "--policy", "tiny-base", *asked]) == 0
+    assert "[no action in the answer: its end is taken]" in capsys.readouterr().out
+
+
 def test_play_yourself(capsys, monkeypatch):
     def typed(*lines: str) -> str:
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))

@@ -241,6 +241,8 @@ def test_a_world_without_an_expert_or_text_is_refused_only_where_it_is_needed():
 
 def test_a_directory_that_is_no_model_is_refused(tmp_path):
     assert "is a directory without config.json" in refusal("--model", str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert "has no tokenizer (tokenizer.json or the like)" in refusal("--model", str(tmp_path))
     (tmp_path / "settings.json").write_text("{}")
     assert "is a run; to start from its weights" in refusal("--model", str(tmp_path))
 

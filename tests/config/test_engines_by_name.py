@@ -11,7 +11,7 @@ from tacit.cli.main import main
 from tacit.config.checks import prepare
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.protocols import CAPABILITIES, Engine
+from tacit.core.protocols import CAPABILITIES, Engine, ModelSource
 from tacit.engines import all_engines, get_engine
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TINY_SIZES
@@ -35,6 +35,17 @@ def recipe(**said) -> Recipe:
 def test_the_local_engine_can_do_everything():
     assert get_engine("local").capabilities == set(CAPABILITIES)
     assert {"local", "chat"} <= set(all_engines())
+
+
+@pytest.mark.parametrize("engine", ["local", "sharded"])
+def test_an_unreachable_hub_is_noticed_before_torch_is_needed(engine, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
+    for heavy in ("local", "sharded"):
+        monkeypatch.setitem(sys.modules, f"tacit.engines.{heavy}.policy", None)  # importing it would fail
+    with pytest.raises(TacitError, match=r"'nobody/nothing'.*hub http://127.0.0.1:1 does not answer"):
+        get_engine(engine).load(ModelSource("nobody/nothing"), get_engine(engine).settings())
 
 
 def test_an_unknown_engine_is_refused_with_those_there_are(capsys):

@@ -10,6 +10,8 @@ import tacit.worlds.countdown as countdown
 from tacit.cli.main import main
 from tacit.config.checks import find_world, open_world
 from tacit.core.errors import TacitError
+from tacit.core.types import Observation
+from tacit.core.world import World
 
 HERE = countdown.ENVIRONMENT
 ELSEWHERE = replace(HERE, requires=("json", "no_such_engine"), extra="engine", summary="a game of another engine")
@@ -95,3 +97,14 @@ def test_example_texts_must_be_a_function_that_gives_strings():
             TacitError, match=rf"example_texts\(0\) of world 'countdown' must give a list of strings.*{message}"
         ):
             replace(HERE, example_texts=wrong).texts(0)
+
+
+def test_a_world_class_without_reset_or_step_is_refused_where_it_is_declared():
+    class Still(World):
+        def reset(self, task):
+            return Observation("")
+
+    with pytest.raises(TacitError, match=r"Still of world 'countdown' has no step\(self, action\); define it"):
+        replace(HERE, make=Still)
+    with pytest.raises(TacitError, match=r"object of world 'countdown' has no reset\(self, task\)"):
+        replace(HERE, make=object)

@@ -179,6 +179,12 @@ def take_from_cache_if_offline(source: str) -> str:
             ) from offline
 
 
+def check_reachable(model: str) -> None:
+    """Refuse a hub id that is neither on the hub nor in the cache, before torch is imported."""
+    if model.count("/") == 1 and not Path(model).expanduser().exists():
+        take_from_cache_if_offline(find_pretrained(model))
+
+
 def checkpoint_directory(source: str) -> Path:
     """Where a model's files lie: the directory itself, or where the library keeps what it took from the hub."""
     source = take_from_cache_if_offline(source)
