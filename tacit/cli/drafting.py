@@ -82,28 +82,20 @@ def draft_tracker(argv: Sequence[str]) -> int:
 
 
 def draft_rewards(argv: Sequence[str]) -> int:
-    parser = _parser("draft-rewards", "Let a model write the rewards of a tracker, and check them on all recorded episodes.")
-    parser.flag("--tracker", Path, "drafted tracker: NAME_tracker.py", "FILE")
-    parser.flag("--block", FULL_BLOCK, f"or the form of the world's own state block (default: {FULL_BLOCK})", "FORM")
+    parser = _parser(
+        "draft-rewards", "Let a model write rewards for a world's own tracker; check them on all recorded episodes."
+    )
+    parser.flag("--block", FULL_BLOCK, f"form of the world's state block (default: {FULL_BLOCK})", "FORM")
     parser.flag("--check", Path, "check these rewards instead of asking a model", "FILE")
     arguments, _ = parser.parse(argv)
-    if not arguments.tracker and not arguments.world:
-        raise TacitError("no tracker: give --tracker FILE for a drafted one, or --world NAME for the world's own.")
+    if not arguments.world:
+        raise TacitError("no tracker: give --world NAME for the world's own; draft-tracker drafts its rewards, too.")
     console, episodes = make_console(), _episodes(arguments)
-    work, kinds, beside = _work(arguments), list_action_kinds(episodes), list[str]()
-    blocks: dict[Recording, list[Fields]] | None = None
-    if arguments.tracker:
-        beside = [_read(arguments.tracker)]
-        if arguments.tracker.resolve().parent != arguments.out.resolve():
-            raise TacitError(f"rewards are saved next to their tracker: use --out {arguments.tracker.parent}.")
-        say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{truncate_for_display(beside[0])}")
-    else:
-        episodes, blocks = _follow_own_tracker(console, arguments, episodes)
+    work, kinds = _work(arguments), list_action_kinds(episodes)
+    episodes, blocks = _follow_own_tracker(console, arguments, episodes)
     shown = choose_examples(episodes, arguments.shown)
-
-    tracker = beside[0] if beside else ""
-    ask = _asker(arguments, lambda before, failed: build_prompt(work, shown, kinds, before, failed, tracker, blocks))
-    return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
+    ask = _asker(arguments, lambda before, failed: build_prompt(work, shown, kinds, before, failed, blocks))
+    return _end(console, arguments, _pursue(console, arguments, episodes, ask, blocks), "rewards")
 
 
 def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Callable[[str, str, int], str]:
@@ -202,7 +194,6 @@ def _pursue(
     arguments: Namespace,
     episodes: Sequence[Recording],
     ask: Callable[[str, str, int], str],
-    beside: Sequence[str] = (),
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> DraftResult:
     def show(text: str, attempt: int) -> None:
@@ -213,7 +204,7 @@ def _pursue(
         return arguments.yes or ask_yes(f"Run this draft in its sandbox on {len(episodes)} episodes?")
 
     report = lambda found: show_examination(console, found)  # noqa: E731
-    return draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, beside, blocks)
+    return draft_until_valid(ask, arguments.attempts, episodes, show, agreed, report, blocks)
 
 
 def show_examination(console: Console, found: CheckReport) -> None:
@@ -232,10 +223,9 @@ def show_examination(console: Console, found: CheckReport) -> None:
 
 
 def _end(console: Console, arguments: Namespace, drafted: DraftResult, kind: str) -> int:
-    tracker = arguments.tracker.name if kind == "rewards" and arguments.tracker else ""
-    name = arguments.name or re.sub(r"\W", "_", tracker.removesuffix("_tracker.py") or arguments.family or "work")
-    block = arguments.block if kind == "rewards" and not tracker else ""
-    written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), tracker, block)
+    name = arguments.name or re.sub(r"\W", "_", arguments.family or "work")
+    block = arguments.block if kind == "rewards" else ""
+    written = save_draft(arguments.out, name, kind, drafted, absolute_name(arguments.world), block)
     say(console, f"written: {', '.join(map(str, written))}")
     if drafted.report is None or not drafted.report.passed:
         say(

@@ -6,7 +6,7 @@ matters for terms without a standard deviation (Eqs. 4–7 of BiPACE).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -323,16 +323,17 @@ def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: i
     agreements: list[Agreement] = []
     for on in ("all", *ENDINGS, *STAGES):
         sums = {name: _sums(measured, tasks, name, on) for name in names}
-        correlations = {name: _resample(_correlation, sums_TK, weights_BT) for name, sums_TK in sums.items()}
+        correlations = {name: _resample("correlation", sums_TK, weights_BT) for name, sums_TK in sums.items()}
         for name, sums_TK in sums.items():
             whole, drawn_B = correlations[name]
             gain = Figure(None)
             if baseline in sums and name != baseline:
                 gain = Figure.of(whole - correlations[baseline][0], drawn_B - correlations[baseline][1])
             total = sums_TK.sum(0)
-            cosine = Figure.of(*_resample(_cosine, sums_TK, weights_BT))
-            agreed = Agreement(name, on, int(total[0]), Figure.of(whole, drawn_B), cosine, _plain(_raw(total)), gain)
-            agreements.append(agreed)
+            cosine = Figure.of(*_resample("cosine", sums_TK, weights_BT))
+            agreements.append(
+                Agreement(name, on, int(total[0]), Figure.of(whole, drawn_B), cosine, _plain(float(_agree("raw", total))), gain)
+            )
     reliability, noise, spread = _truth(measured)
     return Quality(
         agreements=agreements,
@@ -364,36 +365,24 @@ def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str
     return sums_TK
 
 
-def _resample(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
+def _resample(kind: Literal["correlation", "cosine"], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
     """(figure, resampled figures). A single task gives no interval."""
-    value, several = float(ratio(sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
-    drawn_B = ratio((weights_BT if several else weights_BT[:0]) @ sums_TK)
+    value, several = float(_agree(kind, sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
+    drawn_B = _agree(kind, (weights_BT if several else weights_BT[:0]) @ sums_TK)
     return float(np.clip(value, -1, 1)) if abs(value) < 1 + 1e-9 else np.nan, np.clip(drawn_B, -1, 1)
 
 
-def _correlation(sums: np.ndarray) -> Any:
-    """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan if credit is constant or the truth has no variance above its noise."""
+def _agree(kind: Literal["correlation", "cosine", "raw"], sums: np.ndarray) -> Any:
+    """cov(c, Â) / √(var c · cov(Â₁, Â₂)), the cosine, or the correlation with Â as measured; nan if credit is constant or the
+    truth has no variance above its noise, beyond rounding."""
     n, c, a, cc, ca, one, two, both, squares = np.moveaxis(sums, -1, 0)
     some = np.maximum(n, 1.0)
-    return _ratio(ca - c * a / some, cc - c * c / some, both - one * two / some, cc, squares, n)
-
-
-def _cosine(sums: np.ndarray) -> Any:
-    n, _, _, cc, ca, _, _, both, squares = np.moveaxis(sums, -1, 0)
-    return _ratio(ca, cc, both, cc, squares, n)
-
-
-def _raw(sums: np.ndarray) -> float:
-    n, c, a, cc, ca, _, _, both, squares = sums
-    some, aa = np.maximum(n, 1.0), (squares + 2 * both) / 4
-    return float(_ratio(ca - c * a / some, cc - c * c / some, aa - a * a / some, cc, squares, n))
-
-
-def _ratio(
-    product: np.ndarray, credit: np.ndarray, truth: np.ndarray, credits: np.ndarray, squares: np.ndarray, n: np.ndarray
-) -> Any:
-    """`credits` and `squares`: the sums of squares behind `credit` and `truth`, to detect rounding."""
-    sound = (credit > ROUNDING * np.maximum(credits, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
+    product, credit, truth = ca - c * a / some, cc - c * c / some, both - one * two / some
+    if kind == "cosine":
+        product, credit, truth = ca, cc, both
+    elif kind == "raw":
+        truth = (squares + 2 * both) / 4 - a * a / some
+    sound = (credit > ROUNDING * np.maximum(cc, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
     return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
 
 

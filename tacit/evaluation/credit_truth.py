@@ -16,7 +16,7 @@ Continuations are split into two halves with separate estimates of A; what the h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -119,14 +119,7 @@ MAX_FACTOR = 4  # a state shared by many steps gets up to this many times the co
 State = tuple[Condition, tuple[TakenTurn, ...]]  # condition of the member, its actions and completions
 
 
-@dataclass(frozen=True, eq=False)
-class Continuations:
-    """(won, steps to the end) of each continuation through a state, by half."""
-
-    ends_H: tuple[list[tuple[bool, int]], list[tuple[bool, int]]] = field(default_factory=lambda: ([], []))
-
-    def value(self, gamma: float, half: int) -> float:
-        return float(np.mean([gamma ** (steps - 1) if won else 0.0 for won, steps in self.ends_H[half]]))
+Ends = tuple[list[tuple[bool, int]], list[tuple[bool, int]]]  # by half: (won, steps to the end) of each continuation
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,13 +134,7 @@ class Truth:
 
 
 def value_group(
-    setup: RolloutSetup,
-    group: Group,
-    rollouts: int,
-    gamma: float = 0.95,
-    seed: int = 0,
-    batch: int = BATCH,
-    progress: Callable[[int, int], None] | None = None,
+    setup: RolloutSetup, group: Group, rollouts: int, gamma: float = 0.95, seed: int = 0, batch: int = BATCH
 ) -> Truth:
     """Q and V of every step from `rollouts` continuations per state (rounded up to an even number, at least 2)."""
     longest = max(group.trajectories, key=len, default=None)
@@ -159,16 +146,19 @@ def value_group(
                 f"had shown {step.observation.text[:60]!r}: the same actions do not lead to the same state, so what a step was "
                 "worth cannot be measured by going back to it."
             )
-    found, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch, progress)
-    halves = [_values(group, found, gamma, half) for half in (0, 1)]
-    counts = [len(ends) for after in found.values() for ends in after.ends_H]
-    return Truth(
-        q_HN=np.array([q_N for q_N, _ in halves]).reshape(2, -1),
-        v_HN=np.array([v_N for _, v_N in halves]).reshape(2, -1),
-        episodes=episodes,
-        steps=steps,
-        per_state=2 * float(np.mean(counts)) if counts else 0.0,
-    )
+    found, episodes, steps = continuations(setup, group, max(2, rollouts + rollouts % 2), seed, batch)
+    q_HN: list[list[float]] = [[], []]
+    v_HN: list[list[float]] = [[], []]
+    for half in (0, 1):
+        value = {s: float(np.mean([gamma ** (n - 1) if won else 0.0 for won, n in ends[half]])) for s, ends in found.items()}
+        for trajectory in group.trajectories:
+            states = states_of(trajectory)
+            v_HN[half] += [value[state] for state in states]
+            q_HN[half] += [gamma * value[state] for state in states[1:]]
+            q_HN[half] += [float(trajectory.success)] if states else []
+    counts = [len(ends) for halves in found.values() for ends in halves]
+    q, v = (np.array(values, float).reshape(2, -1) for values in (q_HN, v_HN))
+    return Truth(q, v, episodes, steps, 2 * float(np.mean(counts)) if counts else 0.0)
 
 
 def states_of(trajectory: Trajectory) -> list[State]:
@@ -178,14 +168,10 @@ def states_of(trajectory: Trajectory) -> list[State]:
 
 
 def continuations(
-    setup: RolloutSetup,
-    group: Group,
-    rollouts: int,
-    seed: int = 0,
-    batch: int = BATCH,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[dict[State, Continuations], int, int]:
-    """(continuations by state, episodes played, their steps). Crashed episodes are dropped."""
+    setup: RolloutSetup, group: Group, rollouts: int, seed: int = 0, batch: int = BATCH
+) -> tuple[dict[State, Ends], int, int]:
+    """(ends by state, episodes played, their steps). An episode counts for every visited state it passes through; crashed
+    episodes are dropped."""
     visits = Counter(state for trajectory in group.trajectories for state in states_of(trajectory))
     plans: list[EpisodePlan] = []
     begun: list[tuple[State, int]] = []
@@ -198,47 +184,26 @@ def continuations(
             begun.append(((condition, done), number % 2))
     context = MidwayContext(setup.context, setup.world.make)
     worlds = InProcessPool(lambda: MidwayWorld(setup.world.make(), setup.max_steps))
-    found = {state: Continuations() for state in visits}
+    found: dict[State, Ends] = {state: ([], []) for state in visits}
     steps = 0
     try:
         for start in range(0, len(plans), batch):
             played = rollout(plans[start : start + batch], context, worlds, setup.policy, setup.sampling, setup.max_steps)
-            for (state, half), trajectory in zip(begun[start : start + batch], played, strict=True):
-                if not trajectory.stop.crashed:
-                    _count(found, state, half, trajectory)
-                    steps += len(trajectory)
-            if progress:
-                progress(min(start + batch, len(plans)), len(plans))
+            for ((condition, done), half), trajectory in zip(begun[start : start + batch], played, strict=True):
+                if trajectory.stop.crashed:
+                    continue
+                steps += len(trajectory)
+                for t, step in enumerate(trajectory.steps):
+                    if (condition, done) not in found:
+                        break
+                    found[condition, done][half].append((trajectory.success, len(trajectory) - t))
+                    done = (*done, done_in(step))
     finally:
         worlds.close()
-    lost = next((state for state, after in found.items() if not all(after.ends_H)), None)
+    lost = next((state for state, halves in found.items() if not all(halves)), None)
     if lost is not None:
         raise TacitError(
             f"task {group.task.id!r}: the world broke whenever an episode went on from step {len(lost[1])}, so what was done "
             "there cannot be valued."
         )
     return found, len(plans), steps
-
-
-def _count(found: Mapping[State, Continuations], state: State, half: int, trajectory: Trajectory) -> None:
-    """Count one episode for its first state, and for every visited state it passes through."""
-    condition, done = state
-    for t, step in enumerate(trajectory.steps):
-        if (condition, done) not in found:
-            return
-        found[condition, done].ends_H[half].append((trajectory.success, len(trajectory) - t))
-        done = (*done, done_in(step))
-
-
-def _values(
-    group: Group, found: Mapping[State, Continuations], gamma: float, half: int
-) -> tuple[Sequence[float], Sequence[float]]:
-    value = {state: after.value(gamma, half) for state, after in found.items()}
-    q_N: list[float] = []
-    v_N: list[float] = []
-    for trajectory in group.trajectories:
-        states = states_of(trajectory)
-        v_N += [value[state] for state in states]
-        q_N += [gamma * value[state] for state in states[1:]]
-        q_N += [float(trajectory.success)] if states else []
-    return q_N, v_N

@@ -47,8 +47,11 @@ class TurnCache:
         lines = self._path.read_text(encoding="utf-8").split("\n") if self._path.exists() else []
         for line in lines:
             try:
+                # Only the number of tokens and their summed log-probability are stored, not the tokens.
                 record = json.loads(line)
-                self._known[record["request"]] = _completion(record)
+                tokens, text, finish = np.zeros(count := record["tokens"], np.int64), record["wrote"], record["finish"]
+                each = np.full(count, record["logprob"] / max(1, count), np.float32)
+                self._known[record["request"]] = Completion(tokens, each, text, finish, read=record.get("read", 0))
             except (ValueError, KeyError, TypeError):
                 continue
 
@@ -58,10 +61,13 @@ class TurnCache:
         return found
 
     def keep(self, answers: Mapping[str, Completion]) -> None:
-        usable = {name: completion for name, completion in answers.items() if completion.finish != "unusable"}
-        if usable:
-            # Start with a newline: the last write may have been truncated.
-            text = "".join(f"\n{json.dumps(_record(name, c), ensure_ascii=False)}" for name, c in usable.items())
+        text = ""
+        for name, c in answers.items():
+            if c.finish != "unusable":
+                record = {"request": name, "wrote": c.text, "tokens": len(c.tokens), "logprob": float(c.logprobs.sum())}
+                record |= {"finish": c.finish, **({"read": c.read} if c.read else {})}
+                text += f"\n{json.dumps(record, ensure_ascii=False)}"  # newline first: the last write may have been truncated
+        if text:
             with explain_disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
 
@@ -116,24 +122,6 @@ class RememberingScheduler:
 def _name(request: Request) -> str:
     """The seed identifies episode and turn; the prompt checks that the turn is the same."""
     return f"{request.seed:x}-{hashlib.sha256(request.prompt.tobytes()).hexdigest()[:16]}"
-
-
-def _record(name: str, completion: Completion) -> dict[str, Any]:
-    return {
-        "request": name,
-        "wrote": completion.text,
-        "tokens": len(completion.tokens),
-        "logprob": float(completion.logprobs.sum()),
-        "finish": completion.finish,
-        **({"read": completion.read} if completion.read else {}),
-    }
-
-
-def _completion(record: Mapping[str, Any]) -> Completion:
-    """Only the number of tokens and their summed log-probability are stored, not the tokens."""
-    count = record["tokens"]
-    each = np.full(count, record["logprob"] / max(1, count), np.float32)
-    return Completion(np.zeros(count, np.int64), each, record["wrote"], record["finish"], read=record.get("read", 0))
 
 
 FORMAT = 1  # file format; increase it if older lines would be misread

@@ -151,7 +151,12 @@ def score_panel(
     prompt = [sum(len(s.prompt_tokens) for s in t.steps) for t in played]
     written = [t.completion_tokens for t in played]
     tries = [[t.success for t in played[i::size]] for i in range(min(size, len(played)))]
-    families = score_families(played, size)
+    families = {}
+    for family in sorted({t.task.family for t in played}):
+        own = [t for t in played if t.task.family == family]
+        tried = [[t.success for t in played[i::size]] for i, t in enumerate(played[:size]) if t.task.family == family]
+        won, scores, lengths = sum(t.success for t in own), [t.score for t in own], [len(t) for t in own]
+        families[family] = FamilyScore(len(own), won, won / len(own), _mean(scores), _mean(lengths), interval_over_tasks(tried))
     return PanelScore(
         panel=panel.name,
         panel_hash=panel.hash,
@@ -183,18 +188,6 @@ def score_panel(
         condition=rules.describe_condition(panel.tasks),
         unusable=sum(t.unusable for t in played),
     )
-
-
-def score_families(played: Sequence[Trajectory], size: int) -> dict[str, FamilyScore]:
-    """By family name; a task repeats after `size` episodes."""
-    found = {}
-    for family in sorted({t.task.family for t in played}):
-        own = [t for t in played if t.task.family == family]
-        tries = [[t.success for t in played[i::size]] for i, t in enumerate(played[:size]) if t.task.family == family]
-        won = sum(t.success for t in own)
-        scores, lengths = [t.score for t in own], [len(t) for t in own]
-        found[family] = FamilyScore(len(own), won, won / len(own), _mean(scores), _mean(lengths), interval_over_tasks(tries))
-    return found
 
 
 Record = TypeVar("Record", bound=Mapping[str, Any])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from statistics import NormalDist, median
 
 import numpy as np
 
@@ -240,10 +240,8 @@ def median_steps_to(steps: Sequence[int | None]) -> float | None:
     never did. A mean over those that did would reward a method for failing on its slow seeds."""
     if not steps:
         return None
-    ordered = sorted(float("inf") if s is None else float(s) for s in steps)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return None if median == float("inf") else median
+    middle = float(median(math.inf if s is None else s for s in steps))
+    return None if middle == math.inf else middle
 
 
 def area(curve: Curve) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,11 @@ class PackagedDraft:
     name: str
     world: str  # as `--world` takes it; empty if there is none
     block: str  # for rewards: the form of the state block
-    texts: tuple[str, ...]
+    text: str
 
     @property
     def attribute_name(self) -> str:
-        content = json.dumps([self.kind, self.name, self.world, self.block, *self.texts]).encode()
+        content = json.dumps([self.kind, self.name, self.world, self.block, self.text]).encode()
         return f"DRAFT_{hashlib.sha256(content).hexdigest()[:16]}"
 
     @property
@@ -45,7 +45,7 @@ class PackagedDraft:
     @property
     def files(self) -> dict[str, str]:
         """name -> text"""
-        return {f"{self.name}{f'_{n}' if n else ''}{SUFFIX}": text for n, text in enumerate(self.texts)}
+        return {f"{self.name}{SUFFIX}": self.text}
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "name": self.name, "world": self.world, "block": self.block, "files": list(self.files)}
@@ -53,22 +53,19 @@ class PackagedDraft:
 
 def package_draft(tracker: SandboxedDraft) -> PackagedDraft:
     block = getattr(tracker, "block", "")
-    return PackagedDraft(tracker.kind, tracker.name, tracker.world, block, tracker.sources)
+    return PackagedDraft(tracker.kind, tracker.name, tracker.world, block, tracker.source)
 
 
 def read_packaged_draft(path: Path, data: Mapping[str, Any]) -> PackagedDraft:
     """The draft of the module at `path`; `data` is the `draft` entry of its manifest."""
-    names: Sequence[str] = data["files"]
-    if any(Path(name).name != name for name in names):
-        raise TacitError(f"the draft of module {path} has a path in a file name: {', '.join(names)}.")
+    kind, name, world, block = (str(data[key]) for key in ("kind", "name", "world", "block"))
+    if list(data["files"]) != [f"{name}{SUFFIX}"] or Path(name).name != name:
+        raise TacitError(f"the draft {name!r} of module {path} has unexpected file names: {', '.join(data['files'])}.")
     try:
-        texts = tuple((path / name).read_text(encoding="utf-8") for name in names)
+        text = (path / f"{name}{SUFFIX}").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"cannot read the draft of module {path}: {error}. It is damaged or incomplete.") from error
-    draft = PackagedDraft(str(data["kind"]), str(data["name"]), str(data["world"]), str(data["block"]), texts)
-    if list(draft.files) != list(names):
-        raise TacitError(f"the draft {draft.name!r} of module {path} has unexpected file names: {', '.join(names)}.")
-    return draft
+    return PackagedDraft(kind, name, world, block, text)
 
 
 _drafts: dict[str, PackagedDraft] = {}
@@ -95,9 +92,9 @@ def __getattr__(name: str) -> Environment:
 
         draft = _drafts[name]
         if draft.kind == "tracker":
-            tracker: DraftedTracker | RewardedTracker = DraftedTracker(draft.texts, draft.name, world=draft.world)
+            tracker: DraftedTracker | RewardedTracker = DraftedTracker(draft.text, draft.name, world=draft.world)
         else:
             inner = get_environment(draft.world).tracker_of(draft.block)
-            tracker = RewardedTracker(inner, draft.texts[0], draft.name, draft.world, draft.block)
+            tracker = RewardedTracker(inner, draft.text, draft.name, draft.world, draft.block)
         _worlds[name] = with_draft(tracker)
     return _worlds[name]

@@ -56,16 +56,15 @@ WORK = Environment(
 
 
 def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str = "", block: str = FULL_BLOCK) -> Environment:
-    """A world with a draft. Draft files written by `tacit modules draft` call this.
+    """A world with a draft. Draft files written by `tacit modules draft-tracker` and `draft-rewards` call this.
 
-    `tracker` and `rewards` are files in the directory of the file `beside`. Without a tracker, the rewards are for the world's
-    own tracker of the form `block`.
+    `tracker` or `rewards` is a file in the directory of the file `beside`. Rewards are for the world's own tracker of the form
+    `block`.
     """
-    directory = Path(beside).parent
-    if not tracker:
-        source, name = read_draft(directory / rewards), Path(rewards).stem
-        return with_draft(RewardedTracker(get_environment(world).tracker_of(block), source, name, world, block))
-    return with_draft(DraftedTracker.read(directory / tracker, directory / rewards if rewards else None, world))
+    file = Path(beside).parent / (tracker or rewards)
+    if tracker:
+        return with_draft(DraftedTracker(read_draft(file), file.stem, world=world))
+    return with_draft(RewardedTracker(get_environment(world).tracker_of(block), read_draft(file), file.stem, world, block))
 
 
 def with_draft(drafted: DraftedTracker | RewardedTracker) -> Environment:

@@ -410,19 +410,13 @@ def tasks_of_round(tasks: Sequence[Task], shown: int, number: int, count: int) -
 
 def save_relabeled(shown: Demonstrations, place: Path) -> None:
     """Save the tokens of a round, so that a resumed run continues with exactly these."""
-    with explain_disk_errors(place):
+    with explain_disk_errors(place):  # not atomic: the checkpoints that read it come after it
         place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_name(f".{place.name}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                np.savez_compressed(
-                    file, prompts=np.concatenate(shown.prompts), prompt_lengths=[len(p) for p in shown.prompts],
-                    completions=np.concatenate(shown.completions), completion_lengths=[len(c) for c in shown.completions],
-                    counts=[shown.episodes, shown.won, shown.broken, shown.too_long],
-                )  # fmt: skip
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
+        np.savez_compressed(
+            place, prompts=np.concatenate(shown.prompts), prompt_lengths=[len(p) for p in shown.prompts],
+            completions=np.concatenate(shown.completions), completion_lengths=[len(c) for c in shown.completions],
+            counts=[shown.episodes, shown.won, shown.broken, shown.too_long],
+        )  # fmt: skip
 
 
 def load_relabeled(place: Path) -> Demonstrations:

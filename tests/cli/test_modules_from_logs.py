@@ -132,37 +132,18 @@ def test_what_cannot_be_drafted_is_refused(logs, tmp_path, capsys, flags, messag
 
 
 @pytest.mark.slow
-def test_a_draft_changed_by_hand_is_checked_and_rewards_are_drafted_for_it(logs, tmp_path, capsys, trusted_code) -> None:
+def test_a_draft_changed_by_hand_is_checked(logs, tmp_path) -> None:
     own = tmp_path / "pick_tracker.py"
     own.write_text(drafts.GOOD)
     command = ["--from", str(logs), "--out", str(tmp_path), "--yes"]
     assert main(["modules", "draft-tracker", "--check", str(own), "--name", "pick", *command]) == 0
-    rewards = """
-REWARDS = {"progress": {"took": 0.5}, "error": {"dropped": 0.3}}
-CLAIMS = {"took": 0.5}
-
-def events(before, action, observation, after):
-    if before["reached"] == 0 and after["reached"] == 1:
-        return ["took"]
-    return ["dropped"] if before["holding"] and not after["holding"] and not after["done"] else []
-"""
-    with serving(lambda body: (200, says(drafts.fenced(rewards)))) as server:
-        flags = ["--tracker", str(own), "--endpoint", server.url, "--model", "scripted"]
-        assert main(["modules", "draft-rewards", *flags, *command]) == 0
-        assert "def render" in server.asked[0]["messages"][-1]["content"], "it writes over the tracker's states"
-    text = (tmp_path / "pick_work.py").read_text()
-    assert "rewards='pick_rewards.py'" in text and own.read_text() == drafts.GOOD
-    from tacit.worlds import get_environment
-
-    tracker = get_environment(f"{tmp_path / 'pick_work.py'}:ENVIRONMENT").tracker
-    assert tracker is not None and tracker.components == ("progress.took", "error.dropped")
-    tracker.close()  # type: ignore[attr-defined]
+    assert own.read_text() == drafts.GOOD and "work_of('pick_tracker.py', " in (tmp_path / "pick_work.py").read_text()
 
 
 @pytest.mark.slow
 def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(logs, tmp_path, capsys) -> None:
     common = ["--from", str(logs), "--family", "pick", "--name", "own", "--out", str(tmp_path), "--yes"]
-    assert main(["modules", "draft-rewards", *common]) == 2 and "no tracker: give --tracker" in capsys.readouterr().err
+    assert main(["modules", "draft-rewards", *common]) == 2 and "no tracker: give --world" in capsys.readouterr().err
     with serving(lambda body: (200, says(drafts.fenced(drafts.OWN_REWARDS)))) as server:
         asked = ["--world", "alfworld", "--endpoint", server.url, "--model", "scripted"]
         assert main(["modules", "draft-rewards", *common, *asked]) == 0

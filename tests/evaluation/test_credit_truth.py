@@ -88,12 +88,12 @@ def test_a_continuation_counts_for_every_state_it_comes_through():
     found, episodes, steps = continuations(SETUP, group, 2)
     states = {state for trajectory in group.trajectories for state in states_of(trajectory)}
     assert set(found) == states and steps > episodes > 0
-    counts = {done: sum(map(len, after.ends_H)) for (_, done), after in found.items()}
+    counts = {done: sum(map(len, halves)) for (_, done), halves in found.items()}
     assert counts[()] == 2 * 4, "many steps share the start, nobody comes through it again"
     assert sum(counts.values()) > episodes, "most come through several"
-    for (condition, done), after in found.items():
-        assert condition == PLAIN and all(after.ends_H)
-        assert all(1 <= n <= LIMIT - len(done) for ends in after.ends_H for _, n in ends)
+    for (condition, done), halves in found.items():
+        assert condition == PLAIN and all(halves)
+        assert all(1 <= n <= LIMIT - len(done) for ends in halves for _, n in ends)
 
 
 def test_an_episode_begun_midway_reads_what_the_recorded_one_read():

@@ -31,7 +31,7 @@ def episodes():
 
 
 def test_a_good_draft_holds(episodes) -> None:
-    found = check_draft(Draft([drafts.GOOD], QUICK), episodes)
+    found = check_draft(Draft(drafts.GOOD, QUICK), episodes)
     assert found.passed and set(found.verdicts().values()) == {"held"} and not found.notes
     assert (found.episodes, found.won) == (18, 12) and 100 < found.longest <= 400
 
@@ -52,7 +52,7 @@ def test_a_good_draft_holds(episodes) -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, what) -> None:
-    found = check_draft(Draft([draft], QUICK), episodes)
+    found = check_draft(Draft(draft, QUICK), episodes)
     assert not found.passed and {failure.check for failure in found.failures} <= {check, "bounded"}
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
 
@@ -66,7 +66,7 @@ def blocks(episodes):
 
 
 def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
-    found = check_draft(Draft([drafts.OWN_REWARDS], QUICK, blocks), episodes)
+    found = check_draft(Draft(drafts.OWN_REWARDS, QUICK, blocks), episodes)
     assert found.passed, [str(failure) for failure in found.failures[:3]]
     assert found.verdicts() == dict.fromkeys(("reads", "runs", "deterministic", "rewards"), "held")
     won = next(e for e in episodes if e.success)
@@ -93,7 +93,7 @@ def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
 def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, new, check, what) -> None:
     draft = drafts.OWN_REWARDS.replace(old, new)
     assert draft != drafts.OWN_REWARDS
-    found = check_draft(Draft([draft], QUICK, blocks), episodes)
+    found = check_draft(Draft(draft, QUICK, blocks), episodes)
     assert {failure.check for failure in found.failures} == {check}
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
 
@@ -101,7 +101,7 @@ def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, 
 def test_a_draft_that_hides_from_whoever_reads_it_is_refused(episodes) -> None:
     """An escape sequence can wipe a line from a terminal, and a mark of direction turn one around."""
     for hidden in ("\x1b[2K", "\u202e"):
-        found = check_draft(Draft([drafts.GOOD.replace("BOUND = 400", f"BOUND = 400  # {hidden}")], QUICK), episodes)
+        found = check_draft(Draft(drafts.GOOD.replace("BOUND = 400", f"BOUND = 400  # {hidden}"), QUICK), episodes)
         assert [str(failure) for failure in found.failures] == ["reads: line 4: a character that cannot be seen"]
 
 
@@ -111,7 +111,7 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
         "', '.join(p[:20] for p in state['checked'])", "', '.join(set(p[:20] for p in state['checked']))"
     )
     assert draft != drafts.GOOD
-    found = check_draft(Draft([draft], QUICK), episodes)
+    found = check_draft(Draft(draft, QUICK), episodes)
     assert {failure.check for failure in found.failures} == {"deterministic"}
 
 
@@ -124,23 +124,21 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
 )
 def test_one_that_is_loaded_otherwise_in_another_process_is_found_out(episodes, line, what) -> None:
     def order(seed: int) -> str:
-        with Sandbox(
-            [drafts.GOOD.replace("BOUND = 400", "BOUND = 400 + ord(next(iter({'ab', 'cd'}))[0])")], seed=seed
-        ) as fence:
+        with Sandbox(drafts.GOOD.replace("BOUND = 400", "BOUND = 400 + ord(next(iter({'ab', 'cd'}))[0])"), seed=seed) as fence:
             return {497: "ab", 499: "cd"}[fence.constants["BOUND"]]
 
     assert order(0) != order(1), "or these words tell the two processes not apart"
-    found = check_draft(Draft([f"{drafts.GOOD}\n{line.replace('FIRST', order(0))}\n"], QUICK), episodes)
+    found = check_draft(Draft(f"{drafts.GOOD}\n{line.replace('FIRST', order(0))}\n", QUICK), episodes)
     assert {failure.check for failure in found.failures} == {"deterministic"}
     assert what in str(found.failures[0]), [str(failure) for failure in found.failures[:3]]
 
 
 def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
     won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
-    notes = " ".join(check_draft(Draft([drafts.GOOD], QUICK), won).notes)
+    notes = " ".join(check_draft(Draft(drafts.GOOD, QUICK), won).notes)
     assert "12 episodes have no observation after the last action" in notes and "no lost episodes" in notes
     anything = drafts.GOOD.replace('if put.group(1) == new["target"] and put.group(2) == new["destination"]', "if True")
-    notes = " ".join(check_draft(Draft([anything], QUICK), [e for e in episodes if e.success]).notes)
+    notes = " ".join(check_draft(Draft(anything, QUICK), [e for e in episodes if e.success]).notes)
     assert "`done` does not depend on the goal" in notes
 
 
@@ -165,7 +163,7 @@ def test_constants_that_mean_nothing_are_refused(constants, message) -> None:
 
 
 def test_a_draft_is_a_tracker(episodes) -> None:
-    tracker = DraftedTracker((drafts.GOOD,), "pick")
+    tracker = DraftedTracker(drafts.GOOD, "pick")
     try:
         won = next(e for e in episodes if e.success)
         state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
@@ -177,7 +175,7 @@ def test_a_draft_is_a_tracker(episodes) -> None:
             assert signals["progress"] == pytest.approx(sum(v for n, v in signals.items() if n.startswith("progress.")))
         assert state.done and paid == 2.0 and tracker.render(state).endswith("subgoal: done")
         assert tracker.components == ("progress.subgoal", "progress.new_place", "error.refused", "error.again")
-        assert tracker.version != DraftedTracker((drafts.GOOD + " ",), "pick").version
+        assert tracker.version != DraftedTracker(drafts.GOOD + " ", "pick").version
     finally:
         tracker.close()
 
@@ -201,7 +199,7 @@ def test_drafted_rewards_are_what_a_worlds_own_tracker_pays(episodes) -> None:
 
 @pytest.mark.slow
 def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
-    tracker = DraftedTracker((drafts.NEVER_ENDS,), "pick", QUICK)
+    tracker = DraftedTracker(drafts.NEVER_ENDS, "pick", QUICK)
     task = Task("work", "", "pick", "", 0, "put a mug in shelf.")
     try:
         for _ in range(2):
@@ -214,7 +212,7 @@ def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
 
 def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, monkeypatch) -> None:
     monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
-    tracker, opened = DraftedTracker((drafts.GOOD,), "pick"), []
+    tracker, opened = DraftedTracker(drafts.GOOD, "pick"), []
     monkeypatch.setattr("tacit.modules.drafting.tracker.Sandbox", lambda *a, **k: opened.append(Sandbox(*a, **k)) or opened[-1])
     won = next(e for e in episodes if e.success)
     state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))

@@ -24,7 +24,7 @@ def started(line: str) -> str:
 
 
 def test_a_sound_draft_is_run() -> None:
-    with Sandbox([GOOD]) as sandbox:
+    with Sandbox(GOOD) as sandbox:
         state, block, done = sandbox.call("start", **FIRST)
         assert state["target"] == "mug" and block.startswith("target_object: mug\ndestination: shelf") and done is False
         state, _, done, events = sandbox.call(
@@ -60,7 +60,7 @@ def test_what_a_text_may_not_have_is_named_with_its_line_and_not_run(line: str, 
     found = check_source(f"MARK = 1\n{line}\n")
     assert found and reason in found[0]
     assert found[0].startswith(("line 2", "line 3")) or "characters" in found[0]
-    with Sandbox([started("pass"), line]) as sandbox:
+    with Sandbox(f"{started('pass')}\n{line}") as sandbox:
         assert sandbox.findings and not sandbox.constants
 
 
@@ -132,7 +132,7 @@ def test_below_python_the_kernel_refuses() -> None:
 
 def test_one_that_never_ends_is_ended_and_the_rest_of_the_house_goes_on() -> None:
     began = time.monotonic()
-    sandbox = Sandbox([started("while True: pass")], Limits(call_s=0.3))
+    sandbox = Sandbox(started("while True: pass"), Limits(call_s=0.3))
     with pytest.raises(DraftTimeout, match=r"no answer within 0.3 s"):
         sandbox.call("start", **FIRST)
     assert time.monotonic() - began < 10 and not sandbox.alive
@@ -141,13 +141,13 @@ def test_one_that_never_ends_is_ended_and_the_rest_of_the_house_goes_on() -> Non
 
 
 def test_one_that_wants_all_memory_gets_an_error() -> None:
-    with Sandbox([started("x = 'x' * (1 << 33)")]) as sandbox, pytest.raises(DraftError, match="MemoryError"):
+    with Sandbox(started("x = 'x' * (1 << 33)")) as sandbox, pytest.raises(DraftError, match="MemoryError"):
         sandbox.call("start", **FIRST)
 
 
 def test_one_that_answers_without_measure_is_ended() -> None:
     long = GOOD.replace('return "\\n".join', 'return "x" * 5_000_000 + "\\n".join')
-    with Sandbox([long]) as sandbox, pytest.raises(DraftTimeout, match="more than 1000000 bytes"):
+    with Sandbox(long) as sandbox, pytest.raises(DraftTimeout, match="more than 1000000 bytes"):
         sandbox.call("start", **FIRST)
 
 
@@ -163,7 +163,7 @@ def test_one_that_answers_without_measure_is_ended() -> None:
     ],
 )
 def test_a_state_that_is_none_is_explained(line: str, message: str) -> None:
-    with Sandbox([started(line)]) as sandbox:
+    with Sandbox(started(line)) as sandbox:
         with pytest.raises(DraftError, match=message):
             sandbox.call("start", **FIRST)
         assert sandbox.alive, "an error is an answer"
@@ -171,9 +171,9 @@ def test_a_state_that_is_none_is_explained(line: str, message: str) -> None:
 
 def test_what_it_lacks_is_said() -> None:
     with pytest.raises(DraftError, match="it has no done, CLAIMS"):
-        Sandbox([GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM =")])
+        Sandbox(GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM ="))
     with pytest.raises(TacitError, match="ZeroDivisionError"):
-        Sandbox([GOOD + "\n1 / 0\n"])
+        Sandbox(GOOD + "\n1 / 0\n")
 
 
 def test_of_a_thousand_mistakes_the_first_are_named() -> None:

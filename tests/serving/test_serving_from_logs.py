@@ -86,8 +86,8 @@ def with_draft(taught: Path, place: Path, text: str) -> Path:
     shutil.copytree(taught, place)
     manifest = next(place.glob("*/module.json"))
     told = json.loads(manifest.read_text())
-    draft = replace(read_packaged_draft(manifest.parent, told["draft"]), texts=(text,))
-    told |= {"world": draft.world_name, "tracker": DraftedTracker(draft.texts, draft.name).version}
+    draft = replace(read_packaged_draft(manifest.parent, told["draft"]), text=text)
+    told |= {"world": draft.world_name, "tracker": DraftedTracker(draft.text, draft.name).version}
     for name, written in draft.files.items():
         (manifest.parent / name).write_text(written)
         told["files"][name] = hashlib.sha256(written.encode()).hexdigest()

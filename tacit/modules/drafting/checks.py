@@ -57,9 +57,7 @@ def run_tracker(sandbox: Sandbox, goal: str, seen: Sequence[str], actions: Seque
 
 @dataclass(frozen=True)
 class Draft:
-    """Source files, executed in order in one namespace."""
-
-    sources: Sequence[str]
+    source: str
     limits: Limits | None = None
     blocks: Mapping[Recording, Sequence[Fields]] | None = None  # for rewards only: fields of the world's own tracker, per turn
 
@@ -68,7 +66,7 @@ class Draft:
         return "tracker" if self.blocks is None else "rewards"
 
     def sandbox(self, seed: int = 0) -> Sandbox:
-        return Sandbox(self.sources, self.limits, seed, kind=self.kind)
+        return Sandbox(self.source, self.limits, seed, kind=self.kind)
 
     def follow(self, sandbox: Sandbox, episode: Recording) -> DraftTrace:
         if self.blocks is None:

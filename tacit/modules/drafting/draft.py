@@ -78,16 +78,13 @@ def build_prompt(
     actions: Sequence[str],
     before: str = "",
     failed: str = "",
-    tracker: str = "",
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> Prompt:
-    """Ask for a tracker with rewards; for the rewards of a drafted `tracker`; or for rewards over the state `blocks` of the
-    world's own tracker, which are shown with the episodes. `before` and `failed` are the last draft and its failures."""
+    """Ask for a tracker with rewards, or for rewards over the state `blocks` of the world's own tracker, which are shown with
+    the episodes. `before` and `failed` are the last draft and its failures."""
     there, parts = "", f"\n{_TRACKER_RULES}{_REWARD_RULES}"
-    if tracker or blocks is not None:
-        there = f"The tracker is there:\n```python\n{tracker}\n```\nLeave it as it is, and write over its states.\n"
+    if blocks is not None:
         parts = _REWARD_RULES
-    if not tracker and blocks is not None:
         names = dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block")
         there = f"{_OWN_STATES.format(names=', '.join(names))}\n"
     again = (
@@ -164,13 +161,11 @@ def draft_until_valid(
     show: Callable[[str, int], None],
     approve: Callable[[], bool],
     report: Callable[[CheckReport], None],
-    preceding: Sequence[str] = (),
     blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> DraftResult:
     """Ask for drafts until one passes, one is not approved, or `attempts` are used up.
 
-    `ask(last_draft, failures, attempt)` returns a draft. `preceding` is source that runs before it, such as the tracker that
-    rewards are for; `blocks` are the fields of the world's own tracker.
+    `ask(last_draft, failures, attempt)` returns a draft. `blocks` are the fields of the world's own tracker.
     """
     text = failed = ""
     for attempt in range(attempts):
@@ -181,7 +176,7 @@ def draft_until_valid(
         elif not approve():
             return DraftResult(text, None)
         else:
-            found = check_draft(Draft([*preceding, text], blocks=blocks), episodes)
+            found = check_draft(Draft(text, blocks=blocks), episodes)
         report(found)
         if found.passed:
             break
@@ -219,12 +214,10 @@ class Drafter:
         return extract_code(self._answers[key].text)
 
 
-def save_draft(
-    out: Path, name: str, kind: str, drafted: DraftResult, world: str = "", tracker: str = "", block: str = ""
-) -> list[Path]:
+def save_draft(out: Path, name: str, kind: str, drafted: DraftResult, world: str = "", block: str = "") -> list[Path]:
     """Write a draft that passed, with a file that makes it a world; or a failed draft with the suffix `.refused`.
 
-    `kind` is `tracker` or `rewards`. Rewards are for the file `tracker`, or for the world's own `block`. Returns the files.
+    `kind` is `tracker`, or `rewards` for the world's own `block`. Returns the files.
     """
     out.mkdir(parents=True, exist_ok=True)
     found = drafted.report
@@ -238,7 +231,7 @@ def save_draft(
     file, work = out / f"{name}_{kind}.py", out / f"{name}_work.py"
     write_text(file, drafted.text)
     own = {"rewards": file.name, "world": world, "block": block} if kind == "rewards" else {"world": world}
-    first = repr(file.name if kind == "tracker" else tracker)
+    first = repr(file.name if kind == "tracker" else "")
     more = ", ".join([first, "beside=__file__", *(f"{name}={value!r}" for name, value in own.items() if value)])
     write_text(
         work,

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,7 +48,7 @@ class Limits:
 
 class Sandbox:
     def __init__(
-        self, sources: Sequence[str], limits: Limits | None = None, seed: int = 0, run: bool = True, kind: Kind = "tracker"
+        self, source: str, limits: Limits | None = None, seed: int = 0, run: bool = True, kind: Kind = "tracker"
     ) -> None:
         """`seed` sets PYTHONHASHSEED. With `run=False` the source is checked but not executed."""
         if sys.platform == "win32":
@@ -65,7 +65,7 @@ class Sandbox:
             start_new_session=True,
         )
         self._buffer = b""
-        begin = {"sources": list(sources), "kind": kind, "limits": asdict(self.limits), "run": run}
+        begin = {"source": source, "kind": kind, "limits": asdict(self.limits), "run": run}
         try:
             first = self._exchange(begin, self.limits.call_s + START_S)
         except BaseException:
@@ -139,7 +139,7 @@ class Sandbox:
 
 def check_source(source: str) -> tuple[str, ...]:
     """Forbidden code in a draft's source. Runs nothing."""
-    with Sandbox([source], run=False) as sandbox:
+    with Sandbox(source, run=False) as sandbox:
         return sandbox.findings
 
 

@@ -1,6 +1,6 @@
 """The process that runs a draft. `sandbox.py` starts this file by itself, without site-packages.
 
-The protocol is JSON lines: first `{"sources": […], "kind": "tracker", "limits": {…}, "run": true}`, then one line per call.
+The protocol is JSON lines: first `{"source": "…", "kind": "tracker", "limits": {…}, "run": true}`, then one line per call.
 
 Layers of protection, from the outside in:
 
@@ -70,17 +70,11 @@ MAX_FINDINGS = 20
 
 def findings(source):
     """Forbidden code in a source, at most MAX_FINDINGS messages."""
-    found = all_findings(source)
-    more = len(found) - MAX_FINDINGS
-    return found if more <= 0 else [*found[:MAX_FINDINGS], f"and {more} more of such"]
-
-
-def all_findings(source):
     if len(source) > MAX_SOURCE:
         return [f"{len(source)} characters, more than {MAX_SOURCE}"]
     hidden = [number for number, line in enumerate(source.split("\n"), 1) if not line.replace("\t", " ").isprintable()]
     if hidden:  # the reader could be shown something else than what runs
-        return [f"line {number}: a character that cannot be seen" for number in hidden]
+        return [f"line {number}: a character that cannot be seen" for number in hidden[:MAX_FINDINGS]]
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -92,16 +86,16 @@ def all_findings(source):
     for node in ast.walk(tree):
         for reason in _check_node(node, id(node) in plain):
             found.append(f"line {getattr(node, 'lineno', 1)}: {reason}")
-    return found
+    more = len(found) - MAX_FINDINGS
+    return found if more <= 0 else [*found[:MAX_FINDINGS], f"and {more} more of such"]
 
 
 def _formats_plainly(called):
     """Whether this is `"…{}…{name:>3}…".format`: a field such as `{0.__globals__}` or `{0[key]}` would read attributes."""
-    if not (isinstance(called, ast.Attribute) and called.attr == "format" and isinstance(called.value, ast.Constant)):
+    text = called.value if isinstance(called, ast.Attribute) and called.attr == "format" else None
+    if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
         return False
-    if not isinstance(called.value.value, str):
-        return False
-    templates = [called.value.value]
+    templates = [text.value]
     try:
         while templates:
             for _, field, spec, _ in string.Formatter().parse(templates.pop()):
@@ -216,11 +210,10 @@ def find_events(draft, before, action, saw, after):
     return list(events)
 
 
-def load(sources, kind):
-    """Execute the sources and return their namespace. Missing functions and constants are errors."""
+def load(source, kind):
+    """Execute the source and return its namespace. Missing functions and constants are errors."""
     draft, (functions, constants) = make_namespace(), PARTS[kind]
-    for number, source in enumerate(sources):
-        exec(compile(source, f"<draft {number + 1}>", "exec"), draft)
+    exec(compile(source, "<draft>", "exec"), draft)
     lacking = [name for name in functions if not callable(draft.get(name))] + [name for name in constants if name not in draft]
     if lacking:
         raise NameError(f"it has no {', '.join(lacking)}")
@@ -247,12 +240,12 @@ def main():
 
     begin = json.loads(lines.readline())
     held = apply_limits(begin["limits"])
-    found = [reason for source in begin["sources"] for reason in findings(source)]
+    found = findings(begin["source"])
     if found or not begin["run"]:
         send({"findings": found, "held": held})
         return
     try:
-        draft = load(begin["sources"], begin["kind"])
+        draft = load(begin["source"], begin["kind"])
         send({"findings": [], "held": held, "constants": {name: draft[name] for name in PARTS[begin["kind"]][1]}})
     except BaseException as error:
         send({"findings": [], "held": held, "error": describe_error(error)})

@@ -67,13 +67,6 @@ class DraftRules:
                 raise DraftError(f"CLAIMS names {rule!r}, which is no rule of progress")
         return cls(bound, progress, errors, claimed)
 
-    def signals(self, events: tuple[str, ...]) -> Mapping[str, float]:
-        """Reward components of a step (`core/hindsight.py`)."""
-        return sum_signals(
-            score_events((e for e in events if e in self.progress), self.progress),
-            score_events((e for e in events if e in self.errors), self.errors),
-        )
-
     def unknown(self, events: tuple[str, ...]) -> str:
         """The first event that is not a rule, or an empty string."""
         return next((event for event in events if event not in self.progress and event not in self.errors), "")
@@ -102,15 +95,14 @@ class SandboxedDraft:
 
     kind: Kind = "tracker"
 
-    def __init__(self, sources: tuple[str, ...], name: str, limits: Limits | None = None, world: str = "") -> None:
+    def __init__(self, source: str, name: str, limits: Limits | None = None, world: str = "") -> None:
         """`world` is the name of the draft's world, if it has one."""
-        self.sources, self.name, self.limits, self.world = sources, name, limits or Limits(), world
+        self.source, self.name, self.limits, self.world = source, name, limits or Limits(), world
         self._lock = threading.Lock()
         self._sandbox: Sandbox | None = None
         self._rules: DraftRules | None = None
         self._calls = 0
-        written = "\0".join(self.sources).encode()
-        self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"  # changes with every character of the draft
+        self.version = f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"  # changes with every character of the draft
 
     @property
     def rules(self) -> DraftRules:
@@ -123,6 +115,11 @@ class SandboxedDraft:
     def components(self) -> tuple[str, ...]:
         return component_names(self.rules.progress, self.rules.errors)
 
+    def signals(self, before: Any, after: DraftState | RewardedState) -> Mapping[str, float]:
+        """Reward components of a step (`core/hindsight.py`)."""
+        tables = (self.rules.progress, self.rules.errors)
+        return sum_signals(*(score_events((e for e in after.events if e in table), table) for table in tables))
+
     def check_events(self, events: Sequence[str]) -> tuple[str, ...]:
         if name := self.rules.unknown(tuple(events)):
             raise TacitError(f"the drafted tracker {self.name} returned an event that is not in its REWARDS: {name!r}.")
@@ -130,15 +127,17 @@ class SandboxedDraft:
 
     def close(self) -> None:
         with self._lock:
-            if self._sandbox is not None:
-                self._sandbox.close()
-            self._sandbox = None
+            self._close()
+
+    def _close(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.close()
+        self._sandbox, self._calls = None, 0
 
     def call(self, name: str, **arguments: Any) -> Any:
         with self._lock:
-            if self._sandbox is not None and self._calls >= CALLS_PER_PROCESS:
-                self._sandbox.close()
-                self._sandbox = None
+            if self._calls >= CALLS_PER_PROCESS:
+                self._close()
             sandbox = self._open()
             self._calls += 1
             try:
@@ -151,7 +150,7 @@ class SandboxedDraft:
 
     def _open(self) -> Sandbox:
         if self._sandbox is None:
-            sandbox = Sandbox(self.sources, self.limits, kind=self.kind)
+            sandbox = Sandbox(self.source, self.limits, kind=self.kind)
             try:
                 if sandbox.findings:
                     raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(sandbox.findings)}.")
@@ -159,15 +158,11 @@ class SandboxedDraft:
             except TacitError:
                 sandbox.close()
                 raise
-            self._sandbox, self._calls = sandbox, 0
+            self._sandbox = sandbox
         return self._sandbox
 
 
 class DraftedTracker(SandboxedDraft):
-    @classmethod
-    def read(cls, tracker: Path, rewards: Path | None = None, world: str = "") -> DraftedTracker:
-        return cls(tuple(read_draft(path) for path in (tracker, rewards) if path is not None), tracker.stem, world=world)
-
     def start(self, task: Task, observation: Observation) -> DraftState:
         return DraftState(*self.call("start", goal=task.goal, saw=observation.text))
 
@@ -182,9 +177,6 @@ class DraftedTracker(SandboxedDraft):
                 f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
             )
         return state.block
-
-    def signals(self, before: DraftState, after: DraftState) -> Mapping[str, float]:
-        return self.rules.signals(after.events)
 
 
 def read_draft(path: Path) -> str:
@@ -228,7 +220,7 @@ class RewardedTracker(SandboxedDraft):
 
     def __init__(self, inner: Tracker, source: str, name: str, world: str, block: str, limits: Limits | None = None) -> None:
         """`inner` is the world's tracker for the form `block`."""
-        super().__init__((source,), name, limits, world)
+        super().__init__(source, name, limits, world)
         self.inner, self.block = inner, block
         self.version = f"{inner.version}+{self.version}"
 
@@ -247,9 +239,6 @@ class RewardedTracker(SandboxedDraft):
 
     def render(self, state: RewardedState) -> str:
         return self.inner.render(state.own)
-
-    def signals(self, before: RewardedState, after: RewardedState) -> Mapping[str, float]:
-        return self.rules.signals(after.events)
 
 
 def render_fields(
