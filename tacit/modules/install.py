@@ -161,8 +161,8 @@ def _check_module(module: Module, source: str, options: InstallOptions) -> None:
     if draft is not None:
         if draft.kind not in PARTS or draft.world_name != module.world or set(draft.files) - set(module.files):
             raise TacitError(f"the draft in module {module.skill!r} is not the one it was trained with.")
-        if found := check_source(draft.text):
-            raise TacitError(f"the draft in module {module.skill!r} is refused: {'; '.join(found)}.")
+        if reasons := check_source(draft.text):
+            raise TacitError(f"the draft in module {module.skill!r} is refused: {'; '.join(reasons)}.")
     if found := find_problems(module, options.base):
         raise TacitError(f"module {module.skill!r} was not installed: {'; '.join(found).replace(str(module.path), source)}")
     world = open_world(module.world)
