@@ -94,6 +94,7 @@ def test_the_engine_says_what_it_can(written: Path, capsys) -> None:
     assert "needs reference, scoring, which engine 'mine' cannot do. Engines that can: local" in capsys.readouterr().err
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_in_the_world(written: Path, capsys, method: str) -> None:
     assert train("--world", "more.py:MORE", "--method", method) == 0

@@ -87,8 +87,14 @@ PLACES = {
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"dtype": "bfloat16"}], ids=["whole", "lora", "bfloat16"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "settings"),
+    [
+        *((place, {}) for place in PLACES),
+        *((place, {"lora_rank": 4}) for place in ("backward", "moments", "loading a step's kernel")),
+        *((place, {"dtype": "bfloat16"}) for place in ("backward", "adding up", "norm")),
+    ],
+)
 def test_wherever_it_runs_out_the_weights_end_as_if_it_had_not(make_policy, monkeypatch, place, settings):
     finer, short = make_policy(token_budget=50, **settings), make_policy(token_budget=100, **settings)
     batches = a_batch(0), a_batch(1), a_batch(2)

@@ -16,6 +16,8 @@ from tacit.report.run_page import CHARTED
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
 
+pytestmark = pytest.mark.slow
+
 TRAIN = (
     "train --world countdown --model tiny-0.5m --method grpo --kl 0.05 --tasks 4 --max-steps 4 --groups 2 --group-size 2 "
     "--iterations 2 --lr 1e-2 --epochs 2 --history 1 --sft.steps 3 --sft.batch 4 --sft.tasks 4 --evaluation.tasks 6 "
