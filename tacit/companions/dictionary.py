@@ -251,9 +251,8 @@ class Segmentation(NamedTuple):
 #     E ℓ̃(s, Ĉ)  ≤ mean ℓ̃(sᵢ, Ĉ) + √((L_dict(Ĉ) ln 2 + ln(m/δ)) / 2m)                      Theorem 3, Eq. 7
 #     E ψ(s)     ≤ mean ψ(sᵢ) + (B*/m + K* log₂|C*|) √((B* ln 2 + ln(m/δ)) / 2m)            Proposition 4, Eq. 8
 #
-# They hold with probability 1 − δ over m independent successes of one policy. Eq. 7 also holds for a dictionary extracted from
-# these successes, since P(C) = 2^−L_dict(C) / Z is a prior with Z ≤ 1. A success buffer mixes policies of several iterations;
-# there the bound only measures how well the dictionary fits.
+# They hold with probability 1 − δ over m independent successes of one policy; Eq. 7 also for a dictionary extracted from them,
+# since P(C) = 2^−L_dict(C) / Z is a prior with Z ≤ 1. A success buffer mixes policies: there the bound only measures the fit.
 
 
 def normalized_loss(segments: float, dictionary: Dictionary, m: int, horizon: int) -> float:
@@ -293,12 +292,8 @@ def proposition_4(
     dictionary_bits: float | None = None,
     most_segments: int | None = None,
 ) -> float:
-    """Upper bound in bits on the expected description length of a fresh success under a dictionary fixed beforehand.
-
-    `dictionary_bits` is B*, an upper bound on the cost of the dictionary; `most_segments` is K*, one on the segments of any
-    success (Assumption 2). Defaults: the dictionary's cost and the most in the corpus. The latter is a guess, since a rarer
-    success may need more.
-    """
+    """Upper bound in bits on the expected description length of a fresh success under a dictionary fixed beforehand, given B*
+    (`dictionary_bits`) and K* (`most_segments`) of Assumption 2. The default K* is a guess: a rarer success may need more."""
     if not corpus:
         raise TacitError("the bound of Proposition 4 needs at least one success.")
     segments, m = [dictionary.seg(s) for s in corpus], len(corpus)

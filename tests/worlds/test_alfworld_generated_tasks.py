@@ -19,7 +19,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.worlds import get_environment
-from tacit.worlds.alfworld import PUBLISHED_ONLY, example_texts
+from tacit.worlds.alfworld import PUBLISHED_KINDS, example_texts
 from tacit.worlds.alfworld.expert import Oracle
 from tacit.worlds.alfworld.published import load_games
 from tacit.worlds.alfworld.tasks import (
@@ -305,7 +305,7 @@ def test_example_texts_name_everything_and_depend_on_the_seed_alone():
     texts = example_texts(0)
     assert texts == example_texts(0) != example_texts(1) and all(texts)
     words = Counter(word for text in texts for word in text.replace(",", "").split())
-    kinds = {*PUBLISHED_ONLY, *(kind for room in ROOMS.values() for kind in (*room.belongings, *room.furniture))}
+    kinds = {*PUBLISHED_KINDS, *(kind for room in ROOMS.values() for kind in (*room.belongings, *room.furniture))}
     assert min(words[kind] for kind in kinds) >= 100
     assert sum(map(len, texts)) < 5_000_000
 

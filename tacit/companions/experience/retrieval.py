@@ -40,17 +40,15 @@ def rank_entries(bank: Bank, order: Order) -> list[tuple[Entry, Usage]]:
 
 
 class Embedding(Protocol):
+    """N texts -> [N, D]"""
+
     @property
-    def name(self) -> str:
-        """stored in the bank"""
-        ...
+    def name(self) -> str: ...  # stored in the bank
 
     @property
     def dimensions(self) -> int: ...
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """[N, D]"""
-        ...
+    def __call__(self, texts: Sequence[str]) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tacit.core.world import Environment
 from tacit.worlds.alfworld.expert import Explorer, Oracle, act_on_prompt
 from tacit.worlds.alfworld.published import NAME, SIZES
 from tacit.worlds.alfworld.skills import ALPHABET, HANDBOOK, failure, hindsight
-from tacit.worlds.alfworld.tasks import FITS, PANELS, ROOMS, SPLITS, tasks
+from tacit.worlds.alfworld.tasks import FITS, PANELS, PUBLISHED_KINDS, ROOMS, SPLITS, tasks
 from tacit.worlds.alfworld.tracker import FORMS, AlfworldTracker
 from tacit.worlds.alfworld.world import FAMILIES, PUBLISHED_TYPES, AlfWorld, FullWording, TerseWording
 
@@ -20,19 +20,13 @@ SKILLS = {"pick": ("pick", "pick2"), **{family: (family,) for family in ("look",
 """skill module -> the families it serves; pick2 is pick, twice (constant-context paper, §7.1)"""
 GAMES, STEPS, NAMED = 60, 25, 200
 """games and steps of example texts; how often each kind is repeated, so that rare kinds get short tokens too"""
-PUBLISHED_ONLY = (
-    "bathtub", "blinds", "boots", "chair", "curtains", "floorlamp", "footstool", "laundryhamperlid", "lightswitch",
-    "mirror", "painting", "papertowelroll", "plunger", "poster", "scrubbrush", "showerdoor", "showerglass", "sink",
-    "stoveknob", "toaster", "window",
-)  # fmt: skip
-"""kinds that occur in published games but not in generated ones"""
 
 
 def example_texts(seed: int) -> list[str]:
     """Text to train a tiny tokenizer: both wordings along random episodes in generated houses, and every object kind."""
     rng = Random(f"alfworld/texts/{seed}")
     texts = [text for task in tasks("train", GAMES, seed) for text in _random_episode_texts(rng, task)]
-    kinds = {*FITS, *PUBLISHED_ONLY, *(kind for room in ROOMS.values() for kind in room.belongings)}
+    kinds = {*FITS, *PUBLISHED_KINDS, *(kind for room in ROOMS.values() for kind in room.belongings)}
     return [*texts, *(f"{kind} 1: a {kind} {2 + n % 20}, some {kind} in" for kind, n in product(sorted(kinds), range(NAMED)))]
 
 

@@ -27,6 +27,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("houses.toml").read_text(encodi
 FITS: Mapping[str, frozenset[str]] = {place: frozenset(kinds.split()) for place, kinds in _TABLES["fits"].items()}
 CAPACITY: Mapping[str, int] = _TABLES["capacity"]
 OPENABLE: Mapping[str, float] = _TABLES["openable"]
+PUBLISHED_KINDS: Sequence[str] = _TABLES["published_kinds"].split()
 SIDE_BY_SIDE = ("cabinet", "drawer", "shelf", "stoveburner")  # kinds of which two neighbours may be faced at once
 LAMP = "desklamp"
 SMALL = frozenset(_TABLES["abilities"]["small"].split())  # what may be seen lying in a vessel

@@ -16,15 +16,10 @@ from tacit.core.errors import TacitError
 from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Brief, StepCountWording, World
 
-# The initial state of a game. `published.py` and `tasks.py` both build a `Game`; three rules make them behave alike:
-#
-# 1. Tuple order is listing order: observations list receptacles and objects in this order, and indices refer to it.
-# 2. Names are `kind number`, unique, and count down within a kind (`number_names`): `a fork 3, a fork 2, a fork 1`.
-# 3. A location is an integer that several receptacles may share: the agent then faces all of them.
-#    In published games, no receptacle is at the start location.
-#
-# An object may start in several receptacles at once. It may also be at a location without being in a receptacle: it is then
-# invisible, but a knife reaches it.
+# The initial state of a game. `published.py` and `tasks.py` both build a `Game`. Tuple order is listing order. Names are `kind
+# number`, unique, and count down within a kind: `a fork 3, a fork 2, a fork 1`. Several receptacles may share a location: the
+# agent then faces all of them. In published games, no receptacle is at the start location. An object may start in several
+# receptacles at once, or at a location without being in one: it is then invisible, but a knife reaches it.
 
 PUBLISHED_TYPES: Mapping[str, str] = {
     "pick": "pick_and_place_simple",

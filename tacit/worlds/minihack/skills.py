@@ -122,18 +122,14 @@ class Explorer:
         here = scene.here
         if here is None:  # something covers the agent: attack
             return "north"
-        if word := self._walk(scene, lambda place: scene.at(place) == game.STAIRS):
+        if word := self._walk(scene, game.stairs(scene)):
             return word
         if game.APPLY in self._level.actions and (word := self._use_key(scene, here)):
             return word
         if scene.find(game.WATER) and (word := self._cross_river(scene, here)):
             return word
-
-        def unexplored(place: Place) -> bool:
-            unseen = any(scene.at(shift(place, word)) == game.UNSEEN for word in COMPASS)
-            return place not in self._visited and unseen
-
-        if word := self._walk(scene, unexplored) or self._walk(scene, lambda place: place not in self._visited):
+        word = self._walk(scene, game.unexplored(scene, self._visited)) or self._walk(scene, lambda p: p not in self._visited)
+        if word:
             return word
         words = [word for word in COMPASS if (here, word) not in self._blocked] or list(COMPASS)
         return words[len(self._visited) % len(words)]  # nothing is left to explore: try the untried directions in turn

@@ -170,6 +170,15 @@ def find_path(
     return None
 
 
+def unexplored(scene: Scene, visited: Collection[Place]) -> Callable[[Place], bool]:
+    """A test for unvisited places next to unseen squares."""
+    return lambda place: place not in visited and any(scene.at(shift(place, word)) == UNSEEN for word in COMPASS)
+
+
+def stairs(scene: Scene) -> Callable[[Place], bool]:
+    return lambda place: scene.at(place) == STAIRS
+
+
 # The engine. `nle` and `minihack` are imported when a level is first played.
 
 REQUIRES, EXTRA = ("nle", "minihack", "pkg_resources"), "minihack"

@@ -76,11 +76,9 @@ def add_hash_code(compiled: bytes, field: str) -> bytes:
 
 
 # One JVM serves many episodes. We call the package's server directly: `ScienceWorldEnv.step` also lists all valid actions,
-# which takes many times as long as the action. Episodes are independent of each other and identical in every process:
-#
-# - The simulator has one random generator and one object counter per JVM. Each episode has its own of both, swapped in before
-#   each call.
-# - Objects hash by id (see above); everything else hashed by identity has equal hashes (`hashCode=2`) and keeps creation order.
+# which takes many times as long as the action. Episodes are identical in every process: each has its own random generator and
+# object counter, swapped in before each call (the simulator has one of each); what is hashed by identity has equal hashes
+# (`hashCode=2`) and keeps creation order.
 
 HEAP_MB = 2048  # maximum heap of the JVM; an episode takes about 11 MB
 MOST_EPISODES = 128  # maximum concurrent episodes in one JVM

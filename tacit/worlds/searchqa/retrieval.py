@@ -89,12 +89,8 @@ def _trim_name(name: str) -> str:
     return name.removesuffix("'s").removesuffix("’s")
 
 
-# Answer matching:
-#
-#     normalize(a)  = lower case, no punctuation, no articles, single spaces
-#     EM(a, golds)  = 1 if normalize(a) is one of the normalized golds
-#     F1(a, gold)   = 2PR / (P + R) over shared words; the best of all golds. For yes and no, F1 is EM (HotpotQA's rule).
-#
+# Answer matching. EM: the normalized answer (lower case, no punctuation, no articles, single spaces) is one of the golds.
+# F1 = 2PR / (P + R) over shared words, the best of all golds; for yes and no, F1 is EM (HotpotQA's rule).
 # Two differences from SQuAD: non-ASCII punctuation is removed too (`O’Brien’s` -> `OBriens`), and if normalization leaves
 # nothing (`%`, `A`, `The The`), texts are compared in lower case with single spaces instead of all being equal.
 
@@ -278,9 +274,8 @@ def _unit(vectors_ND: np.ndarray) -> np.ndarray:
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-9)
 
 
-# BM25 over a corpus that does not fit into memory, such as wiki-18 with its 21 million passages: an index on disk. It is built
-# once, next to the corpus, in one pass over the file and one over what that wrote; then it is memory-mapped. Scores, order and
-# ties are those of `Bm25`.
+# BM25 over a corpus that does not fit into memory (wiki-18 has 21 million passages): an index on disk, built once next to the
+# corpus and memory-mapped. Scores, order and ties are those of `Bm25`.
 #
 #     CORPUS.index/meta.json        sizes, and the corpus it was made from
 #                  text, places     the passages, and where each begins

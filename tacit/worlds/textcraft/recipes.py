@@ -331,8 +331,7 @@ def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
 
 def _ingredient(written: Any, count: int) -> Ingredient:
     one = written[0] if isinstance(written, list) else written
-    generic = "item" not in one
-    return Ingredient(_check(one["tag" if generic else "item"]), count, generic)
+    return Ingredient(_check(one["item" if "item" in one else "tag"]), count, "item" not in one)
 
 
 def _check(name: str) -> str:
